@@ -1,5 +1,5 @@
-"""What the tests of the channels share: an application whose outages are counted, tasks that note
-their runs, waits."""
+"""The kit for tests of channels: an application with counted outages, tasks that note their runs,
+and waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.engine.settings import Intervals
 from fairlead.testing import running
 
 SOON = 60.0
-"""Seconds that nothing takes unless it is broken."""
+"""Seconds after which a wait counts as broken."""
 
 NEVER = 1e9
 NO_POLLERS = Intervals(*[NEVER] * 9)
@@ -35,24 +35,24 @@ class Counting:
 
 
 def counting(url: str, channel: str) -> App:
-    """An application on a migrated store, with this channel."""
+    """Return an application on a migrated store, with this channel."""
     application = App(url, channel=channel, observer=Counting())
     application.migrate()
     return application
 
 
 def twin(app: App) -> App:
-    """Another process, as it were."""
+    """Return a second application, as in another process."""
     return App(app.url, channel=app.connector.settings.channel, observer=Counting())
 
 
 def counts(app: App) -> Counter[str]:
-    """What its observer was told."""
+    """Return the counts of the application's observer."""
     return app.observer.counts  # type: ignore[attr-defined]
 
 
 def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
-    """A task that notes its number, and these numbers."""
+    """Return a task that notes its number, and the noted numbers."""
     ran: list[int] = []
 
     @app.task(**options)
@@ -63,7 +63,7 @@ def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
 
 
 def sticking(app: App) -> tuple[Any, asyncio.Event, asyncio.Event]:
-    """A task that waits, the event of its beginning, and the one that it waits for."""
+    """Return a task that waits, the event of its beginning, and the event that it waits for."""
     begun, gate = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -81,21 +81,21 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def is_up_to_date(app: App) -> bool:
-    """It has read the rows of what it owns."""
+    """Return whether the node has read the rows of its partitions."""
     lanes = app.channel._lanes.values()
     return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
 
 
 @asynccontextmanager
 async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
-    """A node that has been given so many partitions, and has read their rows."""
+    """Run a node that owns `partitions` partitions and has read their rows."""
     async with running(app, **settings) as node:
         await until(lambda: len(node.parts.ownership.owned) == partitions and is_up_to_date(app))
         yield node
 
 
 def claims(app: App) -> Counter[str]:
-    """How many attempts each task had."""
+    """Return the number of attempts of each task."""
     with app.store.database.transaction() as connection:
         rows = connection.execute(
             "SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id"

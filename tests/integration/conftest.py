@@ -1,5 +1,5 @@
-"""The engine's tests run on SQLite in `make test`, and over the matrix in `make test-all`: on each
-store, and again with their triggers through Kafka and Redis."""
+"""Fixtures of the engine's tests, which run on SQLite in `make test`, and over the matrix in `make
+test-all`: on each store, and again with triggers through Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On Redis there is no order but the channel's own: tests of orders are marked `ordered`, and
-    run on the others. What no channel has a part in is marked `stores`."""
+    """Parametrise tests by store and channel. Redis has no order but the channel's own, so tests of
+    orders are marked `ordered` and run on the others. Tests that no channel takes part in are
+    marked `stores`."""
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres"]
         if metafunc.definition.get_closest_marker("stores") is None:
@@ -31,13 +32,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 _TIME = pytest.StashKey[VirtualTime]()
 _loop: list[VirtualTime] = []
-"""Time of the loop that the next test is to have, if it is virtual."""
+"""Time of the loop of the next test, if the loop is virtual."""
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop of a test, made when its parameters are known."""
+    """Return the loop of a test, made when its parameters are known."""
     return {"loop": lambda: VirtualLoop(_loop[-1]) if _loop else asyncio.new_event_loop()}
 
 
@@ -45,8 +46,8 @@ _SERVERS = ("postgres", "kafka", "redis", "cassandra", "zookeeper")
 
 
 def is_virtual(item: pytest.Item) -> bool:
-    """Whether a test waits for nothing: it is marked `virtual_time`, and neither it nor its
-    parameters name a server. One marked `system_time` waits all the same."""
+    """Return whether a test runs on virtual time: it is marked `virtual_time`, and neither the test
+    nor its parameters name a server. A test marked `system_time` waits all the same."""
     if not item.get_closest_marker("virtual_time") or item.get_closest_marker("system_time"):
         return False
     callspec = getattr(item, "callspec", None)
@@ -62,7 +63,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def virtual_time(request: pytest.FixtureRequest) -> Iterator[VirtualTime | None]:
-    """The time of a test on the virtual loop, which all its applications go by; else None."""
+    """Return the time of a test on the virtual loop, which all its applications use; None for any
+    other test."""
     clock = request.node.stash.get(_TIME, None)
     if clock is None:
         yield None
@@ -73,8 +75,7 @@ def virtual_time(request: pytest.FixtureRequest) -> Iterator[VirtualTime | None]
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh store of each kind in turn, as the one of all tests, and the channel that goes with
-    it."""
+    """Return a fresh store of each kind in turn, with the channel that goes with it."""
     store, _, channel = request.param.partition(" and ")
     if channel:
         pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")
@@ -84,7 +85,7 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:
-    """Redis' own client of an empty database."""
+    """Yield Redis' own client of an empty database."""
     redis = pytest.importorskip("redis", reason="needs the extra redis")
     with redis.Redis.from_url(redis_url) as found:
         yield found
@@ -92,7 +93,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def sync_queue(redis_url: str) -> Iterator[Any]:
-    """A sharded queue of 16 streams, 2 a shard."""
+    """Yield a sharded queue of 16 streams, 2 a shard."""
     from fairlead.sharded import SyncShardedQueue
 
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as found:
@@ -101,7 +102,7 @@ def sync_queue(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture(params=["asynchronous", "synchronous"])
 async def queue(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Any]:
-    """The same, and its twin, each in turn."""
+    """Yield a sharded queue, then its synchronous twin."""
     from fairlead.sharded import ShardedQueue
     from tests.sharded_queues import Awaited
 

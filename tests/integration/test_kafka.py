@@ -1,5 +1,5 @@
-"""Triggers through a real Kafka: the cases of the published systems that concern a channel, by
-their ids, and what ours promises."""
+"""Triggers through a real Kafka: the cases of the published systems that concern a channel, and the
+promises of this one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ from tests.tiers import matrix  # noqa: E402
 
 @pytest.fixture(params=matrix("sqlite", "postgres"))
 def app(request: pytest.FixtureRequest, kafka_url: str) -> Iterator[App]:
-    """An application of each store in turn, its triggers through Kafka, what goes wrong counted."""
+    """Yield an application on each store in turn, with triggers through Kafka and counted
+    outages."""
     application = counting(request.getfixturevalue(f"{request.param}_url"), kafka_url)
     yield application
     application.close()
@@ -66,7 +67,7 @@ def produce(app: App, messages: Sequence[tuple[str, int, bytes]]) -> None:
 
 
 def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
-    """All messages that lie there."""
+    """Return all messages of a topic."""
     consumer = confluent_kafka.Consumer(
         place(app).settings({"group.id": "looking", "enable.partition.eof": True})
     )
@@ -85,7 +86,7 @@ def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
 
 
 def committed(app: App, queue: str = "default") -> dict[int, int]:
-    """Messages that are not done with, by partition."""
+    """Return the messages that are not done, by partition."""
     return {status.partition: status.lag for status in place(app).status([queue]).partitions}
 
 
@@ -95,7 +96,9 @@ async def all_committed(app: App, queue: str = "default") -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(app: App) -> None:
+async def test_triggers_through_kafka_run_their_tasks_and_their_offsets_are_committed(
+    app: App,
+) -> None:
     note, ran = noting(app)
 
     async with owning(app) as node:
@@ -108,7 +111,7 @@ async def test_tasks_run_by_what_kafka_brings_and_their_offsets_are_committed(ap
     assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers"}
 
 
-async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dropped(
+async def test_tasks_submitted_before_any_worker_run_and_their_messages_are_dropped(
     app: App,
 ) -> None:
     note, ran = noting(app)
@@ -121,7 +124,7 @@ async def test_what_was_submitted_before_any_worker_runs_and_its_messages_are_dr
     assert sorted(ran) == list(range(30))
 
 
-async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_start(
+async def test_unreadable_messages_stop_nothing_before_and_after_a_start(
     app: App,
 ) -> None:
     ran = []
@@ -148,7 +151,7 @@ async def test_t09_messages_that_cannot_be_read_stop_nothing_before_and_after_a_
     assert sorted(ran) == sorted([*range(10)] * 2)
 
 
-async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_newer(
+async def test_a_new_group_goes_back_by_a_time_and_reads_exactly_the_newer_messages(
     sqlite_app: App,
 ) -> None:
     app, days = sqlite_app, 86_400
@@ -169,14 +172,14 @@ async def test_t19_a_new_group_goes_back_by_a_time_and_reads_exactly_what_is_new
     places = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
     found = since(consumer, places, now - back.reset)
     assert sorted((p.partition, p.offset) for p in found) == [(0, 3), (1, 3)]
-    # Where something was committed, that counts.
+    # A committed offset takes precedence.
     consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 5)], asynchronous=False)
     found = since(consumer, places, now - back.reset)
     assert sorted((p.partition, p.offset) for p in found) == [(0, 5), (1, 3)]
     consumer.close()
 
 
-async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(
+async def test_a_worker_of_a_new_group_gets_exactly_the_newer_messages(
     sqlite_url: str, kafka_url: str
 ) -> None:
     app = counting(sqlite_url, f"{kafka_url}&reset=4d")
@@ -199,7 +202,7 @@ async def test_t19_a_worker_of_a_new_group_is_given_exactly_what_is_newer(
     app.close()
 
 
-async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(
+async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(
     app: App,
 ) -> None:
     @app.task
@@ -216,7 +219,7 @@ async def test_t20_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_pa
     assert all(len(where) == 1 for key, where in places.items() if key is not None)
 
 
-async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: App) -> None:
+async def test_partitions_that_move_deliver_each_of_ten_messages_once(app: App) -> None:
     gate, ran = asyncio.Event(), []
     app.queue("mail", partitions=4, concurrency=Limit(1))
 
@@ -241,7 +244,7 @@ async def test_t26_partitions_that_move_deliver_each_of_ten_messages_once(app: A
     other.close()
 
 
-async def test_t26_an_acceptor_that_fails_half_of_the_time_loses_nothing(
+async def test_a_claim_that_fails_half_of_the_time_loses_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fairlead.errors import StoreUnavailable
@@ -267,7 +270,7 @@ async def test_t26_an_acceptor_that_fails_half_of_the_time_loses_nothing(
     assert sorted(ran) == list(range(60)), seed
 
 
-async def test_t26_a_topic_that_is_blocked_does_not_stop_another(app: App) -> None:
+async def test_a_blocked_topic_does_not_stop_another(app: App) -> None:
     gate, ran = asyncio.Event(), Counter()
     app.queue("blocked", partitions=2, concurrency=Limit(1))
     app.queue("free", partitions=2)
@@ -292,7 +295,7 @@ async def test_t26_a_topic_that_is_blocked_does_not_stop_another(app: App) -> No
     assert ran == {"free": 1000, "blocked": 1000}
 
 
-async def test_t26_a_corrupted_message_is_counted_and_the_next_one_is_processed(
+async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
@@ -309,7 +312,7 @@ async def test_t26_a_corrupted_message_is_counted_and_the_next_one_is_processed(
     assert (said.partition, said.offset) == (2, 0)
 
 
-async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(
+async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka, "MOST_ARRIVED", 50)
@@ -336,7 +339,7 @@ async def test_a12f_what_is_beyond_the_look_ahead_waits_for_no_sweep(
     assert set(claims(app).values()) == {1}
 
 
-async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
+async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka, "HOLD_SECONDS", 0.5)
@@ -362,10 +365,11 @@ async def test_a12g_a_trigger_of_low_priority_that_waits_holds_back_no_offset(
 
 
 @pytest.mark.parametrize("heard", ["by the notifier", "by nobody"])
-async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_once(
+async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
     app: App, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`by nobody`: the database's own wakes are lost as well, so that only the sweeps can heal."""
+    """ "nobody": the notifications of the database are lost too, so that only the sweeps can
+    heal."""
     seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
@@ -407,7 +411,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
     )
 
 
-async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
+async def test_5000_tasks_run_with_the_pollers_off_and_without_reads_of_rows(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[str] = Counter()
@@ -423,7 +427,7 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     async with owning(app, intervals=NO_POLLERS) as node:
         app.channel._heal_at = app.clock.monotonic() + NEVER
-        await note.submit_async(-1)  # whoever sends first connects first
+        await note.submit_async(-1)  # the first send connects, which takes longer
         await settled(app, node)
         monkeypatch.setattr(app.store, "sql", Counted(app.store.sql))
         monkeypatch.setattr(app.connections.backlog, "_sql", Counted(app.connections.backlog._sql))
@@ -433,23 +437,23 @@ async def test_5000_tasks_run_with_the_pollers_off_and_no_row_is_looked_for(
     submits = sum(
         count for name, count in asked.items() if name.startswith(("insert", "next_seqs"))
     )
-    looking = asked["unfinished"]  # this test's own
+    looking = asked["unfinished"]  # asked by this test itself
     others = sum(asked.values()) - submits - looking
     assert len(claims(app)) == 5001
     print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
     assert asked["ready"] < 500, (
         asked
-    )  # now and then by the clock, not by the task, nor by the submit
+    )  # asked now and then by the clock, not for each task or submit
     assert others < 5000
 
 
-async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_it_has_caught_up(
+async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caught_up(
     sqlite_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, page, most = sqlite_app, 20, 50
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
-    # Only what Kafka brings counts here.
+    # Only messages of Kafka count here.
     monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, notification: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.on_messages
@@ -480,7 +484,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_and_goes_on_when_i
 
 
 @pytest.mark.full("an outage")
-async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counted(
+async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
@@ -498,8 +502,8 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
             server.crash()
             for n in range(1, 50):
                 await note.submit_async(n)
-            await settled(app, node)  # by their rows
-            # The first one, which had to connect, may have taken longer than its second too.
+            await settled(app, node)  # found by their rows
+            # The first send, which had to connect, may have taken longer than its second too.
             await until(lambda: counts(app)["unsent_triggers"] in (49, 50))
             told = [
                 finding
@@ -508,7 +512,7 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
             ]
             assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
             server.start()
-            # as a process that starts anew: nothing waits for a connection to be tried again
+            # as in a new process: nothing waits for another try to connect
             app.channel.close_sender()
             async with asyncio.timeout(SOON):
                 while not ran.count(100):
@@ -519,7 +523,7 @@ async def test_submits_go_on_while_kafka_is_away_and_what_was_not_sent_is_counte
     assert set(ran) == {*range(50), 100}
 
 
-async def test_a_consumer_that_breaks_breaks_its_node(
+async def test_an_error_in_the_consumer_ends_the_node(
     sqlite_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -538,7 +542,7 @@ async def test_a_consumer_that_breaks_breaks_its_node(
     assert group.group_contains(RuntimeError, match="a bug of the test")
 
 
-async def test_the_doctor_tells_of_brokers_topics_and_lag(sqlite_app: App) -> None:
+async def test_the_doctor_shows_brokers_topics_and_lag(sqlite_app: App) -> None:
     app = sqlite_app
 
     @app.task

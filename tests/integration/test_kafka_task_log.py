@@ -1,5 +1,4 @@
-"""The task log on a real Kafka: what is its own, beside the contract of every log. Cases by their
-ids."""
+"""The task log on a real Kafka: its own behaviour, beside the contract of every log."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ async def log(kafka_url: str) -> AsyncIterator[KafkaTaskLog]:
 
 @pytest.fixture
 def server() -> Iterator[KafkaServer]:
-    """One of this test's own, to be stopped."""
+    """Start a server for this test alone, which the test may stop."""
     with KafkaServer() as server:
         yield server
 
@@ -106,7 +105,7 @@ async def append(log: KafkaTaskLog, new: Sequence[Entry]) -> None:
 async def received(
     log: KafkaTaskLog, count: int, wanted: Iterable[PartitionKey] = (P0,)
 ) -> list[Entry]:
-    """The next `count` entries, committed."""
+    """Receive and commit the next `count` entries, and return them."""
     found: list[Entry] = []
     wanted = list(wanted)
     async with asyncio.timeout(SOON):
@@ -130,12 +129,12 @@ async def waits(log: KafkaTaskLog, lag: dict[int, int]) -> None:
 
 
 def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) -> None:
-    """To P0, by another client."""
+    """Write values to P0 with another client."""
     producer = confluent_kafka.Producer(log._endpoint.settings(settings))
     if settings:
         producer.init_transactions(SOON)
     for value in values:
-        if settings:  # each in a transaction, whose end takes an offset of its own
+        if settings:  # each value in a transaction, whose end takes an offset too
             producer.begin_transaction()
         producer.produce(log._endpoint.topic("reminders"), value, partition=0)
         if settings:
@@ -146,7 +145,7 @@ def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) 
 # offsets ------------------------------------------------------------------------------------------
 
 
-async def test_what_was_committed_is_not_read_again_after_a_restart(kafka_url: str) -> None:
+async def test_committed_entries_are_not_read_again_after_a_restart(kafka_url: str) -> None:
     first, second = entries(30), entries(20)
     async with opened(kafka_url) as log:
         await append(log, [*first, *second])
@@ -162,7 +161,7 @@ async def test_what_was_committed_is_not_read_again_after_a_restart(kafka_url: s
         assert await received(again, 20) == second
 
 
-async def test_a_commit_that_was_not_sent_yet_counts_when_the_partition_is_rewound(
+async def test_an_unsent_commit_counts_when_the_partition_is_rewound(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 1e9)
@@ -175,11 +174,11 @@ async def test_a_commit_that_was_not_sent_yet_counts_when_the_partition_is_rewou
     assert not await log.is_behind(P0)
 
 
-async def test_what_an_earlier_owner_commits_after_the_rewind_is_received_by_the_new_one(
+async def test_entries_committed_by_an_earlier_owner_after_a_rewind_are_received_by_the_new_one(
     kafka_url: str,
 ) -> None:
-    """It may have been writing that, and been fenced: the commit says nothing about what the new
-    owner has in its memory."""
+    """A fenced earlier owner may have been writing: its commit says nothing about the memory of the
+    new owner."""
     async with opened(kafka_url) as earlier, opened(kafka_url) as later:
         new = entries(5)
         await append(earlier, new)
@@ -212,7 +211,7 @@ async def test_rewinds_in_the_midst_of_a_stream_leave_no_gap(kafka_url: str) -> 
             future.result()
 
 
-async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_below_is_deleted(
+async def test_the_offset_of_a_quiet_partition_is_committed_again_and_older_messages_are_deleted(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_commits, "KEEP_EVERY", 0.5)
@@ -240,7 +239,7 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_what_lies_
 # messages -----------------------------------------------------------------------------------------
 
 
-async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
+async def test_empty_and_broken_messages_are_counted_logged_and_skipped(
     log: KafkaTaskLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, after = entries(1), entries(1)
@@ -262,7 +261,7 @@ async def test_empty_and_broken_messages_are_counted_told_and_passed_over(
     assert not await log.is_behind(P0)
 
 
-async def test_offsets_that_are_no_messages_leave_nobody_behind(log: KafkaTaskLog) -> None:
+async def test_offsets_without_messages_do_not_count_as_lag(log: KafkaTaskLog) -> None:
     new = entries(3)
     await append(log, entries(1, P1))
     await asyncio.to_thread(
@@ -273,7 +272,7 @@ async def test_offsets_that_are_no_messages_leave_nobody_behind(log: KafkaTaskLo
     assert not await log.is_behind(P0)
 
 
-async def test_a_partition_with_much_in_it_is_not_brought_into_memory(
+async def test_a_long_partition_is_not_read_into_memory_at_once(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_log_reader, "MOST_MESSAGES", 3000)
@@ -298,7 +297,7 @@ async def test_a_partition_with_much_in_it_is_not_brought_into_memory(
     assert most <= 3000 + kafka_log_reader.PAGE
 
 
-async def test_a_partition_that_is_not_wanted_for_long_is_left_and_taken_up_again(
+async def test_an_unwanted_partition_is_dropped_and_can_be_read_again(
     log: KafkaTaskLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_log_reader, "UNWANTED_SECONDS", 0.2)
@@ -314,7 +313,7 @@ async def test_a_partition_that_is_not_wanted_for_long_is_left_and_taken_up_agai
 
 
 async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLog) -> None:
-    """That is, nothing sleeps on the way: 200 in a row would take minutes if each met one pause of
+    """Nothing sleeps on the way: 200 messages in a row would take minutes if each met one pause of
     a second."""
     await append(log, entries(1))
     assert len(await received(log, 1)) == 1
@@ -333,7 +332,7 @@ async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLo
 async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(
     log: KafkaTaskLog,
 ) -> None:
-    """Also while the topic is made, and while the producer has no room."""
+    """The order holds while the topic is created, and while the producer has no room."""
     new = entries(3000)
     futures = [log.append([entry]) for entry in new]
     assert await received(log, 3000) == new
@@ -381,8 +380,7 @@ async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(
     assert (await received(log, 2))[1:] == new
 
 
-async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str) -> None:
-    """C9e."""
+async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: str) -> None:
     async with opened(kafka_url) as log:
         await append(log, entries(1))
     other = connect(kafka_url, 3)
@@ -397,7 +395,7 @@ async def test_a_topic_of_another_number_of_partitions_is_refused(kafka_url: str
         other.append(entries(1, PartitionKey("letters", 0)))
 
 
-def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
+def test_the_log_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
     log, place = connect(kafka_url), KafkaEndpoint.of(kafka_url)
     with pytest.raises(NotSupported, match="joins no transaction"):
         log.appending(entries(1))
@@ -408,7 +406,7 @@ def test_it_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url
 # outages ------------------------------------------------------------------------------------------
 
 
-async def test_o20_the_future_says_that_kafka_is_away(log: KafkaTaskLog) -> None:
+async def test_the_future_of_an_append_fails_while_kafka_is_away(log: KafkaTaskLog) -> None:
     counts: Counter[str] = Counter()
     away = connect("kafka://127.0.0.1:1/?message.timeout.ms=1500", counts=counts)
     refused, *others = await asyncio.gather(
@@ -426,7 +424,7 @@ async def test_o20_the_future_says_that_kafka_is_away(log: KafkaTaskLog) -> None
 
 
 @pytest.mark.full("an outage")
-async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_when_it_is_back(
+async def test_appends_wait_or_fail_while_a_broker_is_away_and_work_afterwards(
     server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = server.create_prefix()
@@ -457,7 +455,7 @@ async def test_o20_while_a_broker_is_away_appends_wait_or_fail_and_all_goes_on_w
 
 
 @pytest.mark.full("an outage")
-async def test_it_is_closed_in_time_though_kafka_is_away_and_nothing_is_lost_by_that(
+async def test_the_log_closes_in_time_while_kafka_is_away_and_loses_nothing(
     server: KafkaServer,
 ) -> None:
     url = server.create_prefix()

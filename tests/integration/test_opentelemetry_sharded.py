@@ -173,8 +173,7 @@ async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(
     assert is_parent(request, submit)
     for run in (first, second):
         assert is_parent(submit, run) and linked(run) == [ids(submit)]
-        # Of the first from its submit on, of the second from when its retry was due: neither counts
-        # the wait for that.
+        # Delay of the first message from its submit on, and of the second from its due time on.
         assert attributes(run)["queue.pickup_delay_ms"] >= 0
     assert [attributes(run)["fairlead.attempt"] for run in (first, second)] == [1, 2]
     app.close()

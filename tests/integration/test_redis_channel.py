@@ -1,5 +1,4 @@
-"""Triggers through a real Redis: who gets them, in which order, and what becomes of those that are
-lost."""
+"""Triggers through a real Redis: their order, their delivery, and the healing of lost ones."""
 
 from __future__ import annotations
 
@@ -46,7 +45,8 @@ from tests.tiers import matrix  # noqa: E402
 
 @pytest.fixture(params=matrix("sqlite", "postgres"))
 def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[App]:
-    """An application of each store in turn, its triggers through Redis, what goes wrong counted."""
+    """Yield an application on each store in turn, with triggers through Redis and counted
+    outages."""
     found = counting(request.getfixturevalue(f"{request.param}_url"), redis_url)
     yield found
     found.close()
@@ -61,7 +61,7 @@ def sqlite_app(sqlite_url: str, redis_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def unhealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No row is looked for: what Redis does not bring does not come."""
+    """Turn off the comparison of rows, so that only messages of Redis arrive."""
     monkeypatch.setattr(channel_module.RedisChannel, "_rows", no_rows)
 
 
@@ -76,7 +76,7 @@ def sweeps_every(app: App, seconds: float) -> None:
 
 
 def stats(app: App, queue: str = "default") -> tuple[int, int]:
-    """What waits in Redis, and what nodes hold."""
+    """Return the triggers that wait in Redis, and those held by nodes."""
     lanes = app.channel._endpoint.lanes(queue, 1)
     with redis.Redis.from_url(app.channel._endpoint.url) as client:
         each = [run(client, queue, lanes.at(priority).stats(GROUP)) for priority in PRIORITIES]
@@ -92,16 +92,14 @@ async def is_empty(app: App, queue: str = "default") -> None:
 # the way of a trigger -----------------------------------------------------------------------------
 
 
-async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(
+async def test_triggers_through_redis_run_their_tasks_and_none_stays_there(
     app: App, unhealed: None
 ) -> None:
     note, ran = noting(app)
     async with running(app, intervals=NO_POLLERS) as node:
         for n in range(20):
             await note.submit_async(n)
-        await note.submit_many_async(
-            [{"n": n} for n in range(20, 1500)]
-        )  # by COPY, where there is one
+        await note.submit_many_async([{"n": n} for n in range(20, 1500)])  # by COPY on PostgreSQL
         await settled(app, node)
         await is_empty(app)
     assert sorted(ran) == list(range(1500))
@@ -113,7 +111,7 @@ async def test_tasks_run_by_what_redis_brings_and_nothing_of_them_stays_there(
     }
 
 
-async def test_more_than_messages_carry_is_brought_by_the_keeper(
+async def test_triggers_beyond_the_limit_of_messages_come_from_the_rows(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel_module, "MOST_CARRIED", 1000)
@@ -128,7 +126,7 @@ async def test_more_than_messages_carry_is_brought_by_the_keeper(
     assert sorted(ran) == list(range(3000)) and not sent
 
 
-async def test_the_keeper_writes_nothing_twice(app: App) -> None:
+async def test_the_comparison_of_rows_writes_no_trigger_twice(app: App) -> None:
     note, ran = noting(app)
     app.queue("default", concurrency=Limit(1))
     stuck, begun, gate = sticking(app)
@@ -139,7 +137,7 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
         await note.submit_many_async([{"n": n} for n in range(500)])
         for n in range(500, 600):
             await note.submit_async(n)
-        app.channel.redeliver()  # as a sweep would
+        app.channel.redeliver()  # as a sweep does
         await until(
             lambda: (
                 is_up_to_date(app)
@@ -154,7 +152,7 @@ async def test_the_keeper_writes_nothing_twice(app: App) -> None:
     assert not counts(app).keys() & {"healed_triggers", "lost_claims"}
 
 
-async def test_a_message_that_cannot_be_read_is_counted_and_passed_over(
+async def test_an_unreadable_message_is_counted_and_skipped(
     app: App, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fairlead.backends.redis.sharded.message import NewMessage, entry
@@ -196,7 +194,7 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(sqlite_app: Ap
     assert stats(sqlite_app) == (1, 0)
 
 
-def test_a_process_that_forks_sends_from_both_sides(sqlite_app: App) -> None:
+def test_parent_and_child_of_a_fork_both_send_triggers(sqlite_app: App) -> None:
     import multiprocessing
 
     note, _ = noting(sqlite_app)
@@ -230,23 +228,23 @@ def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
 
 @pytest.fixture
 def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node takes few ahead: what it has taken, nobody overtakes."""
+    """Let a node take few triggers ahead, since no newcomer overtakes those."""
     monkeypatch.setattr("fairlead.engine.intake.FEW_AHEAD", 10)
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-async def test_a_tenant_takes_turns_with_one_that_floods(
+async def test_a_tenant_gets_its_share_beside_one_that_floods(
     app: App, few_ahead: None, weight: float
 ) -> None:
-    """By start-time fair queueing neither is ahead of its share by more than a task of each; what a
-    node has taken ahead before the second came is added."""
+    """By start-time fair queueing neither tenant is ahead of its share by more than a task of each,
+    plus the triggers taken ahead before the second tenant came."""
     note, ran = order_of(app)
     submit = {
         key: note.options(fairness_key=key, weight=weight if key == "b" else 1.0) for key in "ab"
     }
     submit["a"].submit_many([{"key": "a"}] * 600)
     submit["b"].submit_many([{"key": "b"}] * 60)
-    app.channel.close_sender()  # all are there before anything is read
+    app.channel.close_sender()  # all tasks are in Redis before any is read
     async with running(app, concurrency=1) as node:
         await settled(app, node)
     assert Counter(ran) == {"a": 600, "b": 60}
@@ -255,7 +253,7 @@ async def test_a_tenant_takes_turns_with_one_that_floods(
     assert abs(others - 60 / weight) <= 2, others
 
 
-async def test_one_that_comes_late_waits_for_no_flood(app: App, few_ahead: None) -> None:
+async def test_a_late_tenant_does_not_wait_for_a_flood(app: App, few_ahead: None) -> None:
     note, ran = order_of(app)
     note.options(fairness_key="a").submit_many([{"key": "a"}] * 2000)
     app.channel.close_sender()
@@ -268,7 +266,7 @@ async def test_one_that_comes_late_waits_for_no_flood(app: App, few_ahead: None)
         await settled(app, node, 60)
 
 
-async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahead: None) -> None:
+async def test_a_weight_set_at_run_time_counts_for_waiting_tasks(app: App, few_ahead: None) -> None:
     gate = asyncio.Event()
     ran: list[str] = []
 
@@ -292,7 +290,7 @@ async def test_a_weight_set_at_run_time_counts_for_what_waits(app: App, few_ahea
         assert weights == {"b": 4.0}
         gate.set()
         await until(lambda: len(ran) >= 130)
-        # What was taken ahead before, and what was then next in line, is left out.
+        # Leave out the triggers taken ahead before, and the next one in line.
         found = Counter(ran[30:130])
         assert 75 <= found["b"] <= 85, found
         app.management.set_weight("default", "b", None)
@@ -309,7 +307,7 @@ async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead:
     @app.task
     async def note(key: str) -> None:
         ran.append(key)
-        await asyncio.sleep(0.005)  # as long as it takes to read the next ones
+        await asyncio.sleep(0.005)  # time to read the next triggers
 
     for first in range(0, 4000, 1000):
         note.options(priority=9, fairness_key=f"key {first}").submit_many([{"key": "low"}] * 1000)
@@ -321,7 +319,7 @@ async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead:
         assert len(node.parts.context.table) <= 20, "the others are left to other nodes"
 
 
-async def test_what_a_limit_stops_starves_no_other_task(app: App) -> None:
+async def test_tasks_stopped_by_a_limit_starve_no_other_task(app: App) -> None:
     gate = asyncio.Event()
 
     @app.task(concurrency=Limit(1))
@@ -348,7 +346,9 @@ def test_a_queue_declared_before_the_channel_opens_is_refused_too(
         _ = other.channel
 
 
-def test_a_url_says_what_is_wrong_with_it(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_url_is_refused_with_its_fault(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for options, named in (
         ("steams=4", "steams"),
         ("streams=few", "streams"),
@@ -383,7 +383,7 @@ async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, cl
     assert counts(app)["healed_triggers"] > 0
 
 
-async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_once(
+async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = tiers.seed()
@@ -400,7 +400,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
         send(self, kept)
 
     monkeypatch.setattr(RedisSender, "send", lossy)
-    # Wakes are lost too: only sweeps can heal.
+    # Notifications are lost too: only sweeps can heal.
     monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, notification: None)
     note, ran = noting(app)
     async with owning(app, intervals=NO_POLLERS) as node:
@@ -412,7 +412,7 @@ async def test_of_messages_dropped_and_doubled_every_task_runs_and_is_claimed_on
     assert sorted(ran) == list(range(1000)) and set(claims(app).values()) == {1}, seed
 
 
-async def test_what_a_dead_node_held_is_reclaimed_by_another(
+async def test_triggers_of_a_dead_node_are_reclaimed_by_another(
     sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = counting(sqlite_url, f"{redis_url}?reclaim=1")
@@ -432,7 +432,7 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     dead.serve(["default"])
     work = asyncio.create_task(dead.run())
     await until(lambda: len(taken) == 50)
-    work.cancel()  # as if it had been killed: nothing is given back, nothing extended
+    work.cancel()  # as if killed: nothing is handed back, nothing extended
     await asyncio.wait([work])
     await dead.close()
     monkeypatch.setattr(channel_module.RedisChannel, "_rows", no_rows)
@@ -443,7 +443,7 @@ async def test_what_a_dead_node_held_is_reclaimed_by_another(
     app.close()
 
 
-async def test_what_a_node_holds_for_long_is_not_taken_from_it(
+async def test_triggers_that_a_live_node_holds_for_long_are_not_reclaimed(
     sqlite_url: str, redis_url: str
 ) -> None:
     app = counting(sqlite_url, f"{redis_url}?reclaim=1")
@@ -464,7 +464,7 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(
             loop = asyncio.get_running_loop()
             until_then = (
                 loop.time() + 2.5
-            )  # more than twice the time after which it would be another's
+            )  # more than twice the time after which other nodes reclaim it
             await until(lambda: loop.time() > until_then)
             assert len(node.parts.context.table) == 29
             gate.set()
@@ -474,7 +474,7 @@ async def test_what_a_node_holds_for_long_is_not_taken_from_it(
     other.close()
 
 
-async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(
+async def test_triggers_of_a_node_that_stops_go_to_the_others_at_once(
     app: App, unhealed: None
 ) -> None:
     gate, ran = asyncio.Event(), []
@@ -494,7 +494,7 @@ async def test_what_a_node_holds_is_the_others_at_once_when_it_stops(
         async with running(other) as second:
             await until(
                 lambda: len(ran) == 80
-            )  # the first one still drains: its task has not ended
+            )  # the first node still drains: its task has not ended
             assert first.in_flight == 1
             gate.set()
             await settled(other, second)
@@ -535,10 +535,10 @@ async def submit(app: App, handler: Any, numbers: range) -> None:
 # Redis away ---------------------------------------------------------------------------------------
 
 
-async def test_while_redis_is_away_submits_go_on_and_all_runs_when_it_is_back(
+async def test_submits_work_while_redis_is_away_and_all_tasks_run_afterwards(
     sqlite_url: str,
 ) -> None:
-    """It comes back empty, as it keeps nothing on disk."""
+    """Redis comes back empty, as it keeps nothing on disk."""
     with RedisServer() as server:
         app = counting(sqlite_url, server.url)
         note, ran = noting(app)
@@ -588,8 +588,8 @@ async def test_a_redis_that_restarts_empty_loses_no_task(sqlite_url: str) -> Non
     assert sorted(ran) == list(range(400))
 
 
-async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite_url: str) -> None:
-    """The socket takes what is sent and says nothing, for as long as the test lasts."""
+async def test_a_silent_redis_does_not_block_a_submitter(sqlite_url: str) -> None:
+    """The socket accepts everything and never responds."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -606,7 +606,7 @@ async def test_a_submitter_is_not_held_up_by_a_redis_that_does_not_answer(sqlite
         app.close()
 
 
-async def test_a_keeper_that_breaks_breaks_its_node(
+async def test_an_error_in_the_comparison_of_rows_ends_the_node(
     sqlite_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> list[Any]:
@@ -619,7 +619,7 @@ async def test_a_keeper_that_breaks_breaks_its_node(
     assert group.group_contains(RuntimeError, match="a bug of the test")
 
 
-async def test_the_doctor_tells_what_waits(sqlite_app: App) -> None:
+async def test_the_doctor_shows_waiting_triggers(sqlite_app: App) -> None:
     app = sqlite_app
     gate = asyncio.Event()
     app.queue("default", concurrency=Limit(1))

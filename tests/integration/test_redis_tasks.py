@@ -1,5 +1,5 @@
-"""Tasks that live in Redis alone: the same decorators, at least once, and clear words for what
-Redis cannot do."""
+"""Tasks that live in Redis alone: the same decorators, at-least-once runs, and clear errors for
+what Redis cannot do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def in_error(app: App) -> list[fairlead.model.TaskRecord]:
 
 
 def counting(counter: Counter[int], until: asyncio.Event | None = None) -> Any:
-    """A handler for one of several applications."""
+    """Return a handler for one of several applications."""
 
     async def note(n: int) -> None:
         counter[n] += 1
@@ -91,7 +91,7 @@ async def test_tasks_of_every_kind_of_executor_run_with_their_arguments(app: App
     ]
 
 
-async def test_a_handler_knows_its_task_and_the_context_that_travelled_with_it(app: App) -> None:
+async def test_a_handler_sees_its_task_and_the_context_of_the_submit(app: App) -> None:
     seen: list[Any] = []
 
     @app.task(queue="mail")
@@ -131,7 +131,7 @@ async def test_ten_thousand_tasks_of_many_tenants_run_once_on_two_nodes(redis_ur
         app.close()
 
 
-async def test_a_task_for_later_runs_at_its_time_also_when_nothing_else_happens(app: App) -> None:
+async def test_a_task_for_later_runs_at_its_time_in_an_idle_queue(app: App) -> None:
     ran: list[datetime] = []
 
     @app.task
@@ -177,13 +177,13 @@ async def test_a_newcomer_does_not_wait_behind_a_flood(app: App, weight: float) 
     note.options(fairness_key="flood").submit_many([{"tenant": "flood"}] * 4000)
     note.options(fairness_key="small", weight=weight).submit_many([{"tenant": "small"}] * 300)
     await drain(app, concurrency=10)
-    # Its share is one in two, or three in four, from the first to its last.
+    # The share is one in two, or three in four, from the tenant's first task to its last.
     last = max(n for n, tenant in enumerate(order) if tenant == "small") + 1
     share = 300 / last
     assert weight / (weight + 1) - 0.1 < share < weight / (weight + 1) + 0.1
 
 
-async def test_weights_that_people_set_count(app: App) -> None:
+async def test_weights_set_at_run_time_count(app: App) -> None:
     order: list[str] = []
 
     @app.task
@@ -198,7 +198,7 @@ async def test_weights_that_people_set_count(app: App) -> None:
     assert 70 < Counter(order[:100])["a"] < 90
 
 
-async def test_what_a_limit_stops_keeps_back_no_other_task(app: App) -> None:
+async def test_tasks_stopped_by_a_limit_hold_back_no_other_task(app: App) -> None:
     ran: Counter[str] = Counter()
     go_on = asyncio.Event()
 
@@ -239,7 +239,9 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App) -> No
         await until(lambda: bool(ran))
 
 
-async def test_periodic_tasks_run_once_for_each_slot_whoever_submits_them(redis_url: str) -> None:
+async def test_periodic_tasks_run_once_for_each_slot_with_several_submitters(
+    redis_url: str,
+) -> None:
     slots: list[datetime] = []
     apps = [App(redis_url) for _ in range(2)]
     for app in apps:
@@ -261,7 +263,7 @@ async def test_periodic_tasks_run_once_for_each_slot_whoever_submits_them(redis_
 # trying again -------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks_for_a_person(
+async def test_a_failing_task_is_retried_by_its_policy_and_then_goes_to_error(
     app: App,
 ) -> None:
     attempts: list[tuple[int, int]] = []
@@ -287,7 +289,7 @@ async def test_a_task_that_fails_is_tried_again_as_its_policy_says_and_then_asks
     assert app.management.show(task.id) == task
 
 
-async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: App) -> None:
+async def test_a_task_in_error_can_be_retried_with_new_tries_or_failed(app: App) -> None:
     ran: list[int] = []
     is_mended = False
 
@@ -310,7 +312,7 @@ async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: Ap
     assert ran == [0] and in_error(app) == []
 
 
-async def test_a_handler_may_ask_for_another_time(app: App) -> None:
+async def test_a_handler_may_ask_for_a_later_run(app: App) -> None:
     seen: list[int] = []
 
     @app.task(retry=Fixed(60.0, max_attempts=2))
@@ -346,7 +348,7 @@ async def test_a_unique_key_holds_for_its_window_and_no_longer(redis_url: str) -
 
 
 class Dead:
-    """A node that has read tasks and is never heard of again."""
+    """A node that has read tasks and then dies."""
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
         place = RedisEndpoint.of(url)
@@ -364,9 +366,9 @@ class Dead:
         ]
 
 
-def test_a_retry_is_counted_also_when_its_time_comes_as_one_counts(app: App) -> None:
-    """Before each command of the count in turn. Else a worker `--until-empty` could end before it
-    has run."""
+def test_unfinished_tasks_count_a_retry_that_becomes_due_during_the_count(app: App) -> None:
+    """Before each command of the count in turn; otherwise a worker with `--until-empty` could end
+    before the retry has run."""
     lane = app.store.endpoint.lanes("default", 5).at(5)
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
     with SyncShardedQueue(app.store.endpoint.url, "unused") as redis:
@@ -393,7 +395,7 @@ def one(command: Any) -> Iterator[Any]:
     return (yield command)
 
 
-async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_twice(
+async def test_tasks_of_a_dead_node_run_on_another_one_and_no_other_task_runs_twice(
     redis_url: str,
 ) -> None:
     app = App(f"{redis_url}?reclaim=1")
@@ -404,7 +406,7 @@ async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_tw
     async def note(n: int) -> None:
         ran[n] += 1
         paths[current_task().attempt] += 1
-        await asyncio.sleep(2.5 if n == 40 else 0)  # longer than a claim lasts that nobody extends
+        await asyncio.sleep(2.5 if n == 40 else 0)  # longer than a claim lasts without an extension
 
     note.submit_many([{"n": n} for n in range(50)])
     assert len(Dead(f"{redis_url}?reclaim=1").reads(20)) == 20
@@ -414,7 +416,7 @@ async def test_what_a_dead_node_had_runs_on_another_one_and_nothing_else_runs_tw
     app.close()
 
 
-async def test_a_task_that_takes_its_workers_with_it_goes_to_error(redis_url: str) -> None:
+async def test_a_task_that_kills_its_workers_goes_to_error(redis_url: str) -> None:
     app = App(f"{redis_url}?reclaim=1")
     ran: list[str] = []
 
@@ -433,7 +435,7 @@ async def test_a_task_that_takes_its_workers_with_it_goes_to_error(redis_url: st
     app.close()
 
 
-async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_url: str) -> None:
+async def test_a_node_that_stops_hands_back_unstarted_tasks_at_once(redis_url: str) -> None:
     apps = [App(redis_url) for _ in range(2)]
     ran: list[Counter[int]] = [Counter(), Counter()]
     go_on = asyncio.Event()
@@ -446,7 +448,7 @@ async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_
         await until(lambda: sum(node.parts.context.table.sizes().values()) == 99)
         go_on.set()
         node.stop()
-    # Nothing waits for the thirty seconds after which a claim is another one's.
+    # No task waits for the thirty seconds after which other nodes reclaim it.
     await drain(apps[1], timeout=20.0)
     both = ran[0] + ran[1]
     assert set(both) == set(range(100)) and set(both.values()) == {1}
@@ -454,7 +456,7 @@ async def test_a_node_that_stops_gives_back_at_once_what_it_had_not_begun(redis_
         app.close()
 
 
-async def test_a_message_that_is_no_task_is_put_aside_and_the_others_run(
+async def test_a_message_that_is_no_task_becomes_a_dead_letter_and_the_others_run(
     app: App, redis_url: str
 ) -> None:
     ran: list[int] = []
@@ -506,7 +508,7 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_
 # what Redis cannot do -----------------------------------------------------------------------------
 
 
-def test_what_redis_cannot_do_is_refused_with_the_stores_that_can(app: App) -> None:
+def test_unsupported_features_are_refused_with_the_stores_that_have_them(app: App) -> None:
     @app.task
     async def note() -> None: ...
 
@@ -530,7 +532,7 @@ def test_what_redis_cannot_do_is_refused_with_the_stores_that_can(app: App) -> N
     assert app.management.queues()[0].submitted == 1, "only the one that asked for nothing special"
 
 
-async def test_what_redis_cannot_do_stops_a_worker_before_a_task_finds_out(redis_url: str) -> None:
+async def test_unsupported_features_stop_a_worker_at_its_start(redis_url: str) -> None:
     app = App(redis_url)
 
     @app.task(transactional=True)
@@ -548,7 +550,7 @@ async def test_what_redis_cannot_do_stops_a_worker_before_a_task_finds_out(redis
 
 
 @pytest.mark.parametrize("order", ["fair", "fifo"])
-def test_an_order_beside_that_of_redis_is_refused(app: App, order: str) -> None:
+def test_an_order_of_a_queue_on_redis_is_refused(app: App, order: str) -> None:
     app.queue("payouts", order=order)
     with pytest.raises(ConfigurationError, match="leave order= out"):
         _ = app.store
@@ -571,7 +573,7 @@ def test_another_channel_or_backlog_beside_redis_is_refused(
         ("?reclaim=0", "reclaim"),
     ],
 )
-def test_a_url_with_wrong_options_says_which(options: str, names: str) -> None:
+def test_a_url_with_wrong_options_is_refused_with_their_names(options: str, names: str) -> None:
     with pytest.raises(ConfigurationError, match=names.replace("?", r"\?")):
         _ = App(f"redis://user:secret@localhost:6379/0{options}").store
 
@@ -582,6 +584,6 @@ def test_no_secret_is_in_an_error() -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_a_task_that_never_was_is_not_taken_for_one(app: App) -> None:
+def test_an_unknown_task_is_not_found(app: App) -> None:
     with pytest.raises((NotSupported, UnknownTask)):
         app.management.show("01938d2c-0000-7000-8000-000000000000")

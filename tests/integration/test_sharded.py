@@ -1,5 +1,5 @@
-"""The sharded queue: what a user may do wrong, the twin, and what one message costs those that
-wait."""
+"""The sharded queue: refused uses, the synchronous twin, and the cost of one message for waiting
+readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_bad_settings_are_refused(kind, redis_url) -> None:
             kind(redis_url, name)
 
 
-async def test_a_wrong_password_is_told_without_it(redis_server: RedisServer) -> None:
+async def test_a_refused_login_raises_configuration_error_without_the_password(
+    redis_server: RedisServer,
+) -> None:
     place = redis_server.url.rpartition("@")[2]
     async with ShardedQueue(f"redis://:wrong@{place}", "q") as queue:
         with pytest.raises(ConfigurationError) as told:
@@ -74,9 +76,7 @@ async def test_a_wrong_password_is_told_without_it(redis_server: RedisServer) ->
         SyncShardedQueue(redis.Redis(decode_responses=True), "q")
 
 
-async def test_a_cancellation_that_the_client_forgets_ends_the_read_all_the_same(
-    redis_url, client
-) -> None:
+async def test_a_cancellation_that_the_client_loses_ends_the_read(redis_url, client) -> None:
     class Forgetful(redis.asyncio.Redis):
         async def xread(self, *arguments: Any, **more: Any) -> Any:
             try:
@@ -93,7 +93,7 @@ async def test_a_cancellation_that_the_client_forgets_ends_the_read_all_the_same
     await forgetful.aclose()
 
 
-def test_the_twin_has_the_same_surface() -> None:
+def test_the_synchronous_queue_has_the_same_surface() -> None:
     def surface(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
         return {
             name: [
@@ -107,10 +107,10 @@ def test_the_twin_has_the_same_surface() -> None:
     assert surface(ShardedQueue) == surface(SyncShardedQueue)
 
 
-async def test_of_fifty_that_wait_one_message_makes_two_look_through_the_streams(
+async def test_one_message_makes_two_of_fifty_waiting_readers_look_through_the_streams(
     redis_url, client, monkeypatch
 ) -> None:
-    monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)  # nobody looks by himself
+    monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)  # no reader looks by itself
     patient = redis.asyncio.Redis.from_url(redis_url, socket_timeout=None, max_connections=100)
     queue = ShardedQueue(patient, "q", streams=16, streams_per_shard=2)
 
@@ -131,8 +131,8 @@ async def test_of_fifty_that_wait_one_message_makes_two_look_through_the_streams
                 lambda: waiting() == left and sum(reader.done() for reader in readers) == 50 - left
             )
             looked_into = calls("xlen") - before
-            # The writer looks into the two of its shard; one pass finds the message, one finds
-            # nothing.
+            # The writer looks into the two streams of its shard; one pass finds the message, one
+            # finds nothing.
             assert looked_into <= 2 + 16 + 16, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()
@@ -140,7 +140,7 @@ async def test_of_fifty_that_wait_one_message_makes_two_look_through_the_streams
         assert await queue.pending("g") == 5
 
 
-async def test_of_fifty_that_wait_a_message_for_later_makes_three_look_through_the_streams(
+async def test_a_message_for_later_makes_three_of_fifty_waiting_readers_look_through_the_streams(
     redis_url, client, monkeypatch
 ) -> None:
     monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)
@@ -159,8 +159,8 @@ async def test_of_fifty_that_wait_a_message_for_later_makes_three_look_through_t
         await until(lambda: any(reader.done() for reader in readers))
         await until(lambda: info("clients", "blocked_clients") == 49)
         looked_into = client.info("commandstats")["cmdstat_xlen"]["calls"]
-        # One finds that nothing is there yet, and the others hear it; when the time has come, one
-        # takes it and one finds nothing.
+        # One reader finds that nothing is there yet, which spares the others a pass; when the time
+        # has come, one takes the message and one finds nothing.
         assert looked_into <= 3 * 16 + 2, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()

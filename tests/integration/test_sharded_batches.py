@@ -1,5 +1,4 @@
-"""Many messages in one round trip, messages for later, and claims that are extended or end in their
-own way."""
+"""Many messages in one round trip, messages for later, and claims that are extended or ended."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def some(count: int, tenants: int = 5) -> list[NewMessage]:
     ]
 
 
-def test_many_are_written_as_one_after_the_other_would_be(queue, client) -> None:
+def test_write_many_equals_single_writes(queue, client) -> None:
     ids = queue.write_many(some(1200))
     placed = [(id.partition("/")[0], n) for n, id in enumerate(ids)]
     client.flushdb()
@@ -43,9 +42,7 @@ def test_many_are_written_as_one_after_the_other_would_be(queue, client) -> None
     assert placed == list(zip(singly, range(1200), strict=True))
 
 
-def test_many_are_read_in_the_order_in_which_single_reads_would_have_given_them(
-    queue, client
-) -> None:
+def test_read_many_keeps_the_order_of_single_reads(queue, client) -> None:
     queue.write_many(some(300))
     singly = [number(message) for message in drain(queue)]
     client.flushdb()
@@ -61,7 +58,7 @@ def test_many_are_read_in_the_order_in_which_single_reads_would_have_given_them(
         queue.read_many("g", "c", count=5)
 
 
-def test_nothing_is_written_if_one_of_many_does_not_fit(queue) -> None:
+def test_write_many_writes_nothing_if_one_message_is_invalid(queue) -> None:
     with pytest.raises(InvalidMessage):
         queue.write_many([NewMessage({"n": 1}), NewMessage({})])
     assert queue.len() == 0
@@ -73,13 +70,13 @@ def test_a_message_for_later_comes_at_its_time_and_not_before(queue) -> None:
     assert id.startswith("later/") and queue.stats("g").later == 1 and queue.len() == 0
     with pytest.raises(Empty):
         queue.read("g", "c")
-    # Whoever waits gets up for it by himself: nothing is written meanwhile.
+    # A waiting reader wakes by itself: nothing is written meanwhile.
     message = queue.read("g", "c", block=30.0)
     assert datetime.now(UTC) >= at - timedelta(milliseconds=2)
     assert number(message) == 1 and queue.stats("g").later == 0
 
 
-def test_one_that_waits_for_another_time_hears_of_one_that_is_due_sooner(queue) -> None:
+def test_a_waiting_reader_gets_a_message_that_is_due_sooner_than_the_known_ones(queue) -> None:
     now = datetime.now(UTC)
     queue.write({"n": 1}, at=now + timedelta(hours=1))
     queue.write({"n": 2}, at=now - timedelta(seconds=1))
@@ -109,8 +106,7 @@ def test_a_claim_that_is_extended_is_not_reclaimed(queue) -> None:
     lost = queue.read_many("g", "dead", count=2)
     ids = [message.id for message in held + lost]
     assert queue.extend("g", "alive", *ids) == [message.id for message in held]
-    # Nothing was idle for as long as it takes to ask: so everything of both may be taken, but for
-    # what was extended since.
+    # With min_idle 0 every claim may be taken, except those extended since.
     assert {message.id for message in queue.reclaim("g", "other", min_idle=0.0)} == set(ids)
     assert queue.extend("g", "alive", *ids) == [], "another one has them by now"
 
@@ -123,7 +119,7 @@ def test_an_extension_is_no_delivery(queue) -> None:
     assert [found.deliveries for found in queue.reclaim("g", "d", min_idle=0.0)] == [2]
 
 
-def test_what_a_writer_gives_along_reaches_the_reader(queue) -> None:
+def test_the_context_of_a_writer_reaches_the_reader(queue) -> None:
     queue.write({"n": 1}, context={"traceparent": "00-a-b-01"})
     assert queue.read("g", "c").context == {"traceparent": "00-a-b-01"}
 
@@ -168,7 +164,7 @@ def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
     )
 
 
-def test_a_claim_that_another_one_has_by_now_is_not_ended(queue) -> None:
+def test_a_claim_of_another_consumer_is_not_ended(queue) -> None:
     queue.write({"n": 1})
     message = queue.read("g", "slow")
     queue.reclaim("g", "other", min_idle=0.0)
@@ -189,7 +185,7 @@ def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:
     return queue._do(queue._steps.put(entries))
 
 
-def test_a_marked_message_is_not_written_while_its_like_is_there(queue) -> None:
+def test_a_marked_message_is_not_written_while_one_with_the_mark_is_there(queue) -> None:
     marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
     marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
     (first,), (second,) = put(queue, marked), put(queue, marked)
@@ -200,7 +196,7 @@ def test_a_marked_message_is_not_written_while_its_like_is_there(queue) -> None:
     assert put(queue, marked)[0][0] is not None
 
 
-def test_a_mark_goes_with_its_message_and_stays_with_one_that_is_written_anew(queue) -> None:
+def test_a_mark_ends_with_its_message_unless_the_message_is_written_anew(queue) -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
     marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
     marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
@@ -216,7 +212,7 @@ def test_a_mark_goes_with_its_message_and_stays_with_one_that_is_written_anew(qu
             queue.ack("g", queue.read("g", "c").id)
 
 
-def test_a_unique_key_holds_for_its_window_whatever_becomes_of_the_message(queue, client) -> None:
+def test_a_unique_key_holds_for_its_window_even_if_the_message_is_gone(queue, client) -> None:
     def keyed(name: str) -> Entry:
         return entry(NewMessage({"n": 1}))._replace(unique="invoice 7", window=60_000, name=name)
 

@@ -1,4 +1,4 @@
-"""The cases of the published queue by their ids, on a real Redis, asynchronous and synchronous."""
+"""The behaviour of the published queue on a real Redis, asynchronous and synchronous."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize("deadline", [None, HOUR], ids=["plain", "with a deadline"])
-async def test_s01_what_was_written_is_read_once_and_counted_until_it_is_acknowledged(
-    queue, deadline
-) -> None:
+async def test_a_message_is_read_once_and_counted_until_it_is_acknowledged(queue, deadline) -> None:
     due = None if deadline is None else datetime.now(UTC) + deadline
     written = [await queue.write({"n": n}, shard_key="a", deadline=due) for n in range(10)]
     written += [await queue.write({"n": n}, shard_key="b", deadline=due) for n in range(10, 15)]
@@ -43,7 +41,7 @@ async def test_s01_what_was_written_is_read_once_and_counted_until_it_is_acknowl
     assert (found.messages, found.pending, found.waiting) == (0, 0, 0)
 
 
-async def test_s02_a_reader_that_waits_gets_what_is_written_then(queue, client) -> None:
+async def test_a_waiting_reader_gets_the_next_message(queue, client) -> None:
     reading = asyncio.create_task(queue.read("g", "c", block=SOON))
     await until(lambda: client.info("clients")["blocked_clients"] == 1)
     began = time.monotonic()
@@ -52,7 +50,7 @@ async def test_s02_a_reader_that_waits_gets_what_is_written_then(queue, client) 
     assert time.monotonic() - began < steps.WAIT_SECONDS, "it was not woken, but looked by itself"
 
 
-async def test_s02_a_reader_waits_as_long_as_it_said_and_no_longer_than_it_must(queue) -> None:
+async def test_a_reader_waits_for_its_block_time_and_not_longer_than_for_a_message(queue) -> None:
     began = time.monotonic()
     with pytest.raises(Empty):
         await queue.read("g", "c", block=0.2)
@@ -60,7 +58,7 @@ async def test_s02_a_reader_waits_as_long_as_it_said_and_no_longer_than_it_must(
 
 
 @pytest.mark.parametrize("block", [0.0, 1.0])
-async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(
+async def test_reads_rotate_over_the_streams_and_drain_a_preferred_one_first(
     redis_url, block
 ) -> None:
     async with ShardedQueue(redis_url, "q", streams=4, streams_per_shard=1) as queue:
@@ -87,7 +85,7 @@ async def test_s03_streams_take_turns_and_a_preferred_one_is_drained_first(
         assert order == [(str(stream), n) for stream in range(4) for n in range(10)]
 
 
-async def test_s04_a_write_leaves_what_readers_need_and_every_key_has_an_end(queue, client) -> None:
+async def test_a_write_sets_all_that_readers_need_and_an_expiry_on_every_key(queue, client) -> None:
     for n in range(20):
         await queue.write(
             {"n": n, "text": "ä", "raw": b"\xff\x00"}, shard_key="a", deadline=ago(hours=-1)
@@ -114,7 +112,7 @@ async def test_s04_a_write_leaves_what_readers_need_and_every_key_has_an_end(que
     )
 
 
-async def test_s05_a_message_is_deleted_once(queue) -> None:
+async def test_a_message_is_deleted_once(queue) -> None:
     waiting, claimed = await queue.write({"n": 1}), await queue.write({"n": 2})
     await queue.read("g", "c")
     for id in (waiting, claimed):
@@ -143,7 +141,7 @@ async def test_s05_a_message_is_deleted_once(queue) -> None:
     assert (found.messages, found.pending) == (0, 0)
 
 
-async def test_s06_of_fifteen_with_a_deadline_the_ten_that_are_past_it_are_collected(queue) -> None:
+async def test_cordon_collects_the_ten_of_fifteen_messages_past_their_deadline(queue) -> None:
     past = {await queue.write({"n": n}, deadline=ago(hours=3)) for n in range(10)}
     ahead = {await queue.write({"n": n}, deadline=ago(hours=-3)) for n in range(5)}
     assert {each.id for each in await queue.cordon()} == past
@@ -152,19 +150,19 @@ async def test_s06_of_fifteen_with_a_deadline_the_ten_that_are_past_it_are_colle
 
 
 @pytest.mark.parametrize("deadline", [datetime(2030, 1, 1), datetime(1969, 1, 1, tzinfo=UTC)])
-async def test_s06_a_deadline_that_is_no_instant_is_refused(queue, deadline) -> None:
+async def test_a_deadline_that_is_no_instant_is_refused(queue, deadline) -> None:
     with pytest.raises(InvalidMessage, match="deadline"):
         await queue.write({"n": 1}, deadline=deadline)
     assert await queue.len() == 0
 
 
-async def test_s06_a_deadline_that_others_wrote_in_seconds_or_worse_is_none(queue, client) -> None:
+async def test_a_malformed_deadline_of_another_writer_is_ignored(queue, client) -> None:
     client.xadd("q", {"n": 1, "fairlead:deadline": "1" * 40})
     client.xadd("q", {"n": 2, "fairlead:deadline": "soon"})
     assert [(await queue.read("g", "c")).deadline for _ in range(2)] == [None, None]
 
 
-async def test_s06_deadlines_of_messages_that_are_gone_are_forgotten(queue, client) -> None:
+async def test_deadlines_of_messages_that_are_gone_are_dropped(queue, client) -> None:
     for way in ("ack", "delete", "read", "lost"):
         id = await queue.write({"n": 1}, deadline=ago(hours=1 if way in ("read", "lost") else -1))
         if way == "ack":
@@ -180,7 +178,7 @@ async def test_s06_deadlines_of_messages_that_are_gone_are_forgotten(queue, clie
         assert client.zcard("{q}:deadlines") == 0, way
 
 
-async def test_s07_cordon_takes_what_is_past_its_deadline_within_the_window(queue) -> None:
+async def test_cordon_takes_messages_past_their_deadline_within_the_window(queue) -> None:
     assert await queue.cordon() == []
     ahead = await queue.write({"n": 0}, shard_key="ahead", deadline=ago(minutes=-30))
     assert await queue.cordon(window=3600) == []
@@ -206,7 +204,7 @@ async def test_s07_cordon_takes_what_is_past_its_deadline_within_the_window(queu
     assert (await queue.read("g", "c")).id == ahead
 
 
-async def test_s07_what_is_past_its_deadline_is_not_delivered(queue) -> None:
+async def test_a_message_past_its_deadline_is_not_delivered(queue) -> None:
     late = [await queue.write({"n": n}, shard_key="a", deadline=ago(days=3)) for n in range(30)]
     good = await queue.write({"n": 30}, shard_key="a")
     assert (await queue.read("g", "c")).id == good
@@ -215,9 +213,7 @@ async def test_s07_what_is_past_its_deadline_is_not_delivered(queue) -> None:
     assert {each.id for each in await queue.cordoned()} == set(late)
 
 
-async def test_s07_more_than_one_pass_can_cordon_is_cordoned_all_the_same(
-    sync_queue, client
-) -> None:
+async def test_cordon_handles_more_messages_than_one_pass_can(sync_queue, client) -> None:
     past = str(int(time.time() * 1000) - 1000)
     with client.pipeline(transaction=False) as pipeline:
         for _ in range(2500):
@@ -228,7 +224,7 @@ async def test_s07_more_than_one_pass_can_cordon_is_cordoned_all_the_same(
     assert sync_queue.stats("g").cordoned == 2500
 
 
-async def test_s08_readers_pick_up_as_soon_as_is_written(redis_url) -> None:
+async def test_readers_pick_up_messages_within_milliseconds(redis_url) -> None:
     """Four writers, each ten times a second at random, and four readers, for three seconds."""
     seed = tiers.seed()
     chance = random.Random(seed)

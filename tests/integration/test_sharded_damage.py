@@ -1,5 +1,5 @@
-"""The sharded queue when its keys hold something else, its server is full, or others have written
-what nobody should."""
+"""The sharded queue with foreign data in its keys, on a full server, or beside malformed entries of
+other writers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ LAST = (
 
 
 class Lived:
-    """A queue with something in each of its keys: waiting, claimed, dead, cordoned, for two groups
-    and by tenants."""
+    """A queue with something in each of its keys: waiting, claimed, dead and cordoned messages, for
+    two groups and by tenants."""
 
     def __init__(self, url: str) -> None:
         self.queue = SyncShardedQueue(
@@ -71,7 +71,7 @@ class Lived:
         }
 
     def found(self) -> set[str]:
-        """Everything that the other group can still get, or that was set aside."""
+        """Return everything that the other group can still get, and all removed messages."""
         ids = {message.id for message in drain(self.queue, "two", "last", ack=False)}
         for _ in range(2):
             ids |= {
@@ -81,9 +81,7 @@ class Lived:
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_no_message_is_lost_whichever_key_holds_something_else_for_a_while(
-    redis_url, client, last
-) -> None:
+def test_no_message_is_lost_while_any_one_key_holds_foreign_data(redis_url, client, last) -> None:
     key, refused = f"{{q}}:{last}", 0
     for name in Lived(redis_url).deeds():
         client.flushdb()
@@ -103,13 +101,13 @@ def test_no_message_is_lost_whichever_key_holds_something_else_for_a_while(
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_a_server_that_is_full_takes_no_more_and_can_be_drained(redis_url, client, reads) -> None:
+def test_a_full_server_refuses_writes_and_can_be_drained(redis_url, client, reads) -> None:
     with SyncShardedQueue(redis_url, "q", streams=8, streams_per_shard=2, reads=reads) as queue:
         written = {queue.write({"n": n}, shard_key=f"k{n}") for n in range(10)}
         queue.read("g", "dead")
         queue.write({"n": 10}, at=(due := ago(seconds=-0.1)))
         while datetime.now(UTC) <= due:
-            pass  # it has to pass, there is nothing to wait for
+            pass  # time must pass, and no event announces it
         client.config_set("maxmemory", 1)
         try:
             with pytest.raises(StoreUnavailable):
@@ -124,9 +122,7 @@ def test_a_server_that_is_full_takes_no_more_and_can_be_drained(redis_url, clien
         assert queue.len() == 0
 
 
-def test_fields_of_the_queue_that_others_write_do_not_hide_the_dead_letters(
-    redis_url, client
-) -> None:
+def test_reserved_fields_of_other_writers_do_not_hide_dead_letters(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", max_deliveries=1) as queue:
         client.xadd(
             "q",
@@ -138,7 +134,7 @@ def test_fields_of_the_queue_that_others_write_do_not_hide_the_dead_letters(
         assert (dead.id, dead.deliveries, dead.values) == (id, 1, {"n": b"1"})
 
 
-def test_a_message_of_others_with_more_fields_than_lua_can_pass_on_is_set_aside_with_the_first_of_them(
+def test_a_foreign_message_with_too_many_fields_is_copied_with_the_first_of_them(
     redis_url, client
 ) -> None:
     many = {str(n): n for n in range(4500)}
@@ -158,7 +154,7 @@ def test_a_message_of_others_with_more_fields_than_lua_can_pass_on_is_set_aside_
         assert len(cordoned.values) > 3000
 
 
-def test_what_its_producer_has_trimmed_away_can_be_ended_like_all_others(redis_url, client) -> None:
+def test_a_claim_whose_entry_was_trimmed_can_be_ended(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q") as queue:
         for n in range(2):
             client.xadd("q", {"n": n})

@@ -1,5 +1,5 @@
-"""Who is next: turns of the streams, shares of the tenants, and what shuffle sharding keeps away
-from a flood."""
+"""The order of reads: rotation of the streams, shares of the tenants, and the protection of shuffle
+sharding against a flood."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Open = Callable[..., SyncShardedQueue]
 
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[Open]:
-    """Opens the queue, of 64 streams with 6 a shard."""
+    """Return a function that opens the queue with 64 streams, 6 a shard."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(SyncShardedQueue(redis_url, "q", **settings))
 
 
 def apart(streams: int, per_shard: int, tenants: int) -> list[str]:
-    """So many tenants that share no stream."""
+    """Return tenants that share no stream."""
     found: list[str] = []
     taken: set[int] = set()
     n = 0
@@ -58,7 +58,7 @@ def test_two_tenants_that_fill_six_streams_each_are_read_equally_often_in_every_
 
 
 class Bulk:
-    """A tenant with six full streams beside one that has one message waiting at a time."""
+    """A tenant with six full streams beside one with one waiting message at a time."""
 
     def __init__(self, queue: SyncShardedQueue, weight: float = 1.0) -> None:
         self.queue = queue
@@ -69,7 +69,7 @@ class Bulk:
         self._write_small()
 
     def read(self, count: int) -> str:
-        """Who was served, `b` or `s` each."""
+        """Return the tenants that were served, `b` or `s` each."""
         served = ""
         for _ in range(count):
             message = self.queue.read("g", "c")
@@ -83,9 +83,9 @@ class Bulk:
         self.queue.write({"n": 0}, shard_key=self.small, weight=self._weight)
 
 
-def test_by_streams_six_full_streams_take_six_turns_to_one(opened) -> None:
+def test_by_streams_six_full_streams_get_six_reads_to_one(opened) -> None:
     """The small tenant writes its next message once a cycle has passed the streams of its shard:
-    one turn in seven."""
+    one read in seven."""
     queue = opened(reads="streams")
     bulk, small = apart(64, 6, 2)
     for n in range(600):
@@ -99,7 +99,7 @@ def test_by_streams_six_full_streams_take_six_turns_to_one(opened) -> None:
         assert Counter(served) == {bulk: 6 * len(served) // 7, small: len(served) // 7}
 
 
-def test_by_streams_a_small_tenant_waits_for_six_others_at_most(opened) -> None:
+def test_by_streams_a_small_tenant_waits_for_at_most_six_others(opened) -> None:
     served = Bulk(opened(reads="streams")).read(350)
     assert "b" * 7 not in served
     assert served.count("b") > 2 * served.count("s"), (
@@ -108,7 +108,7 @@ def test_by_streams_a_small_tenant_waits_for_six_others_at_most(opened) -> None:
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-def test_by_tenants_shares_follow_weights_whatever_the_footprint(opened, weight) -> None:
+def test_by_tenants_shares_follow_weights_for_any_number_of_streams(opened, weight) -> None:
     served = Bulk(opened(reads="tenants"), weight).read(400)
     for end in range(1, 401):
         counts = Counter(served[:end])
@@ -116,7 +116,7 @@ def test_by_tenants_shares_follow_weights_whatever_the_footprint(opened, weight)
     assert abs(Counter(served)["s"] / Counter(served)["b"] - weight) < 0.1 * weight
 
 
-def test_by_tenants_a_weight_set_at_run_time_counts_for_what_waits(opened) -> None:
+def test_by_tenants_a_weight_set_at_run_time_counts_for_waiting_messages(opened) -> None:
     queue = opened(reads="tenants")
     tenants = Bulk(queue)
     assert Counter(tenants.read(100))["s"] == 50
@@ -126,7 +126,7 @@ def test_by_tenants_a_weight_set_at_run_time_counts_for_what_waits(opened) -> No
     assert 49 <= Counter(tenants.read(100))["s"] <= 51
 
 
-def test_by_tenants_who_was_away_gets_no_arrears(opened) -> None:
+def test_by_tenants_an_idle_tenant_saves_up_no_share(opened) -> None:
     queue = opened(reads="tenants")
     a, b = apart(64, 6, 2)
     for n in range(100):
@@ -139,9 +139,7 @@ def test_by_tenants_who_was_away_gets_no_arrears(opened) -> None:
     assert abs(counts[a] - counts[b]) <= 2
 
 
-def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(
-    opened, redis_url
-) -> None:
+def test_by_tenants_virtual_time_restarts_long_before_it_is_too_great(opened, redis_url) -> None:
     queue = opened(reads="tenants")
     with redis.Redis.from_url(redis_url) as client:
         a, b = apart(64, 6, 2)
@@ -154,7 +152,7 @@ def test_by_tenants_virtual_time_is_counted_down_long_before_it_is_too_great(
         assert float(client.hget("{q}:meta", "virtual:g")) < 2**50
 
 
-def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_each_stream(
+def test_by_tenants_every_message_arrives_and_streams_keep_their_order(
     opened,
 ) -> None:
     queue = opened(reads="tenants")
@@ -167,9 +165,7 @@ def test_by_tenants_every_message_comes_and_those_of_a_tenant_in_the_order_of_ea
         ]
 
 
-def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(
-    opened, redis_url
-) -> None:
+def test_by_tenants_wrong_records_of_stream_heads_are_corrected(opened, redis_url) -> None:
     queue = opened(reads="tenants", streams=8, streams_per_shard=2)
     written = [queue.write({"n": n}, shard_key=f"k{n % 5}") for n in range(60)]
     with redis.Redis.from_url(redis_url) as client:
@@ -186,13 +182,13 @@ def test_by_tenants_what_is_remembered_wrongly_of_the_streams_is_found_out(
 
 
 ROUNDS, TENANTS, READS = 100, 99, 320
-"""Each tenant writes once a round, a flood 90 % of all beside them; then so many reads: three times
-what the tenants write."""
+"""Reads after rounds in which each tenant writes once beside a flood of 90 % of all messages; three
+times the messages of the tenants."""
 
 
 def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
-    """Of each tenant, how many reads nine and ninety of its hundred messages waited at most. What
-    is never read waits to the end."""
+    """Return for each tenant the number of reads that 99 of its 100 messages waited at most. A
+    message that is never read waits to the end."""
     reads = 0
     waits: dict[str, list[int]] = {f"tenant {n}": [] for n in range(TENANTS)}
     written: dict[str, tuple[str, int]] = {}
@@ -222,11 +218,11 @@ def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
 
 
 @pytest.mark.full("a long run")
-def test_a_flood_touches_as_many_tenants_as_the_combinations_say(opened, client) -> None:
+def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> None:
     """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A message goes into the
-    shorter of its two streams, so a flood reaches those that have both of theirs in common with it:
-    one in C(16, 2) = 120."""
-    # The first key of a flood that reaches one of these tenants; without one nothing could be seen.
+    shorter of its two streams, so a flood affects the tenants with both of its streams: one in
+    C(16, 2) = 120."""
+    # The first key of a flood that affects one of these tenants; any other key would show nothing.
     reached = {
         flood: {key for key in (f"tenant {n}" for n in range(TENANTS)) if is_same_shard(key, flood)}
         for flood in (f"flood {n}" for n in range(300))
@@ -256,9 +252,10 @@ def is_same_shard(key: str, other: str) -> bool:
     return set(shard(key, 16, 2)) == set(shard(other, 16, 2))
 
 
-def test_what_a_read_costs_with_64_streams_is_known(opened, redis_url) -> None:
-    """In commands to the server's store, not in seconds: a full queue by streams needs two a stream
-    that it passes; by tenants every stream once, and then those that it has taken from."""
+def test_a_read_of_64_streams_costs_a_known_number_of_commands(opened, redis_url) -> None:
+    """Count commands to the server's store, not seconds. A full queue needs by streams two commands
+    for each stream that it passes; by tenants one for every stream, and one more for each that it
+    takes from."""
     with redis.Redis.from_url(redis_url) as client:
 
         def cost(queue: Any, group: str) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""The sharded queue when things die: consumers, scripts, the server; and on a cluster."""
+"""The sharded queue under faults of consumers, scripts and the server, and on a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def queue(redis_url: str) -> Any:
         yield found
 
 
-def test_what_a_dead_consumer_held_is_reclaimed_with_its_deliveries_counted(queue, client) -> None:
+def test_messages_of_a_dead_consumer_are_reclaimed_with_their_deliveries_counted(
+    queue, client
+) -> None:
     written = {queue.write({"n": n}, shard_key=f"k{n}") for n in range(20)}
     client.xadd("q", {"n": 20})
     claimed = drain(queue, consumer="dead", ack=False)
@@ -68,7 +70,7 @@ def test_a_message_that_is_never_acknowledged_ends_among_the_dead_letters(queue)
     assert (found.messages, found.pending, found.dead, found.cordoned) == (0, 0, 1, 0)
 
 
-def test_one_groups_dead_letter_is_still_the_other_groups_message(queue) -> None:
+def test_a_dead_letter_of_one_group_stays_a_message_of_the_other(queue) -> None:
     id = queue.write({"n": 1})
     queue.read("sick", "c")
     queue.read("well", "c")
@@ -79,10 +81,10 @@ def test_one_groups_dead_letter_is_still_the_other_groups_message(queue) -> None
     assert queue.len() == 0
 
 
-def test_what_is_past_its_deadline_is_cordoned_instead_of_reclaimed(queue) -> None:
+def test_reclaim_cordons_messages_past_their_deadline(queue) -> None:
     id = queue.write({"n": 1}, deadline=datetime.now(UTC) + timedelta(seconds=0.4))
     claimed = queue.read("g", "c")
-    while datetime.now(UTC) <= claimed.deadline:  # it has to pass, there is nothing to wait for
+    while datetime.now(UTC) <= claimed.deadline:  # time must pass, and no event announces it
         assert queue.cordon() == [], "it is at work"
     assert queue.cordon() == []
     assert queue.reclaim("g", "d", min_idle=0) == []
@@ -99,7 +101,7 @@ def test_a_message_that_was_deleted_under_its_consumer_is_not_reclaimed(queue, c
     assert queue.pending("g") == 0
 
 
-def test_consumers_that_hold_nothing_and_have_been_silent_for_an_hour_are_forgotten(
+def test_consumers_without_messages_are_dropped_after_an_hour_of_silence(
     queue, client, monkeypatch
 ) -> None:
     key = f"{{q}}:s{queue.write({'n': 1}).partition('/')[0]}"
@@ -119,7 +121,7 @@ def test_consumers_that_hold_nothing_and_have_been_silent_for_an_hour_are_forgot
     assert {each["name"] for each in client.xinfo_consumers(key, "g")} == {b"at work"}
 
 
-def test_reclaiming_looks_through_the_consumers_once_an_hour(queue, client) -> None:
+def test_reclaim_checks_the_consumers_once_an_hour(queue, client) -> None:
     queue.write({"n": 1})
     queue.read("g", "c")
     looks = []
@@ -131,7 +133,7 @@ def test_reclaiming_looks_through_the_consumers_once_an_hour(queue, client) -> N
     assert looks == [True, False, False, True, False]
 
 
-def test_cordon_looks_at_a_message_that_is_claimed_once_at_most(queue, client) -> None:
+def test_cordon_looks_at_a_claimed_message_at_most_once(queue, client) -> None:
     for n in range(3):
         queue.write({"n": n}, deadline=datetime.now(UTC) + timedelta(hours=1))
     queue.read("g", "c")
@@ -145,7 +147,7 @@ def test_cordon_looks_at_a_message_that_is_claimed_once_at_most(queue, client) -
     assert queue.len() == 3
 
 
-async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url, client) -> None:
+async def test_scripts_that_the_server_drops_under_load_are_loaded_again(redis_url, client) -> None:
     read: Counter[str] = Counter()
     async with ShardedQueue(redis_url, "q", streams=8, streams_per_shard=2) as queue:
 
@@ -174,10 +176,10 @@ async def test_scripts_that_the_server_forgets_under_load_are_no_error(redis_url
     assert read == Counter(written)
 
 
-@pytest.mark.usefixtures("redis_server")  # which skips it where there is no Redis
+@pytest.mark.usefixtures("redis_server")  # skips the test without Redis
 async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
-    """It keeps what it has answered (appendonly); a write whose answer is lost is tried again, and
-    may be there twice."""
+    """Redis keeps every confirmed write (appendonly). A write whose response is lost is repeated,
+    and may be there twice."""
     with RedisServer(appendonly=True) as server:
         written: set[int] = set()
         read: set[int] = set()
@@ -230,7 +232,7 @@ async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
 
 
 class ClusterServer(RedisServer):
-    """A cluster of one node, which refuses what a cluster refuses."""
+    """A cluster of one node, which refuses the commands that any cluster refuses."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -239,7 +241,7 @@ class ClusterServer(RedisServer):
 
 
 @pytest.mark.usefixtures("redis_server")
-async def test_b7j_it_works_on_a_cluster() -> None:
+async def test_the_queue_works_on_a_cluster() -> None:
     with ClusterServer() as server:
         with redis.Redis.from_url(server.url) as node:
             node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

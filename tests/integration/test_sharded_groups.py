@@ -1,4 +1,4 @@
-"""Groups of readers, and what old producers and consumers of a plain stream do beside them."""
+"""Groups of readers, beside old producers and consumers of a plain stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_each_group_gets_every_message_and_the_last_to_acknowledge_frees_i
         assert await queue.len() == left
 
 
-async def test_nothing_is_kept_for_a_group_that_is_forgotten(queue) -> None:
+async def test_dropping_a_group_keeps_nothing_for_it(queue) -> None:
     for group in ("one", "two"):
         with pytest.raises(Empty):
             await queue.read(group, "c")
@@ -48,7 +48,7 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten(queue) -> None:
     assert (await queue.read("three", "c")).id == last, "what waits goes on waiting"
 
 
-async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_are_empty(
+async def test_dropping_a_group_with_empty_streams_keeps_nothing_for_it(
     queue,
 ) -> None:
     written = {await queue.write({"n": n}) for n in range(2)}
@@ -64,7 +64,7 @@ async def test_nothing_is_kept_for_a_group_that_is_forgotten_while_its_streams_a
         assert await queue.len() == 0, "nobody else will come for it"
 
 
-async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_have_not_met_it(
+async def test_messages_acknowledged_by_one_group_wait_only_for_the_others(
     queue,
 ) -> None:
     for group in ("one", "two"):
@@ -80,9 +80,7 @@ async def test_what_a_group_has_acknowledged_does_not_wait_for_it_though_others_
     assert (two.messages, two.pending, two.waiting) == (6, 0, 6)
 
 
-async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait(
-    queue, client
-) -> None:
+async def test_entries_that_old_consumers_acknowledged_but_left_do_not_wait(queue, client) -> None:
     client.xgroup_create("q", "q", "0", mkstream=True)
     for n in range(5):
         client.xadd("q", {"n": n})
@@ -92,11 +90,11 @@ async def test_what_old_consumers_have_acknowledged_and_left_there_does_not_wait
     assert (found.messages, found.pending, found.waiting) == (5, 1, 1)
 
 
-async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_ones(
+async def test_old_producers_and_consumers_of_the_plain_stream_work_beside_new_ones(
     queue, client
 ) -> None:
-    """Producers that XADD to the stream named like the queue, consumers in the group of that name;
-    each message is for one."""
+    """Producers XADD to the stream with the queue's name, and consumers read in the group of that
+    name; each message goes to one of them."""
     client.xadd("q", {"n": 0})
     client.xgroup_create("q", "q", "0")
     for n in range(1, 10):
@@ -114,11 +112,10 @@ async def test_old_producers_and_consumers_of_the_plain_stream_go_on_beside_new_
     assert client.pttl("q") == -1, "and their stream has no end"
 
 
-async def test_old_and_new_producers_and_consumers_at_once_drain_it_without_a_gap(
+async def test_old_and_new_producers_and_consumers_drain_the_queue_without_a_gap(
     redis_url,
 ) -> None:
-    """The old consumer dies while there is still much to do, and what it then holds is
-    reclaimed."""
+    """The old consumer dies while much is left, and its messages are reclaimed."""
     old: list[int] = []
     new: list[int] = []
     plain = redis.asyncio.Redis.from_url(redis_url)
@@ -161,7 +158,7 @@ async def test_old_and_new_producers_and_consumers_at_once_drain_it_without_a_ga
     assert sorted([*old, *new, int(left.values["n"])]) == list(range(600))
 
 
-async def test_an_old_producer_wakes_a_reader_that_waits(queue, client) -> None:
+async def test_an_old_producer_wakes_a_waiting_reader(queue, client) -> None:
     reading = asyncio.create_task(queue.read("g", "c", block=SOON))
     await until(lambda: client.info("clients")["blocked_clients"] == 1)
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""The priorities of a queue, and a wait that is given what comes: nothing may lie there while
-everybody waits."""
+"""The priorities of a queue, and waits that claim the next message: no message may lie there while
+every reader waits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fairlead.backends.redis.sharded.settings import ShardedSettings  # noqa: E4
 from tests.sharded_queues import SOON  # noqa: E402
 
 GROUP = "workers"
-LONG = 600_000  # ms
+LONG = 600_000  # milliseconds
 
 
 class Party:
-    """One process of a queue: its lanes, as far as it knows them, and a connection."""
+    """One process of a queue: a connection, and the lanes that it knows."""
 
     def __init__(self, url: str, name: str, streams: int = 4) -> None:
         self.redis = redis.Redis.from_url(url)
@@ -43,13 +43,14 @@ class Party:
         return self.do(self.lanes.read_once(GROUP, self.name, lambda priority: room))
 
     def wait(self, empty: Any, millis: int | None = None) -> list[Delivery]:
-        """`millis` instead of the two seconds after which everybody looks by himself."""
+        """`millis`: milliseconds that replace the two seconds after which every reader looks by
+        itself."""
         wait = empty.wait if millis is None else empty.wait._replace(millis=min(millis, LONG))
         return self.do(self.lanes.wait(GROUP, self.name, empty._replace(wait=wait)))
 
     def waits(self, pool: ThreadPoolExecutor, is_long: bool = True) -> Future[list[Delivery]]:
-        """Looks, finds nothing and waits, without an end if `is_long`: only what is written can
-        wake it."""
+        """Look, find nothing and wait; without an end if `is_long`, so that only a write can wake
+        the reader."""
         before = blocked(self.redis)
         while True:
             found, empty = self.read_once()
@@ -58,7 +59,7 @@ class Party:
             until(lambda: answer.done() or blocked(self.redis) > before)
             if not answer.done():
                 return answer
-            assert answer.result() == []  # what was rung before
+            assert answer.result() == []  # an earlier message of the notifier
 
 
 def blocked(client: Any) -> int:
@@ -85,17 +86,17 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def parties(redis_url: str, pool: ThreadPoolExecutor) -> Iterator[list[Party]]:
-    """They end before the pool does, which waits for its threads."""
+    """Close all parties before the pool, which waits for its threads."""
     found = [Party(redis_url, f"p{n}") for n in range(4)]
     yield found
-    # Whoever still waits is let go, so that its thread can end.
+    # Unblock waiting readers, so that their threads can end.
     for client in found[0].redis.client_list():
         found[0].redis.client_unblock(client["id"], error=True)
     for party in found:
         party.redis.close()
 
 
-def test_a_better_priority_is_read_first_and_what_there_is_no_room_for_not_at_all(parties) -> None:
+def test_a_better_priority_is_read_first_and_one_without_room_not_at_all(parties) -> None:
     writer, reader, *_ = parties
     writer.write(1, 2, 3, priority=9)
     writer.write(4, 5, priority=0)
@@ -109,7 +110,7 @@ def test_a_better_priority_is_read_first_and_what_there_is_no_room_for_not_at_al
     assert numbers(reader.read_once()[0]) == [5, 3]
 
 
-def test_of_all_that_wait_one_is_given_the_message_and_the_others_wait_on(parties, pool) -> None:
+def test_one_of_the_waiting_readers_gets_the_message_and_the_others_wait_on(parties, pool) -> None:
     writer, *readers = parties
     writer.write(0)
     readers[0].read_once()
@@ -121,7 +122,7 @@ def test_of_all_that_wait_one_is_given_the_message_and_the_others_wait_on(partie
     assert blocked(writer.redis) == 2
 
 
-def test_what_is_written_between_the_look_and_the_wait_is_given_at_once(parties) -> None:
+def test_a_message_written_between_look_and_wait_is_given_at_once(parties) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()
@@ -130,7 +131,7 @@ def test_what_is_written_between_the_look_and_the_wait_is_given_at_once(parties)
     assert numbers(reader.wait(empty, LONG)) == [1]
 
 
-def test_the_first_message_of_a_priority_that_nobody_knew_wakes_a_reader(parties, pool) -> None:
+def test_the_first_message_of_an_unknown_priority_wakes_a_reader(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()
@@ -140,9 +141,7 @@ def test_the_first_message_of_a_priority_that_nobody_knew_wakes_a_reader(parties
     assert numbers(reader.read_once()[0]) == [1]
 
 
-def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(
-    parties, pool
-) -> None:
+def test_the_first_message_of_a_new_queue_wakes_a_reader(parties, pool) -> None:
     writer, reader, *_ = parties
     answer = reader.waits(pool)
     writer.write(1)
@@ -150,7 +149,7 @@ def test_the_first_message_of_a_queue_that_nobody_ever_wrote_to_wakes_a_reader(
     assert numbers(reader.read_once()[0]) == [1]
 
 
-def test_a_message_in_a_stream_that_was_not_there_wakes_a_reader(parties, pool, redis_url) -> None:
+def test_a_message_in_a_new_stream_wakes_a_reader(parties, pool, redis_url) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()
@@ -165,7 +164,7 @@ def test_a_message_in_a_stream_that_was_not_there_wakes_a_reader(parties, pool, 
     grown.redis.close()
 
 
-def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
+def test_a_message_for_later_wakes_readers_that_would_sleep_longer_and_comes_at_its_time(
     parties, pool
 ) -> None:
     writer, reader, *_ = parties
@@ -183,7 +182,7 @@ def test_a_message_for_later_wakes_who_would_sleep_longer_and_comes_at_its_time(
     )
 
 
-def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) -> None:
+def test_a_reader_can_ask_for_messages_whose_delivery_was_lost(parties) -> None:
     writer, reader, other, *_ = parties
     writer.write(1, 2, 3, 4)
     (known, *_), _ = reader.read_once(room=2)
@@ -193,7 +192,7 @@ def test_what_a_reader_was_given_and_never_heard_of_can_be_asked_for(parties) ->
     assert lost[0].id != known.message.id
 
 
-def test_a_stream_that_expired_under_a_reader_is_made_anew(parties, pool) -> None:
+def test_a_stream_that_expired_under_a_reader_is_created_anew(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()

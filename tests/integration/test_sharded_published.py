@@ -1,4 +1,4 @@
-"""What the published queue gets wrong, by the ids of its faults: it does not happen here."""
+"""Faults of the published queue that this queue must not have."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.sharded_queues import SOON, ago, drain, key_of, pass_time, until  # n
 DAY = 86_400.0
 
 
-def test_s10_b7a_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client) -> None:
+def test_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, shrink_after=0) as queue:
-        for stream in range(8, 16):  # the first of them was never looked at by the published queue
+        # the published queue never looked at the first of these streams
+        for stream in range(8, 16):
             lonely = queue.write({"n": stream}, shard_key=key_of(16, stream))
             assert lonely.startswith(f"{stream}/")
             below = queue.write({"n": 0}, streams=8)
@@ -38,7 +39,7 @@ def test_s10_b7a_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url
             assert queue.len() == 0
 
 
-def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
+def test_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
     chance = random.Random(seed := tiers.seed())
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2, shrink_after=0) as queue:
         written, read = set(), []
@@ -56,9 +57,7 @@ def test_s10_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(
-    redis_url, client, reads
-) -> None:
+def test_an_offset_beyond_the_remaining_streams_skips_none(redis_url, client, reads) -> None:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
         for offset in range(16):
             for stream in range(4):
@@ -67,7 +66,7 @@ def test_s10_a_turn_that_lies_beyond_the_streams_that_are_left_passes_none_over(
                 assert [message.id for message in drain(queue)] == [written], f"{offset=}"
 
 
-def test_b7b_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
+def test_no_unread_message_expires_while_the_queue_lives(redis_url, client) -> None:
     chance = random.Random(seed := tiers.seed())
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, ttl=1000.0) as queue:
         for stream in range(8):
@@ -85,7 +84,7 @@ def test_b7b_no_unread_message_expires_while_the_queue_lives(redis_url, client) 
         assert {int(message.values["n"]) for message in drain(queue)} >= set(range(8))
 
 
-def test_b7b_readers_alone_keep_it_alive_too_also_when_they_find_nothing(redis_url, client) -> None:
+def test_readers_alone_keep_the_queue_alive_even_if_they_find_nothing(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, ttl=1000.0) as queue:
         queue.write({"n": 1})
         queue.read("g", "c")
@@ -98,7 +97,7 @@ def test_b7b_readers_alone_keep_it_alive_too_also_when_they_find_nothing(redis_u
         assert queue.len() == 0, "nobody came for longer than ttl"
 
 
-def test_b7b_the_longest_life_that_anybody_asked_for_holds(redis_url, client) -> None:
+def test_the_longest_ttl_of_all_writers_holds(redis_url, client) -> None:
     with (
         SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
         SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
@@ -109,7 +108,7 @@ def test_b7b_the_longest_life_that_anybody_asked_for_holds(redis_url, client) ->
         assert all(client.pttl(key) > 23 / 24 * DAY * 1000 for key in client.keys("*"))
 
 
-def test_b7b_a_longer_life_counts_for_what_is_there_already_too(redis_url, client) -> None:
+def test_a_longer_ttl_applies_to_existing_messages(redis_url, client) -> None:
     with (
         SyncShardedQueue(redis_url, "q", ttl=DAY) as patient,
         SyncShardedQueue(redis_url, "q", ttl=10.0) as hasty,
@@ -122,7 +121,7 @@ def test_b7b_a_longer_life_counts_for_what_is_there_already_too(redis_url, clien
             assert client.pttl(key) > 23 / 24 * DAY * 1000, key
 
 
-def test_b7c_writers_that_want_different_counts_do_not_make_it_flap(redis_url, client) -> None:
+def test_writers_with_different_stream_counts_do_not_make_the_count_flap(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", shrink_after=1000.0) as queue:
         for _ in range(10):
             for streams in (16, 8):
@@ -134,7 +133,7 @@ def test_b7c_writers_that_want_different_counts_do_not_make_it_flap(redis_url, c
         assert client.hget("{q}:meta", "streams") == b"8"
 
 
-def test_b7d_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> None:
+def test_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> None:
     sync_queue.write({"n": 1}, shard_key=key_of(16, 0, 1))
     sync_queue.read("g", "c")
     before = client.hget("{q}:meta", "offset:g")
@@ -151,7 +150,9 @@ def test_b7d_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> N
     assert sync_queue.read("g", "c").id == good
 
 
-async def test_b7f_a_reader_that_prefers_a_stream_hears_of_the_others_too(queue, client) -> None:
+async def test_a_reader_that_prefers_a_stream_gets_messages_of_the_others_too(
+    queue, client
+) -> None:
     reading = asyncio.create_task(queue.read("g", "c", block=SOON, prefer_stream=3))
     await until(lambda: client.info("clients")["blocked_clients"] == 1)
     began = time.monotonic()
@@ -160,9 +161,7 @@ async def test_b7f_a_reader_that_prefers_a_stream_hears_of_the_others_too(queue,
     assert time.monotonic() - began < steps.WAIT_SECONDS
 
 
-async def test_b7f_a_preferred_stream_needs_no_group_and_leaves_the_turns_alone(
-    queue, client
-) -> None:
+async def test_a_preferred_stream_needs_no_group_and_moves_no_offset(queue, client) -> None:
     written = {await queue.write({"n": n}, shard_key=key_of(16, 3, 4)) for n in range(4)}
     preferred = await queue.read("new", "c", prefer_stream=4)
     assert preferred.stream == "4"
@@ -174,10 +173,10 @@ async def test_b7f_a_preferred_stream_needs_no_group_and_leaves_the_turns_alone(
             await queue.read("new", "c", prefer_stream=wrong)
 
 
-async def test_b7g_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
+async def test_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
     written = {await queue.write({"n": n}, deadline=ago(days=n)) for n in range(1, 8)}
     claimed = await queue.write({"n": 0}, shard_key="other", deadline=ago(seconds=-0.3))
-    assert (await queue.read("g", "c")).id == claimed  # and cordons those that it meets
+    assert (await queue.read("g", "c")).id == claimed  # and cordons the messages that it meets
     found = {each.id for each in await queue.cordoned()}
     while part := await queue.cordon(count=2):
         found |= {each.id for each in part}
@@ -185,7 +184,7 @@ async def test_b7g_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
     assert {each.id for each in await queue.cordoned()} == written
 
 
-async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_not_meet(
+async def test_names_and_values_may_hold_any_character_and_queues_stay_apart(
     redis_url, client
 ) -> None:
     awkward = ("a:b", "a/b", "meta", "later:1", "ü 1", "{", "")
@@ -213,7 +212,7 @@ async def test_b7h_names_and_values_may_hold_whatever_they_like_and_queues_do_no
         assert len(await one.cordoned()) == len(awkward)
 
 
-async def test_b7i_shortest_is_where_the_least_waits_whatever_is_claimed(queue) -> None:
+async def test_the_shortest_stream_is_the_one_with_the_fewest_waiting_messages(queue) -> None:
     key = key_of(16, 3, 4)
     first = await queue.write({"n": 0}, shard_key=key)
     claimed = [(await queue.read("g", "c")).stream]

@@ -54,7 +54,7 @@ def started(service: Recorder, **options: Any) -> ClientThread[str]:
     return thread
 
 
-def test_a_close_ends_the_round_that_waits_for_work_and_then_finishes_and_releases() -> None:
+def test_a_close_ends_a_waiting_round_then_finishes_and_closes_the_client() -> None:
     service = Recorder(lambda thread: thread.wait_for_work())
     thread = started(service)
     assert not thread.is_closing and not thread.is_current
@@ -101,7 +101,7 @@ def test_after_an_outage_there_is_another_round_and_it_is_logged(
     assert service.error is None
 
 
-def test_any_other_error_ends_the_thread_is_told_and_the_client_is_released() -> None:
+def test_any_other_error_ends_the_thread_is_reported_and_closes_the_client() -> None:
     def work(thread: ClientThread[str]) -> None:
         raise ZeroDivisionError
 
@@ -133,7 +133,7 @@ def test_a_forked_child_neither_stops_nor_awaits_the_thread_of_its_parent() -> N
     assert not thread.is_closing and thread.close()
 
 
-def test_outages_are_logged_when_they_change_or_once_in_so_long(
+def test_outages_are_logged_when_they_change_or_once_in_an_interval(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]

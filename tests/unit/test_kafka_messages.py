@@ -1,4 +1,4 @@
-"""What lies in a topic, and where it is."""
+"""The messages of Kafka topics, and the URLs of Kafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -
     )
 
 
-def test_a_trigger_comes_back_as_it_was_sent() -> None:
+def test_a_trigger_survives_encoding() -> None:
     assert messages.decode(PartitionKey("mail", 2), messages.encode_trigger(TRIGGER)) == TRIGGER
     look = Lane("mail", 2, 7, 99)
     assert messages.decode(PartitionKey("mail", 2), messages.encode_hint(look)) == look
@@ -65,17 +65,17 @@ def test_a_message_is_small() -> None:
         b"null",
     ],
 )
-def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes | None) -> None:
+def test_a_foreign_message_raises_a_decode_error(value: bytes | None) -> None:
     with pytest.raises(msgspec.DecodeError):
         messages.decode(PartitionKey("mail", 2), value)
 
 
-def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+def test_fields_that_a_later_version_adds_are_ignored() -> None:
     longer = messages.encode_trigger(TRIGGER)[:-1] + b',"new"]'
     assert messages.decode(PartitionKey("mail", 2), longer) == TRIGGER
 
 
-def test_a_submit_is_a_message_for_each_task_that_may_run_now() -> None:
+def test_a_submit_sends_a_message_for_each_task_that_may_run_now() -> None:
     tasks = [new_task(1), new_task(2, ordering_key="k"), new_task(3, run_at=9), new_task(4)]
     answers = [
         Submitted("id-1", True, 11),
@@ -93,7 +93,7 @@ def test_a_submit_is_a_message_for_each_task_that_may_run_now() -> None:
     ]
 
 
-def test_lanes_whose_triggers_are_not_known_or_are_too_many_are_to_be_looked_at(
+def test_lanes_with_unknown_or_too_many_triggers_get_a_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lanes = [Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)]
@@ -124,7 +124,7 @@ def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
     assert len(topic) <= 249 and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
 
 
-def test_a_url_says_all() -> None:
+def test_a_url_holds_all_settings() -> None:
     place = client.KafkaEndpoint.of(
         "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
@@ -147,7 +147,7 @@ def test_a_url_says_all() -> None:
     "text, seconds",
     [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
-def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: float) -> None:
+def test_a_time_to_go_back_ignores_its_sign(text: str, seconds: float) -> None:
     assert client.KafkaEndpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
 
 
@@ -163,18 +163,18 @@ def test_t19_a_time_to_go_back_is_one_whatever_its_sign(text: str, seconds: floa
         ("kafka://a/?socket.colour=red", 'No such configuration property: "socket.colour"'),
     ],
 )
-def test_a_url_that_is_wrong_says_what_is_and_no_password(url: str, why: str) -> None:
+def test_a_wrong_url_is_refused_with_its_fault_and_without_the_password(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         client.KafkaEndpoint.of(url)
     assert why in str(error.value) and "secret" not in str(error.value)
 
 
-def test_a_wake_waits_until_kafka_has_been_silent_for_a_moment_but_not_for_ever() -> None:
+def test_a_notification_waits_until_kafka_is_silent_for_a_moment_but_not_for_ever() -> None:
     twins, lane, other = kafka._Twins(), Lane("mail", 1, 5, 11), Lane("mail", 1, 5, 12)
     assert twins.missing(10.0) == ([], None)
     twins.wait(lane, 10.0)
     assert twins.missing(10.0) == ([], kafka.GRACE)
-    twins.brought(other, 10.2)  # it is not silent
+    twins.brought(other, 10.2)  # Kafka is not silent
     found, again = twins.missing(10.3)
     assert found == [] and again == pytest.approx(0.15)
     assert twins.missing(10.2 + kafka.GRACE) == ([lane], None)
@@ -183,7 +183,7 @@ def test_a_wake_waits_until_kafka_has_been_silent_for_a_moment_but_not_for_ever(
     assert twins.missing(20.0 + kafka.MOST_GRACE) == ([lane], None)
 
 
-def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
+def test_a_notification_with_its_twin_waits_for_nothing_in_either_order() -> None:
     twins, lane = kafka._Twins(), Lane("mail", 1, 5, 11)
     twins.wait(lane, 1.0)
     twins.brought(lane, 1.1)
@@ -195,10 +195,8 @@ def test_a_wake_whose_twin_came_waits_for_nothing_whichever_was_first() -> None:
     assert twins.missing(9.0 + kafka.GRACE) == ([lane], None)
 
 
-def test_partitions_that_come_while_others_are_paused_are_paused_too_and_all_go_on_together() -> (
-    None
-):
-    """A consumer remembers for each partition whether it is paused."""
+def test_partitions_assigned_during_a_pause_are_paused_and_all_resume_together() -> None:
+    """A consumer keeps for each partition whether it is paused."""
     receiving = pytest.importorskip("fairlead.backends.kafka.receiver")
     confluent = pytest.importorskip("confluent_kafka")
     told: list[tuple[str, list[int]]] = []

@@ -1,4 +1,4 @@
-"""What a URL of Redis says about queues of tasks."""
+"""URLs of Redis, and their options for queues of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ endpoint = pytest.importorskip(
 )
 
 
-def test_options_of_ours_are_taken_out_and_others_are_redis_pys() -> None:
+def test_our_options_are_taken_out_and_others_go_to_redis_py() -> None:
     found = endpoint.RedisEndpoint.of(
         "redis://me:secret@host:6380/2?streams=16&per_shard=2&reclaim=5&socket_timeout=3&prefix=shop"
     )
@@ -34,7 +34,7 @@ def test_options_of_ours_are_taken_out_and_others_are_redis_pys() -> None:
         ("streams=4&per_shard=6", "per_shard|streams|shard"),
     ],
 )
-def test_an_option_that_is_wrong_is_named_and_no_password_told(options: str, named: str) -> None:
+def test_a_wrong_option_is_named_without_the_password(options: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as raised:
         endpoint.RedisEndpoint.of(f"redis://me:secret@host/0?{options}")
     assert "secret" not in str(raised.value)

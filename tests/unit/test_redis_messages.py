@@ -1,4 +1,4 @@
-"""A trigger as a message of the sharded queue."""
+"""Triggers as messages of the sharded queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=8
 
 
 def read(entry: Entry, deliveries: int = 1) -> Message:
-    """As it comes out of Redis: everything is bytes."""
+    """Return the message as it comes out of Redis: everything is bytes."""
     flat = [part if isinstance(part, bytes) else str(part).encode() for part in entry.fields]
     return message((b"3", b"1767225600000-0", deliveries, 1767225600000, flat))
 
@@ -41,28 +41,28 @@ def read(entry: Entry, deliveries: int = 1) -> Message:
         order_at=st.integers(0, 1 << 60),
     )
 )
-def test_a_trigger_comes_back_as_it_was_sent(trigger: Trigger) -> None:
+def test_a_trigger_survives_encoding(trigger: Trigger) -> None:
     entry = messages.encode(trigger)
     found = read(entry)
     assert messages.decode("mail", 1, found) == trigger
     assert entry.shard_key == found.shard_key == trigger.fairness_key
 
 
-def test_it_is_marked_with_task_and_version() -> None:
+def test_a_message_is_marked_with_task_and_version() -> None:
     entry = messages.encode(TRIGGER)
     fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
     assert entry.once == fields["fairlead:once"] == "0190:3" and fields["fairlead:weight"] == 0.5
     assert messages.encode(msgspec.structs.replace(TRIGGER, version=4)).once != entry.once
 
 
-def test_one_that_was_handed_out_before_is_healed() -> None:
+def test_a_message_delivered_before_has_the_heal_path() -> None:
     assert (
         messages.decode("mail", 1, read(messages.encode(TRIGGER), deliveries=2)).path
         == TriggerPath.HEAL
     )
 
 
-def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+def test_fields_that_a_later_version_adds_are_ignored() -> None:
     found = read(messages.encode(TRIGGER))
     longer = msgspec.structs.replace(
         found, values={"trigger": found.values["trigger"][:-1] + b',"new"]', "x": b"y"}
@@ -73,12 +73,12 @@ def test_fields_that_a_later_version_adds_are_passed_over() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"{}", b"[]", b'["t9","x"]', b'["t1","id"]', b"null", b'["t1",1]']
 )
-def test_what_is_no_message_of_ours_is_an_error_of_its_own(value: bytes) -> None:
+def test_a_foreign_message_raises_a_decode_error(value: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         messages.decode("mail", 1, Message("3/1-0", {"trigger": value}, "acme", 1, 0.0, None))
 
 
-def test_a_submit_without_places_carries_what_is_due() -> None:
+def test_a_submit_without_partitions_carries_the_due_tasks() -> None:
     def task(number: int, run_at: int) -> NewTask:
         return NewTask(
             f"id-{number}",
