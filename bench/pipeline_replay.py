@@ -33,7 +33,7 @@ from run import say  # noqa: E402
 
 from fairlead.lab.policies import grid  # noqa: E402
 from fairlead.lab.policies.arrivals import of_trace  # noqa: E402
-from fairlead.lab.policies.candidate import Found, Setup, Trial  # noqa: E402
+from fairlead.lab.policies.candidate import Candidate, Found, Setup  # noqa: E402
 from fairlead.lab.policies.policy import CandidatePolicy  # noqa: E402
 from fairlead.lab.policies.study import HOUR  # noqa: E402
 
@@ -110,11 +110,13 @@ def on_cores(cores: int, trace: pathlib.Path, limit: int | None, count: int) -> 
     began = time.perf_counter()
     spark = session(f"local[{cores}]", settings={"spark.driver.memory": "1g"})
     with OnSpark(spark, arrivals) as runner:
-        first = [Trial(n, CandidatePolicy(order="fifo", slots=10**6), "all") for n in range(cores)]
+        first = [
+            Candidate(n, CandidatePolicy(order="fifo", slots=10**6), "all") for n in range(cores)
+        ]
         runner.perform(first, setup, lambda what, done: None)
         started, cpu = time.perf_counter(), cpu_seconds()
         found = runner.perform(
-            [Trial(n, policy, "all") for n, policy in enumerate(chosen)], setup, print_dot
+            [Candidate(n, policy, "all") for n, policy in enumerate(chosen)], setup, print_dot
         )
         seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
     spark.stop()

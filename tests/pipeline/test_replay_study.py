@@ -19,7 +19,7 @@ from fairlead.cli.main import app
 from fairlead.clock import MICROS, SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, of_trace
-from fairlead.lab.policies.candidate import Setup, Trial, part_of, perform
+from fairlead.lab.policies.candidate import Candidate, Setup, part_of, perform
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
@@ -76,7 +76,9 @@ def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
     assert fair.perturbed is not None and fair.perturbed.low <= fair.perturbed.high
     # All policies on what came before; the finalists on 1 + 3 + 4 samples of what came after.
     assert len(found.found) == 2 + 2 * 8
-    assert {each.measures.tasks for each in found.found if each.trial.part == "train"} == {24 * 32}
+    assert {each.measures.tasks for each in found.found if each.candidate.part == "train"} == {
+        24 * 32
+    }
     assert not [note for note in found.notes if "same arrivals" in note]
 
 
@@ -87,9 +89,9 @@ def test_what_came_later_has_no_part_in_the_choice_nor_in_the_weights() -> None:
     asked = plan(FIFO, CandidatePolicy(slots=2, weights="usage^-1"), train_us=500 * MICROS)
     setup = asked.setup(both)
     assert (part_of(both, "train", setup).at == early.at).all()
-    trial = Trial(1, CandidatePolicy(slots=2, weights="usage^-1"), "train")
-    alone = perform(trial, early, Setup(None, setup.window_us, setup.perturb_us)).measures
-    assert perform(trial, both, setup).measures == alone
+    candidate = Candidate(1, CandidatePolicy(slots=2, weights="usage^-1"), "train")
+    alone = perform(candidate, early, Setup(None, setup.window_us, setup.perturb_us)).measures
+    assert perform(candidate, both, setup).measures == alone
 
 
 def test_without_a_second_week_everything_is_used_twice_and_it_says_so() -> None:
@@ -125,9 +127,9 @@ def test_the_fewest_slots_that_keep_a_promise() -> None:
         InProcess(recorded),
     )
     measured = {
-        each.trial.policy.slots: each.measures.wait_max_us
+        each.candidate.policy.slots: each.measures.wait_max_us
         for each in found.found
-        if each.trial.part == "train"
+        if each.candidate.part == "train"
     }
     assert found.best.policy.slots == min(
         slots for slots, wait in measured.items() if wait <= 400 * MICROS
@@ -146,7 +148,7 @@ def test_the_fewest_slots_that_keep_a_promise() -> None:
 
 def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> None:
     recorded = flood()
-    trial = Trial(0, FIFO, "all")
+    candidate = Candidate(0, FIFO, "all")
     from fairlead.lab.policies.virtual import run
 
     ran = run(recorded, FIFO)
@@ -158,7 +160,9 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
         waits=[wait / MICROS for wait in ran.wait],
     )
     gap = study(as_it_was, plan(FAIR), InProcess(as_it_was)).gap
-    assert gap is not None and gap.policy == str(trial.policy)  # two slots: as many as ran at once
+    assert gap is not None and gap.policy == str(
+        candidate.policy
+    )  # two slots: as many as ran at once
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
     other = study(
         as_it_was,
@@ -172,9 +176,9 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
 
 def test_the_dearest_runs_are_started_first() -> None:
     tasks = [
-        Trial(0, FIFO, "all"),
-        Trial(1, FAIR, "all"),
-        Trial(2, msgspec.structs.replace(FAIR, slots=1), "all"),
+        Candidate(0, FIFO, "all"),
+        Candidate(1, FAIR, "all"),
+        Candidate(2, msgspec.structs.replace(FAIR, slots=1), "all"),
     ]
     assert longest_first(tasks) == [2, 1, 0]
 

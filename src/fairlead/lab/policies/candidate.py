@@ -1,4 +1,4 @@
-"""One run of a replay: a policy on a sample of the arrivals, as sent to a worker, and its
+"""Candidates of a replay: a policy on a sample of the arrivals, as sent to a worker, and its
 result."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Setup(msgspec.Struct, frozen=True):
     is_closed: bool = False
 
 
-class Trial(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """A policy on a part of the arrivals: "train", "report" (later arrivals) or "all"."""
 
     policy_id: int
@@ -45,9 +45,9 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The result of a trial."""
+    """The result of a candidate."""
 
-    trial: Trial
+    candidate: Candidate
     measures: Measures
     seconds: float
     """Processor time."""
@@ -64,24 +64,24 @@ def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
     )
 
 
-def sampled(arrivals: Arrivals, trial: Trial, setup: Setup) -> Arrivals:
-    """Return the sample of these arrivals that the trial names."""
-    if trial.sample == "perturbed":
-        return perturbed(arrivals, trial.seed, setup.perturb_us)
-    return resampled(arrivals, trial.seed) if trial.sample == "resampled" else arrivals
+def sampled(arrivals: Arrivals, candidate: Candidate, setup: Setup) -> Arrivals:
+    """Return the sample of these arrivals that the candidate names."""
+    if candidate.sample == "perturbed":
+        return perturbed(arrivals, candidate.seed, setup.perturb_us)
+    return resampled(arrivals, candidate.seed) if candidate.sample == "resampled" else arrivals
 
 
-def perform(trial: Trial, arrivals: Arrivals, setup: Setup) -> Found:
-    """Replay a trial. Weights by rule come from the part "train" as recorded, which is what was
+def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Found:
+    """Replay a candidate. Weights by rule come from the part "train" as recorded, which is what was
     known when the policy was chosen."""
     began = time.process_time()
-    weights = weigh(trial.policy.weights, part_of(arrivals, "train", setup))
-    sample = sampled(part_of(arrivals, trial.part, setup), trial, setup)
+    weights = weigh(candidate.policy.weights, part_of(arrivals, "train", setup))
+    sample = sampled(part_of(arrivals, candidate.part, setup), candidate, setup)
     sessions = Sessions(sample) if setup.is_closed else None
-    schedule = run(sample, trial.policy, weights, sessions)
-    measures = measure(schedule, trial.policy.all_slots, entitled(sample), setup.window_us)
-    keys = waits_of_keys(schedule, sample.keys) if trial.with_keys else []
-    return Found(trial, measures, round(time.process_time() - began, 3), keys)
+    schedule = run(sample, candidate.policy, weights, sessions)
+    measures = measure(schedule, candidate.policy.all_slots, entitled(sample), setup.window_us)
+    keys = waits_of_keys(schedule, sample.keys) if candidate.with_keys else []
+    return Found(candidate, measures, round(time.process_time() - began, 3), keys)
 
 
 def entitled(arrivals: Arrivals) -> Floats:

@@ -18,11 +18,11 @@ from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.calibration import CalibrationGap, gap, has_waits, most_at_once
-from fairlead.lab.policies.candidate import Found, Sample, Setup, Trial
+from fairlead.lab.policies.candidate import Candidate, Found, Sample, Setup
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import Interval, Objective, interval, verdict
 from fairlead.lab.policies.policy import CandidatePolicy
-from fairlead.lab.policies.runner import Runner, Tell
+from fairlead.lab.policies.runner import OnProgress, Runner
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
@@ -120,7 +120,10 @@ def usual_train(span: int) -> int | None:
 
 
 def study(
-    arrivals: Arrivals, plan: StudyPlan, runner: Runner, tell: Tell = lambda what, count: None
+    arrivals: Arrivals,
+    plan: StudyPlan,
+    runner: Runner,
+    on_progress: OnProgress = lambda what, count: None,
 ) -> Study:
     """Replay all policies of the plan. Raise ConfigurationError if no arrival is left to report
     on."""
@@ -132,22 +135,24 @@ def study(
     baseline = next((number for number, policy in policies.items() if policy == against), BASELINE)
     policies[baseline] = against
     trained = runner.perform(
-        [Trial(number, policy, "train") for number, policy in policies.items()], setup, tell
+        [Candidate(number, policy, "train") for number, policy in policies.items()],
+        setup,
+        on_progress,
     )
     ranked = sorted(
-        (*plan.objective.rank(found.measures), found.trial.policy_id)
+        (*plan.objective.rank(found.measures), found.candidate.policy_id)
         for found in trained
-        if found.trial.policy_id != BASELINE
+        if found.candidate.policy_id != BASELINE
     )
     chosen = [number for *_, number in ranked[: plan.finalists]]
     chosen += [baseline] if baseline not in chosen else []
-    trials = [
-        Trial(number, policies[number], "report", sample, seed, with_keys=sample == "recorded")
+    candidates = [
+        Candidate(number, policies[number], "report", sample, seed, with_keys=sample == "recorded")
         for number in chosen
         for sample, seed in _samples(plan)
     ]
-    reported = runner.perform(trials, setup, tell)
-    found_best = next(found for found in trained if found.trial.policy_id == chosen[0])
+    reported = runner.perform(candidates, setup, on_progress)
+    found_best = next(found for found in trained if found.candidate.policy_id == chosen[0])
     return Study(
         setup=setup,
         policies=plan.grid.policies,
@@ -188,10 +193,10 @@ def standings(
     reported: Sequence[Found],
 ) -> list[Standing]:
     """Return the standings of the chosen policies, in their order."""
-    before = {found.trial.policy_id: found for found in trained}
+    before = {found.candidate.policy_id: found for found in trained}
     after: defaultdict[tuple[int, Sample], list[Found]] = defaultdict(list)
     for found in reported:
-        after[found.trial.policy_id, found.trial.sample].append(found)
+        after[found.candidate.policy_id, found.candidate.sample].append(found)
 
     def losses(number: int, sample: Sample) -> list[float]:
         return [objective.loss(found.measures) for found in after[number, sample]]
@@ -210,7 +215,7 @@ def standings(
     return [
         Standing(
             policy_id=number,
-            policy=before[number].trial.policy,
+            policy=before[number].candidate.policy,
             trained=objective.value(before[number].measures),
             reported=next(iter(values(number, "recorded")), None),
             perturbed=interval(values(number, "perturbed")),
@@ -269,6 +274,6 @@ def _notes(
         )
     if not plan.objective.is_met(best.measures):
         yield "no policy meets all requirements: the best is the best of those that do not"
-    if best.trial.policy.all_slots != baseline.all_slots:
-        slots = f"{best.trial.policy.all_slots:,} slots, the baseline {baseline.all_slots:,}"
+    if best.candidate.policy.all_slots != baseline.all_slots:
+        slots = f"{best.candidate.policy.all_slots:,} slots, the baseline {baseline.all_slots:,}"
         yield f"the best has {slots}: part of the difference is that"

@@ -68,7 +68,7 @@ def watching(total: int) -> Iterator[Callable[[str, int], None]]:
 def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
     """Print the best policies, and the measures of all."""
     study = replayed.study
-    trained = [found for found in study.found if found.trial.part == "train"]
+    trained = [found for found in study.found if found.candidate.part == "train"]
     if json:
         as_json(
             {
@@ -83,8 +83,8 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
                 "standings": study.standings,
                 "policies": [
                     {
-                        "policy_id": found.trial.policy_id,
-                        "policy": found.trial.policy,
+                        "policy_id": found.candidate.policy_id,
+                        "policy": found.candidate.policy,
                         "seconds": found.seconds,
                         "measures": found.measures,
                     }
@@ -128,7 +128,7 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
     reported = [
         found
         for found in study.found
-        if found.trial.part == "report" and found.trial.sample == "recorded"
+        if found.candidate.part == "report" and found.candidate.sample == "recorded"
     ]
     _print_measures(reported)
     ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
@@ -189,7 +189,7 @@ def _print_measures(found: list[Found]) -> None:
         ),
         [
             (
-                _id(each.trial.policy_id),
+                _id(each.candidate.policy_id),
                 _time(m.wait_p50_us),
                 _time(m.wait_p99_us),
                 _time(m.wait_max_us),

@@ -1,5 +1,5 @@
-"""The trials of a replay on Spark: one task of Spark for each, the arrivals as one file that every
-worker reads once."""
+"""A runner on Spark: each candidate is one task of Spark, and every worker reads the arrivals once,
+from one file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.lab.policies.arrivals import Arrivals, load, save
-from fairlead.lab.policies.candidate import Found, Setup, Trial, perform
-from fairlead.lab.policies.runner import Tell, longest_first
+from fairlead.lab.policies.candidate import Candidate, Found, Setup, perform
+from fairlead.lab.policies.runner import OnProgress, longest_first
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
 _LOOK_SECONDS = 0.5
-_TRIALS, _ANSWERS = "place int, trial string", "place int, found string"
+_CANDIDATES, _ANSWERS = "place int, candidate string", "place int, found string"
 
 
 class OnSpark:
@@ -43,37 +43,41 @@ class OnSpark:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def perform(self, trials: Sequence[Trial], setup: Setup, tell: Tell) -> list[Found]:
-        if not trials:
+    def perform(
+        self, candidates: Sequence[Candidate], setup: Setup, tell: OnProgress
+    ) -> list[Found]:
+        if not candidates:
             return []
         from pyspark.sql import functions as F
 
         file, encoded = self._file, msgspec.json.encode(setup)
-        order = longest_first(trials)
-        rows = [(place, msgspec.json.encode(trials[at]).decode()) for place, at in enumerate(order)]
+        order = longest_first(candidates)
+        rows = [
+            (place, msgspec.json.encode(candidates[at]).decode()) for place, at in enumerate(order)
+        ]
 
         def answer(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:
             import pandas as pd
 
             arrivals, told = _shipped(file), msgspec.json.decode(encoded, type=Setup)
             for batch in batches:
-                for place, text in zip(batch["place"], batch["trial"], strict=True):
-                    found = perform(msgspec.json.decode(text, type=Trial), arrivals, told)
+                for place, text in zip(batch["place"], batch["candidate"], strict=True):
+                    found = perform(msgspec.json.decode(text, type=Candidate), arrivals, told)
                     yield pd.DataFrame(
                         {"place": [place], "found": [msgspec.json.encode(found).decode()]}
                     )
 
         # The place is the partition: one task of Spark each, started in this order.
-        placed = self._spark.createDataFrame(rows, _TRIALS).repartitionById(
+        placed = self._spark.createDataFrame(rows, _CANDIDATES).repartitionById(
             len(rows), F.col("place")
         )
         with self._watched(tell):
-            answers = placed.mapInPandas(answer, _ANSWERS).collect()  # a row for each trial
+            answers = placed.mapInPandas(answer, _ANSWERS).collect()  # a row for each candidate
         by_place = {order[row["place"]]: row["found"] for row in answers}
-        return [msgspec.json.decode(by_place[at], type=Found) for at in range(len(trials))]
+        return [msgspec.json.decode(by_place[at], type=Found) for at in range(len(candidates))]
 
     @contextmanager
-    def _watched(self, tell: Tell) -> Iterator[None]:
+    def _watched(self, tell: OnProgress) -> Iterator[None]:
         """Tell of tasks as Spark completes them."""
         over = threading.Event()
         tracker = self._spark.sparkContext.statusTracker()

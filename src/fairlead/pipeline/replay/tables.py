@@ -115,10 +115,10 @@ REPLAY_WAITS = Table(
 def replay_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str, Any]]:
     """REPLAYS of a study."""
     for found in study.found:
-        number = found.trial.policy_id
+        number = found.candidate.policy_id
         yield {
             **_run_columns(replay_id, origin, found),
-            "policy": msgspec.json.encode(found.trial.policy).decode(),
+            "policy": msgspec.json.encode(found.candidate.policy).decode(),
             "is_best": number == study.best.policy_id,
             "is_baseline": number == study.baseline,
             "objective": study.objective,
@@ -143,12 +143,12 @@ def wait_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str, A
 
 
 def _run_columns(replay_id: str, origin: int, found: Found) -> dict[str, Any]:
-    trial = found.trial
+    candidate = found.candidate
     return {
         "replay_id": replay_id,
         "recorded_from": datetime.fromtimestamp(origin / 1e6, UTC),
-        "policy_id": trial.policy_id,
-        "part": trial.part,
-        "sample": trial.sample,
-        "seed": trial.seed,
+        "policy_id": candidate.policy_id,
+        "part": candidate.part,
+        "sample": candidate.sample,
+        "seed": candidate.seed,
     }
