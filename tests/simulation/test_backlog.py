@@ -29,7 +29,7 @@ SCHEDULES = 400
 
 
 @pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
-def test_whatever_fails_no_task_is_lost_and_each_runs_once(block: int) -> None:
+def test_no_task_is_lost_and_each_runs_once_whatever_fails(block: int) -> None:
     first = SEED + block * SCHEDULES
     for seed in range(first, first + SCHEDULES):
         try:
@@ -164,16 +164,16 @@ BROKEN_BACKLOGS = [
 
 
 @pytest.mark.parametrize("broken", BROKEN_BACKLOGS)
-def test_a_broken_backlog_is_found_out(broken: type[Backlog]) -> None:
+def test_a_broken_backlog_is_detected(broken: type[Backlog]) -> None:
     assert any(_breaks(Simulation(seed, backlog=broken)) for seed in range(3000))
 
 
 @pytest.mark.parametrize("broken", [Unfenced, HalfWritten])
-def test_a_broken_store_is_found_out(broken: type[MemoryBacklogStore]) -> None:
+def test_a_broken_store_is_detected(broken: type[MemoryBacklogStore]) -> None:
     assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
 
 
-def test_a_failure_says_what_led_to_it_and_how_to_see_it_again() -> None:
+def test_a_failure_shows_its_steps_and_how_to_repeat_it() -> None:
     seed = next(seed for seed in range(3000) if _breaks(Simulation(seed, backlog=CarriedOver)))
     with pytest.raises(Broken) as first:
         Simulation(seed, backlog=CarriedOver).run()

@@ -172,7 +172,7 @@ def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(
     assert found > 0.9, f"FAIRLEAD_SEED={SEED}"
 
 
-def test_the_simulation_tells_a_lane_whose_ends_nobody_hears_of() -> None:
+def test_the_simulation_detects_a_lane_that_ignores_the_ends_of_runs() -> None:
     lane = Lane(constant, random.Random(SEED), 1, depth=50, memory=10_000)
     lane.turns.ended = lambda *_: None  # type: ignore[method-assign]
     lane.run_times.ended = lambda *_: None  # type: ignore[method-assign]

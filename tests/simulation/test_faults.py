@@ -105,7 +105,7 @@ class FaultyBacklog(SqliteBacklogStore):
 
 @pytest.mark.parametrize("order", ["fifo", "fair"])
 @pytest.mark.parametrize("seed", seeds(12, few=3))
-async def test_whatever_answers_are_lost_every_task_runs_and_no_run_is_counted_twice(
+async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_are_lost(
     seed: int, order: str, tmp_path: Path
 ) -> None:
     clock = HastyClock()
@@ -209,7 +209,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[App, Watched]]:
     app.close()
 
 
-async def test_a_claim_whose_answer_is_lost_while_the_node_looks_for_an_earlier_one_is_looked_for_too(
+async def test_a_claim_lost_while_the_node_reconciles_an_earlier_one_is_reconciled_too(
     watched: tuple[App, Watched],
 ) -> None:
     app, store = watched
@@ -219,7 +219,7 @@ async def test_a_claim_whose_answer_is_lost_while_the_node_looks_for_an_earlier_
         await store.until(looks=2)
 
 
-async def test_a_claim_whose_answer_is_on_its_way_while_the_node_looks_for_a_lost_one_is_not_handed_back(
+async def test_a_claim_under_way_while_the_node_reconciles_a_lost_one_is_not_handed_back(
     watched: tuple[App, Watched],
 ) -> None:
     app, store = watched

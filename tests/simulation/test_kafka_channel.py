@@ -177,7 +177,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
-async def test_whatever_is_committed_reaches_the_node(loses: str, heal_every: float) -> None:
+async def test_every_committed_task_reaches_the_node(loses: str, heal_every: float) -> None:
     """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in
     any case."""
     first = tiers.seed()
@@ -185,7 +185,7 @@ async def test_whatever_is_committed_reaches_the_node(loses: str, heal_every: fl
         await run(seed, loses, heal_every)
 
 
-async def test_a_message_that_comes_while_an_older_read_is_under_way_is_not_passed_by_it() -> None:
+async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() -> None:
     """The read has seen 10 and not yet 5, of which Kafka tells; a wake of 20 has the lane read
     again, but from where?"""
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)

@@ -77,7 +77,7 @@ def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(the_log_forgets_what_was_received, marks=FULL("a long run")),
     ],
 )
-def test_a_part_that_breaks_its_promise_is_found_out(
+def test_a_part_that_breaks_its_promise_is_detected(
     broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)

@@ -49,7 +49,7 @@ def advance(client: Any, steps: Steps[Any], run: RunScript) -> Any:
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(
+def test_a_write_between_a_readers_check_and_its_wait_wakes_the_reader(
     redis_url, client, reads
 ) -> None:
     settings = ShardedSettings("q", reads, 16, 2, 1000.0, 10.0, 5)
@@ -81,7 +81,7 @@ def test_b7e_writes_between_a_readers_look_and_its_waiting_are_not_slept_over(
 # schedules ----------------------------------------------------------------------------------------
 
 
-def test_whatever_comes_between_no_message_is_lost_or_given_to_two_and_nobody_sleeps_over_one(
+def test_no_message_is_lost_doubled_or_slept_over_whatever_commands_interleave(
     client,
 ) -> None:
     print(f"FAIRLEAD_SEED={SEED}")
@@ -120,7 +120,7 @@ class ReclaimsFromTheLiving(QueueSteps):
 
 
 @pytest.mark.parametrize("kind", [WaitsForWhatIsNew, NeverReclaims, ReclaimsFromTheLiving])
-def test_a_queue_that_is_broken_on_purpose_is_found_out(client, kind) -> None:
+def test_a_queue_broken_on_purpose_is_detected(client, kind) -> None:
     assert_found_out(client, kind)
 
 
@@ -206,7 +206,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_script_that_is_broken_on_purpose_is_found_out(client, monkeypatch, what) -> None:
+def test_a_script_broken_on_purpose_is_detected(client, monkeypatch, what) -> None:
     name, right, wrong = BROKEN[what]
     broken = Script(name.lower())
     assert broken.text.count(right) == 1

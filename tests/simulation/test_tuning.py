@@ -40,7 +40,7 @@ def turns(rounds: list[Round], key: str) -> int:
     return sum(one * other < 0 for one, other in zip(moves, moves[1:], strict=False))
 
 
-def test_without_it_the_keys_with_long_tasks_take_the_workers() -> None:
+def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
     rounds = Loop(DUE, lambda key, hour: RUNS[key], Guards(least_tasks=10**9), slots=4).run(6)
     assert farthest(rounds[-1]) > 0.6 and not any(round.published for round in rounds)
 
@@ -48,7 +48,7 @@ def test_without_it_the_keys_with_long_tasks_take_the_workers() -> None:
 @pytest.mark.parametrize(
     ("delay", "off"), [(0, 0.1), pytest.param(1, 0.15, marks=FULL("a long run"))]
 )
-def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
+def test_the_feedback_settles_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
     """From the start, and after a step; also when what is measured comes an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(200)
     assert all(farthest(round) < off for round in rounds[SOON + delay : STEP_AT])
@@ -70,7 +70,7 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(delay: int, off: f
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.full("a long run")
-def test_noise_moves_it_seldom(seed: int) -> None:
+def test_noise_seldom_moves_a_weight(seed: int) -> None:
     """Run times that spread lognormally with sigma 1, measured an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
     for first, last in ((SOON + 1, STEP_AT), (STEP_AT + SOON + 2, 120)):
@@ -82,7 +82,7 @@ def test_noise_moves_it_seldom(seed: int) -> None:
 
 
 @pytest.mark.full("a long run")
-def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
+def test_changes_inside_the_dead_band_publish_nothing() -> None:
     """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is
     published after the start."""
 

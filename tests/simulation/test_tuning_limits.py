@@ -44,7 +44,7 @@ def test_without_limits_long_runs_hold_nearly_all_slots_and_the_others_wait_for_
 
 
 @pytest.mark.parametrize("seed", seeds([1, 2], few=1))
-def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None:
+def test_the_feedback_settles_within_ten_rounds_without_overshoot(seed: int) -> None:
     rounds = Loop(lambda hour: CALM, FAST, SLOTS, seed, WEIGHTS).run(24)
     limits = [round.limits.get("long", SLOTS) for round in rounds]
     assert set(limits[SOON:]) == {7} and settled(rounds[SOON:])
@@ -57,7 +57,7 @@ def test_it_comes_to_rest_within_ten_rounds_without_overshoot(seed: int) -> None
 
 
 @pytest.mark.full("a long run")
-def test_the_others_wait_less_for_it() -> None:
+def test_other_keys_wait_less_with_the_limit() -> None:
     without, limited = (
         Loop(lambda hour: CALM, FAST, SLOTS, weights=WEIGHTS, limits=limits).run(20)[SOON:]
         for limits in (False, True)
@@ -67,7 +67,7 @@ def test_the_others_wait_less_for_it() -> None:
 
 
 @pytest.mark.full("a long run")
-def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> None:
+def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
     """Else a limit would tighten by itself: at its limit a key shows no more than that it uses
     it."""
     rounds = Loop(alone, FAST, SLOTS, weights=WEIGHTS).run(80)
@@ -83,7 +83,7 @@ def test_it_opens_up_while_the_others_have_nothing_to_do_and_comes_back() -> Non
 
 
 @pytest.mark.full("a long run")
-def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
+def test_changes_inside_the_dead_band_publish_nothing() -> None:
     """What the others ask for swings by a tenth every two hours: after the start nothing is
     published."""
 
@@ -99,7 +99,7 @@ def test_what_stays_inside_the_dead_band_is_left_alone() -> None:
 
 
 @pytest.mark.full("a long run")
-def test_with_weights_from_the_same_rounds_it_comes_to_rest_too() -> None:
+def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
     """Counts are equal at first, so the others starve; what they could not do they ask for
     later."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)

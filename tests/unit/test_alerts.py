@@ -1,4 +1,5 @@
-"""What signs of a queue mean: alerts raised, kept and ended; worked by hand, and by properties."""
+"""Alerts from heartbeats of a queue: raised, kept and ended; cases worked by hand, and
+properties."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ RULES = Rules(warm_up_seconds=0)
 
 @dataclass
 class Queue:
-    """One under watch, told of every two seconds."""
+    """A queue under watch that sends a heartbeat every two seconds."""
 
     rules: Rules = RULES
     at: int = BEGIN
@@ -66,7 +67,7 @@ def kinds(alerts: list[Alert]) -> list[tuple[str, str, bool]]:
     return [(alert.kind, alert.subject, alert.is_over) for alert in alerts]
 
 
-def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
+def test_a_queue_from_which_no_node_takes_tasks_stalls_until_one_does() -> None:
     queue = Queue()
     queue.during(20, done=5, keys={"a": 5})
     began = queue.at
@@ -90,7 +91,7 @@ def test_a_queue_of_which_nobody_takes_any_stalls_and_goes_on() -> None:
     ],
     ids=["runs end", "long runs", "nobody looked", "paused", "nothing waits", "runs fail"],
 )
-def test_what_is_no_stall(calm: dict[str, Any]) -> None:
+def test_conditions_that_are_not_a_stall(calm: dict[str, Any]) -> None:
     assert Queue(Rules(burst_runs=1000)).during(120, **{"waits_since": BEGIN, **calm}) == []
 
 
@@ -125,19 +126,21 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
         ("flood_tasks = 1.5", "queue 'slow': Expected `int`"),
     ],
 )
-def test_what_a_queue_cannot_have_of_its_own_is_told(tmp_path: Path, given: str, told: str) -> None:
+def test_settings_that_a_queue_cannot_override_are_named(
+    tmp_path: Path, given: str, told: str
+) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(f"[alerts.queues.slow]\n{given}\n")
     with pytest.raises(ConfigurationError, match=told):
         load(path)
 
 
-def test_long_runs_that_let_nobody_in_are_a_stall_after_minutes() -> None:
+def test_long_runs_that_take_all_slots_are_a_stall_after_minutes() -> None:
     queue = Queue()
     told = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
     assert kinds(told) == [("stall", "*", False)]
     assert told[0].at == BEGIN + 300 * MICROS
-    # While nobody looks it goes on; one that ends is the end of it.
+    # The stall goes on while no heartbeat comes; a run that ends is its end.
     assert queue.waiting(10, BEGIN, running=None) == []
     assert kinds(queue.waiting(2, BEGIN, running=None, done=1)) == [("stall", "*", True)]
 
@@ -149,7 +152,7 @@ def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
     assert kinds(told) == [("flood", "a", False)]
     assert (
         told[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS
-    )  # 600 tasks at 30 a second, and those before
+    )  # 600 tasks at 30 a second, plus those before
     over = queue.during(420, keys={"a": 2, "b": 2})
     assert kinds(over) == [("flood", "a", True)]
     assert over[0].tasks > 1000
@@ -160,7 +163,7 @@ def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
     [{"a": 4}, {"a": 12}, {"a": 60, "b": 90}],
     ids=["the usual", "three times the usual", "less than half of all"],
 )
-def test_what_is_no_flood(brought: dict[str, int]) -> None:
+def test_conditions_that_are_not_a_flood(brought: dict[str, int]) -> None:
     queue = Queue()
     queue.during(600, keys={"a": 4, "b": 90})
     assert queue.during(300, keys={"b": 90} | brought) == []
@@ -183,7 +186,7 @@ def test_a_burst_of_errors_is_one_however_often_it_comes_again_within_minutes() 
     assert over[0].start == told[0].start
 
 
-def test_a_burst_is_seen_within_seconds_though_all_went_well_before() -> None:
+def test_a_burst_is_detected_within_seconds_after_a_long_time_without_errors() -> None:
     queue = Queue()
     queue.during(600, done=10)
     began = queue.at
@@ -194,7 +197,7 @@ def test_a_burst_is_seen_within_seconds_though_all_went_well_before() -> None:
 @pytest.mark.parametrize(
     "runs", [{"failed": 4, "done": 5}, {"failed": 0, "done": 50}], ids=["less than half", "none"]
 )
-def test_what_is_no_burst(runs: dict[str, int]) -> None:
+def test_conditions_that_are_not_a_burst(runs: dict[str, int]) -> None:
     assert Queue().during(300, **runs) == []
 
 
@@ -206,7 +209,7 @@ def test_few_errors_are_no_burst_though_nothing_succeeds() -> None:
 def test_stuck_tasks_and_lost_nodes() -> None:
     queue = Queue()
     assert kinds(queue.during(4, stuck=2, running=2)) == [("stuck", "*", False)]
-    assert queue.during(10, stuck=None) == []  # nobody looked
+    assert queue.during(10, stuck=None) == []  # not counted
     assert kinds(queue.during(2, stuck=0, running=0)) == [("stuck", "*", True)]
     assert kinds(queue.tell(queue.sign(silent=["n1"]))) == [("node loss", "n1", False)]
     assert queue.tell(queue.sign(lost={"n1": 3})) == []
@@ -224,7 +227,7 @@ def test_signs_that_come_again_or_in_another_order_change_nothing() -> None:
     assert first.watched == again.watched and first.keys == again.keys
 
 
-def test_of_two_relays_one_is_listened_to_until_it_is_silent() -> None:
+def test_one_of_two_relays_counts_until_it_falls_silent() -> None:
     queue = Queue()
     queue.during(30, done=1)
     other = Queue(at=queue.at, relay="two")
@@ -260,7 +263,7 @@ def test_each_alert_is_raised_then_over_and_the_state_stays_small(
 ) -> None:
     queue = Queue()
     told = queue.tell(*signs[:cut])
-    # As it is kept between two batches.
+    # The state as it is stored between two batches.
     queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
     told += queue.tell(*map(decode, map(encode, signs[cut:])))
     is_open: dict[tuple[str, str], int] = {}

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md leads to files that are there."""
+"""ARCHITECTURE.md names only files that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# A name without a folder may stand for a file of many folders, as `backend.py` does.
+# A name without a folder may stand for a file in many folders, as `backend.py` does.
 _NAMED = re.compile(r"`(\w+/[\w/.*]*(?:\.(?:py|sql|lua|cql)|/)|\w+/)`")
 
 

@@ -1,5 +1,4 @@
-"""The fair backlog: what is in memory, what is only stored, and how far everything has been
-dispatched."""
+"""The fair backlog: the entries in memory, the entries only in the store, and the ack level."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def trigger(
 
 
 def triggers(ids: str, name: str = "pay") -> list[Trigger]:
-    """`a1 a2 b1`: the letter is the key."""
+    """Return triggers for names such as `a1 a2 b1`; the letter is the key."""
     return [trigger(id, name=name) for id in ids.split()]
 
 
@@ -50,7 +49,7 @@ def backlog_of(
     range_id: int = 1,
     timing: Timing = Timing(),
 ) -> Backlog:
-    """Without a record: of a lane that was never kept."""
+    """Make a backlog without a record, for a lane that was never stored."""
     return Backlog(
         range_id,
         record or LaneRecord(),
@@ -62,7 +61,7 @@ def backlog_of(
 
 
 def place(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
-    """Place them, and let a write land at once; answers what the write carried."""
+    """Level triggers and let a write land at once; return the entries that were written."""
     placed = backlog.place(found)
     if isinstance(placed, Changes):
         return []
@@ -80,7 +79,7 @@ def first(backlog: Backlog, count: int = 1) -> list[Trigger]:
 
 
 def dispatch(backlog: Backlog, count: int = 1) -> list[Trigger]:
-    """Take so many, lowest level first, and ack them."""
+    """Take `count` triggers, lowest level first, and ack them."""
     found = first(backlog, count)
     backlog.take(found)
     backlog.ack(found)
@@ -93,16 +92,16 @@ def level(one: Trigger) -> Level:
 
 
 def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, list[Trigger]]:
-    """A backlog with more stored than it has in memory, and what is stored."""
+    """Return a backlog with more stored than fits in memory, and the stored entries."""
     backlog = backlog_of(capacity)
     stored = place(backlog, triggers(" ".join(f"a{n}" for n in range(tasks))))
     return backlog, sorted(stored, key=level)
 
 
-# placing and writing ------------------------------------------------------------------------------
+# levels and writes --------------------------------------------------------------------------------
 
 
-def test_what_fits_while_nothing_is_stored_needs_no_write() -> None:
+def test_triggers_that_fit_while_nothing_is_stored_need_no_write() -> None:
     backlog = backlog_of(3)
     placed = backlog.place(triggers("a1 a2 b1"))
     assert isinstance(placed, Changes)
@@ -111,7 +110,7 @@ def test_what_fits_while_nothing_is_stored_needs_no_write() -> None:
     assert not backlog.is_stored and backlog.next_read() is None
 
 
-def test_what_memory_alone_held_is_written_with_the_first_that_does_not_fit() -> None:
+def test_triggers_only_in_memory_are_written_with_the_first_that_does_not_fit() -> None:
     backlog = backlog_of(4)
     backlog.place(triggers("a1 a2 a3"))
     write = written(backlog.place(triggers("b1 b2")))
@@ -123,7 +122,7 @@ def test_what_memory_alone_held_is_written_with_the_first_that_does_not_fit() ->
     assert ids(written(backlog.place(triggers("c1"))).entries) == "c1", "it is written once"
 
 
-def test_until_a_write_lands_its_new_triggers_are_not_dispatched_and_those_of_memory_may_be() -> (
+def test_until_a_write_lands_its_new_triggers_wait_while_those_in_memory_may_be_dispatched() -> (
     None
 ):
     backlog = backlog_of(2)
@@ -151,7 +150,7 @@ def test_an_unstored_trigger_acked_while_its_write_is_under_way_is_not_dispatche
     assert "a1" not in ids(seen)
 
 
-def test_a_write_that_failed_leaves_the_reader_not_knowing_that_it_stands_at_the_end() -> None:
+def test_after_a_failed_write_the_reader_no_longer_counts_as_at_the_end() -> None:
     backlog = backlog_of(2)
     backlog.place(triggers("a1"))
     write = written(backlog.place(triggers("b1 b2")))
@@ -201,7 +200,9 @@ def test_a_write_that_returned_is_merged_also_when_the_read_fails() -> None:
     assert backlog.next_read() is not None, "nothing was learnt: it is read again"
 
 
-def test_in_the_middle_of_what_is_stored_only_what_lies_below_the_end_of_memory_is_kept() -> None:
+def test_a_write_in_the_middle_of_the_stored_queue_keeps_only_entries_at_or_below_the_read_level() -> (
+    None
+):
     backlog, _ = stored_beyond_memory(capacity=4, tasks=8)
     end = backlog.read_level
     assert ids(backlog.loaded()) == "a0 a1 a2 a3" and not backlog.is_at_end
@@ -213,10 +214,10 @@ def test_in_the_middle_of_what_is_stored_only_what_lies_below_the_end_of_memory_
     assert backlog.read_level == end
 
 
-# trimming and reading -----------------------------------------------------------------------------
+# trims and reads ----------------------------------------------------------------------------------
 
 
-def test_trimmed_means_no_longer_at_the_end() -> None:
+def test_after_a_trim_the_reader_is_no_longer_at_the_end() -> None:
     backlog = backlog_of(4)
     place(backlog, triggers("a1 a2 a3 a4 a5"))
     assert backlog.is_at_end and len(backlog) == 5, "a quarter more is let pass"
@@ -229,7 +230,7 @@ def test_trimmed_means_no_longer_at_the_end() -> None:
     assert backlog.read_level == level(backlog.loaded()[-1])
 
 
-def test_not_at_the_end_with_nothing_loaded_and_no_read_under_way_it_reads() -> None:
+def test_a_reader_with_nothing_loaded_reads_unless_it_is_at_the_end() -> None:
     backlog, _ = stored_beyond_memory(capacity=1, tasks=3)
     dispatch(backlog)
     assert len(backlog) == 0 and not backlog.is_at_end
@@ -239,13 +240,13 @@ def test_not_at_the_end_with_nothing_loaded_and_no_read_under_way_it_reads() -> 
     assert backlog.next_read() is not None
 
 
-def test_a_new_owner_reads_what_is_stored_above_the_ack_level() -> None:
+def test_a_new_owner_reads_the_entries_above_the_ack_level() -> None:
     backlog = backlog_of(10, LaneRecord(ack_level=Level(3, 7), max_level=Level(9, 12)))
     read = backlog.next_read()
     assert read is not None and read.above == Level(3, 7) and read.limit == 10
 
 
-def test_a_read_takes_no_more_than_it_is_told_to() -> None:
+def test_a_read_takes_no_more_than_its_limit() -> None:
     backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
     dispatch(backlog, 4)
     read = backlog.next_read(most=3)
@@ -264,7 +265,7 @@ def test_acked_entries_do_not_count_towards_the_capacity() -> None:
     )
 
 
-def test_a_read_that_races_with_acks_may_bring_what_is_known_already_and_it_is_ignored() -> None:
+def test_known_entries_from_a_read_that_races_with_acks_are_ignored() -> None:
     backlog, stored = stored_beyond_memory(capacity=4, tasks=9)
     dispatch(backlog, 2)
     on_its_way = first(backlog, 1)
@@ -276,7 +277,7 @@ def test_a_read_that_races_with_acks_may_bring_what_is_known_already_and_it_is_i
     assert ids(backlog.loaded()) == "a4 a5 a6"
 
 
-def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_was_dropped_below_it() -> (
+def test_an_ack_above_the_cut_of_a_trim_does_not_move_the_ack_level_past_entries_dropped_below_it() -> (
     None
 ):
     backlog = backlog_of(4)
@@ -284,8 +285,8 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_w
     high = backlog.loaded()[-1]
     assert high.id == "a2"
     backlog.take([high])
-    # Held back by a limit, the name has its own virtual time: what comes now lies below what is on
-    # its way.
+    # The name is held back by a limit and has its own virtual time, so new tasks get levels below
+    # those being dispatched.
     stored = place(backlog, triggers("x1 y1 z1", name="held"))
     assert ids(backlog.loaded()) == "h1 a0 x1 y1"
     dropped = [entry for entry in stored if entry.id in ("z1", "a1")]
@@ -306,7 +307,7 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_carry_the_ack_level_over_what_w
 # the ack level ------------------------------------------------------------------------------------
 
 
-def test_the_ack_level_stays_below_the_first_that_is_not_acked() -> None:
+def test_the_ack_level_stays_below_the_first_unacked_entry() -> None:
     backlog, stored = stored_beyond_memory(capacity=4, tasks=9)
     found = first(backlog, 4)
     backlog.take(found)
@@ -316,7 +317,7 @@ def test_the_ack_level_stays_below_the_first_that_is_not_acked() -> None:
     assert backlog.ack_level == level(stored[3])
 
 
-def test_the_ack_level_stays_below_what_is_being_written() -> None:
+def test_the_ack_level_stays_below_levels_being_written() -> None:
     backlog = backlog_of(2)
     backlog.place(triggers("a1 a2"))
     write = written(backlog.place(triggers("b1")))
@@ -327,7 +328,7 @@ def test_the_ack_level_stays_below_what_is_being_written() -> None:
     assert not backlog.is_stored
 
 
-def test_when_everything_was_dispatched_nothing_stored_is_of_use() -> None:
+def test_once_everything_is_dispatched_the_whole_stored_backlog_may_be_deleted() -> None:
     backlog, stored = stored_beyond_memory(capacity=4, tasks=5)
     dispatch(backlog, 5)
     assert backlog.ack_level == backlog.max_level == level(stored[-1])
@@ -346,7 +347,7 @@ def test_a_level_is_never_given_at_or_below_the_ack_level() -> None:
         assert given >> 40 == 1
 
 
-def test_ids_of_two_owners_never_meet() -> None:
+def test_two_owners_never_give_the_same_id() -> None:
     before, after = backlog_of(range_id=7), backlog_of(range_id=8)
     given = [place_one(before, n) for n in range(500)], [place_one(after, n) for n in range(500)]
     assert max(given[0]) < min(given[1])
@@ -360,10 +361,10 @@ def place_one(backlog: Backlog, number: int) -> int:
     return level(placed.added[0]).id
 
 
-# taking and giving back ---------------------------------------------------------------------------
+# taking and taking back ---------------------------------------------------------------------------
 
 
-def test_what_is_taken_is_in_memory_but_not_to_be_dispatched_until_it_is_given_back() -> None:
+def test_taken_triggers_are_dispatched_again_only_after_they_are_taken_back() -> None:
     backlog = backlog_of()
     backlog.place(triggers("a1 b1"))
     found = first(backlog)
@@ -375,7 +376,7 @@ def test_what_is_taken_is_in_memory_but_not_to_be_dispatched_until_it_is_given_b
     assert found[0] not in backlog and not backlog.loaded()
 
 
-def test_what_was_given_back_holds_the_ack_level() -> None:
+def test_triggers_taken_back_hold_the_ack_level() -> None:
     backlog, _ = stored_beyond_memory(capacity=4, tasks=9)
     found = first(backlog, 2)
     backlog.take(found)
@@ -409,7 +410,7 @@ def test_a_name_that_was_idle_starts_with_the_lane() -> None:
     assert [level(one).pass_ for one in placed.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
 
 
-def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_before() -> None:
+def test_a_new_owner_continues_with_the_virtual_time_and_passes_of_the_previous_one() -> None:
     before = backlog_of(3)
     place(before, triggers("a1 a2 a3 b1"))
     dispatch(before, 3)
@@ -423,10 +424,10 @@ def test_a_new_owner_goes_on_at_the_virtual_time_and_the_passes_of_the_one_befor
     }
 
 
-# what is kept -------------------------------------------------------------------------------------
+# deletes and records ------------------------------------------------------------------------------
 
 
-def test_what_was_dispatched_is_deleted_after_so_many_acks_or_seconds() -> None:
+def test_dispatched_entries_are_deleted_after_a_number_of_acks_or_seconds() -> None:
     timing = Timing(delete_seconds=15, delete_acks=3)
     backlog = backlog_of(4, timing=timing)
     place(backlog, triggers("a0 a1 a2 a3 a4 a5"))
@@ -442,7 +443,7 @@ def test_what_was_dispatched_is_deleted_after_so_many_acks_or_seconds() -> None:
     assert backlog.next_delete(130.0) == backlog.ack_level
 
 
-def test_so_many_acks_are_enough_for_a_delete() -> None:
+def test_enough_acks_cause_a_delete() -> None:
     backlog = backlog_of(8, timing=Timing(delete_acks=3))
     place(backlog, triggers("a0 a1 a2 a3 a4 a5 a6 a7 a8"))
     dispatch(backlog, 2)
@@ -451,14 +452,14 @@ def test_so_many_acks_are_enough_for_a_delete() -> None:
     assert backlog.next_delete(0.0) == backlog.ack_level
 
 
-def test_what_was_never_stored_needs_no_delete() -> None:
+def test_triggers_that_were_never_stored_need_no_delete() -> None:
     backlog = backlog_of(timing=Timing(delete_acks=1))
     backlog.place(triggers("a1 a2"))
     dispatch(backlog, 2)
     assert backlog.next_delete(0.0) is None and backlog.next_delete(1000.0) is None
 
 
-def test_a_record_is_kept_when_the_ack_level_has_moved_and_its_time_has_come() -> None:
+def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_passed() -> None:
     backlog = backlog_of(timing=Timing(persist_seconds=60))
     backlog.place(triggers("a1 a2"))
     assert backlog.next_record(100.0) is None
@@ -473,7 +474,7 @@ def test_a_record_is_kept_when_the_ack_level_has_moved_and_its_time_has_come() -
     assert backlog.next_record(220.0) is not None
 
 
-def test_a_record_leaves_to_the_next_owner_what_memory_alone_holds() -> None:
+def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
     backlog = backlog_of()
     backlog.place([trigger("a1", seq=5), trigger("a2", seq=6), trigger("b1", seq=9)])
     assert backlog.record().read_seq == 4
@@ -486,7 +487,7 @@ def test_a_record_leaves_to_the_next_owner_what_memory_alone_holds() -> None:
     assert backlog.record().read_seq == 9
 
 
-def test_a_record_written_with_everything_charges_the_keys_for_it() -> None:
+def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
     backlog = backlog_of(1)
     backlog.place([trigger("a1", seq=5)])
     write = written(backlog.place([trigger("a2", seq=6)]))
@@ -494,15 +495,14 @@ def test_a_record_written_with_everything_charges_the_keys_for_it() -> None:
     assert write.record.next_passes == [("a", 2 * STRIDE_SCALE)]
 
 
-# everything at once -------------------------------------------------------------------------------
+# everything together ------------------------------------------------------------------------------
 
 
 class Lane:
-    """A backlog, the store it talks to and everybody who may fail: one step at a time, whatever the
-    order.
+    """A backlog and a faulty store: one step at a time, in any order.
 
-    After every step it is checked that A has not moved back, and that nothing was lost: each task
-    that was not dispatched is in memory, in a write that is not settled, or stored above A.
+    After every step, A has not moved back and nothing is lost: each task that was not dispatched is
+    in memory, in a write that is not settled, or stored above A.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -528,7 +528,7 @@ class Lane:
         self._ack_level = LOWEST
 
     def push(self, number: int) -> None:
-        """A new trigger comes to the channel; it is placed when no write is in the way."""
+        """Submit a task to the channel; it gets its level when no write is under way."""
         seq = len(self._pushed) + 1
         self._pushed.append(
             trigger(
@@ -565,7 +565,7 @@ class Lane:
             self._apply(placed)
 
     def write(self, number: int) -> None:
-        """It lands and is answered; or it lands and nobody knows; or it does not land."""
+        """Land the write with or without a response, or lose it."""
         if self._write is None:
             return
         if number % 4 == 3:
@@ -580,7 +580,7 @@ class Lane:
         self._apply(self.backlog.written(write))
 
     def late(self, number: int) -> None:
-        """A write that was given up, and has been repeated perhaps, lands after all."""
+        """Land a write that was abandoned and perhaps repeated."""
         if self._late:
             self._land(self._late.pop(number % len(self._late)))
 
@@ -667,7 +667,7 @@ class Lane:
         return [] if self.backlog._landed is None else self.backlog._landed.entries
 
     def finish(self) -> None:
-        """Everybody works, nobody fails: everything comes out."""
+        """Work without faults until everything is dispatched."""
         for _ in range(10 * len(self._pushed) + 100):
             for step in (self.place, self.write, self.ask, self.answer, self.take, self.ack):
                 step(0)
@@ -698,7 +698,7 @@ steps_and_crashes = st.tuples(st.sampled_from([*STEPS, "crash"]), st.integers(0,
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.lists(steps, max_size=120))
-def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_once(
+def test_every_task_is_dispatched_exactly_once_whatever_fails_in_whatever_order(
     capacity, steps
 ) -> None:
     lane = Lane(capacity)
@@ -711,9 +711,7 @@ def test_whatever_fails_and_in_whatever_order_everything_is_dispatched_exactly_o
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.lists(steps_and_crashes, max_size=120))
-def test_whoever_takes_over_after_a_crash_dispatches_everything_that_was_not(
-    capacity, steps
-) -> None:
+def test_the_owner_after_a_crash_dispatches_every_task_not_yet_dispatched(capacity, steps) -> None:
     lane = Lane(capacity)
     for step, number in steps:
         getattr(lane, step)(number)

@@ -1,4 +1,4 @@
-"""Wrong input is refused where it was given, with its cause and its cure, and nothing is
+"""Wrong input is refused where it is given, with its cause and its cure, and nothing is
 written."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], 
         ({"colour": "red"}, "unknown option"),
     ],
 )
-def test_t04_options_out_of_bounds_are_refused_rather_than_clamped(
+def test_options_out_of_bounds_are_refused_rather_than_clamped(
     pay, options: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InvalidTask, match=said):
@@ -128,8 +128,8 @@ def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str)
 def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """SQLite says "database or disk is full" for both: a bound on the file's pages stands for the
-    disk."""
+    """Bound the pages of the file instead of the disk: SQLite raises "database or disk is full" for
+    both."""
     url = f"sqlite:///{tmp_path}/tasks.db"
     App(url).management.find()  # makes the file
     app = App(url)

@@ -1,4 +1,4 @@
-"""Claimers: which one claims a trigger, and in which order they are asked."""
+"""Claimers: which of them claims a trigger, and in which order they are called."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from fairlead.engine.claimers import Claimers
 TASKS, ORDERED = object(), object()
 
 
-def test_what_is_claimed_from_memory_is_claimed_before_the_task_store_is_asked() -> None:
-    """A task of an ordered queue waits neither for the store's answer nor for its outage."""
+def test_claims_from_memory_come_before_claims_from_the_task_store() -> None:
+    """A task of an ordered queue waits neither for a response of the store nor for its outage."""
     claimers = Claimers(TASKS, ORDERED, ["reminders"])  # type: ignore[arg-type]
     items = ["mail 1", "reminders 1", "mail 2", "reminders 2"]
     assert list(claimers.split(items, lambda item: item.split()[0])) == [
@@ -17,6 +17,6 @@ def test_what_is_claimed_from_memory_is_claimed_before_the_task_store_is_asked()
     ]
 
 
-def test_a_claimer_without_items_is_not_asked() -> None:
+def test_a_claimer_without_items_is_not_called() -> None:
     claimers = Claimers(TASKS, ORDERED, ["reminders"])  # type: ignore[arg-type]
     assert list(claimers.split(["mail 1"], lambda item: item.split()[0])) == [(TASKS, ["mail 1"])]

@@ -1,5 +1,5 @@
-"""Cluster-wide limits, as several nodes book them from one book: exact at every level, and nothing
-is lost."""
+"""Cluster-wide limits of several nodes that share a ledger: exact at every level, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trigger(n: int, name: str = "pay", key: str = "") -> Trigger:
 
 
 class Cluster:
-    """Nodes that share a book, each of which does its rounds when it is told to."""
+    """Nodes that share a ledger, each of which does its rounds on demand."""
 
     def __init__(self, limit: ClusterWide, nodes: int) -> None:
         self.ledger = PermitLedger()
@@ -48,7 +48,7 @@ class Cluster:
         return self.policies[n].roomy(roomy)
 
 
-def test_a_refused_booking_asks_for_permits_and_is_told_when_they_are_here() -> None:
+def test_a_refused_acquire_asks_for_permits_and_its_column_is_released_when_they_arrive() -> None:
     cluster = Cluster(ClusterLimit(3, per="fairness_key"), 1)
     full = cluster.policies[0].acquire(trigger(1, key="acme"), 0.0)
     assert full is not None and full.retry_at is None and cluster.pressed == {0}
@@ -56,17 +56,17 @@ def test_a_refused_booking_asks_for_permits_and_is_told_when_they_are_here() -> 
     assert cluster.policies[0].acquire(trigger(1, key="acme"), 0.0) is None
 
 
-def test_what_was_given_back_is_told_where_it_can_be_booked_again() -> None:
+def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> None:
     cluster = Cluster(ClusterLimit(1), 2)
     one, two = cluster.policies
     one.acquire(trigger(1), 0.0)
     cluster.round(0, 0.0)
     assert one.acquire(trigger(1), 0.0) is None
-    assert len(list(one.release(trigger(1), 0.0))) == 1  # nobody else wants it
+    assert len(list(one.release(trigger(1), 0.0))) == 1  # no other node wants it
     assert one.acquire(trigger(2), 0.0) is None
     assert isinstance(two.acquire(trigger(3), 0.0), Full)
     cluster.round(1, 0.0)
-    cluster.round(0, 2.0)  # it is the other one's turn
+    cluster.round(0, 2.0)  # the other node comes first now
     cluster.round(0, 4.0)
     cluster.pressed.clear()
     now = 4.0
@@ -138,11 +138,11 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
     now = 0.0
     for step in range(4000):
         now += chance.expovariate(4.0)
-        node = chance.randrange(3) if step // 500 % 2 else 0  # who has work changes
+        node = chance.randrange(3) if step // 500 % 2 else 0  # the nodes with work change
         one = trigger(step)
         if cluster.policies[node].acquire(one, now) is None:
             if chance.random() < 0.2:
-                cluster.policies[node].cancel(one, now)  # another node was quicker: nothing started
+                cluster.policies[node].cancel(one, now)  # another node was quicker: no start
             else:
                 starts.append(now)
         for each in range(3):
@@ -154,7 +154,7 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
             assert last - first + 1 <= n + n * (starts[last] - start) / per + 1e-9, f"seed {seed}"
 
 
-def test_what_a_dead_node_has_started_counts_until_its_time_is_over() -> None:
+def test_starts_of_a_dead_node_count_until_their_time_is_over() -> None:
     per = 100.0
     cluster = Cluster(ClusterRateLimit(1, per), 2)
     dead, other = cluster.policies
@@ -169,7 +169,7 @@ def test_what_a_dead_node_has_started_counts_until_its_time_is_over() -> None:
     assert other.acquire(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
 
 
-def test_a_node_that_leaves_leaves_what_has_started() -> None:
+def test_starts_of_a_node_that_left_still_count() -> None:
     cluster = Cluster(ClusterRateLimit(2, 100.0), 1)
     policy, permits = cluster.policies[0], cluster.permits[0]
     for now in (0.0, 0.0, 0.5):
@@ -218,6 +218,6 @@ def test_other_policies_stay_as_they_are() -> None:
         lambda: LimitTree(3, names={"pay": ClusterLimit(3, name="mine")}),
     ],
 )
-def test_what_is_no_limit_is_refused(make: Callable[[], object]) -> None:
+def test_invalid_limits_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigurationError):
         make()

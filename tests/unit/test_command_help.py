@@ -1,4 +1,4 @@
-"""`--help` of every command: it is there, it has an example, and the example can be run."""
+"""Help of every command: it exists and has an example, and the example can be run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT: Any = typer.main.get_command(app)
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    """The names that lead to each command and group."""
+    """Return the names that lead to each command and group."""
     yield path
     for name, child in getattr(command, "commands", {}).items():
         yield from commands(child, *path, name)
 
 
 def command_at(words: list[str]) -> tuple[Any, str]:
-    """The command that these words of a command line lead to, and its name."""
+    """Return the command that these words of a command line lead to, and its name."""
     command, name = ROOT, "fairlead"
     for word in words:
         child = getattr(command, "commands", {}).get(word)
@@ -45,7 +45,7 @@ def flags_of(command: Any) -> set[str]:
 
 
 def examples_in(help_text: str) -> list[str]:
-    """The command lines after `Example:`."""
+    """Return the command lines after `Example:`."""
     _, found, text = re.sub(r"\s+", " ", help_text).partition("Example")
     return re.findall(r"(?<![\w./])fairlead (?:(?! fairlead | Example).)*", text) if found else []
 
@@ -63,7 +63,7 @@ def test_every_command_has_a_help(name: str) -> None:
     result = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200)
     assert result.exit_code == 0, result.output
     assert f"Usage: fairlead {name}".strip() in result.output
-    # The first line says what it does, as a sentence.
+    # The first line is a sentence that says what the command does.
     text = command_at(name.split())[0].help
     assert re.match(r"[A-Z].*[.?]$", re.split(r"\n\n", text.strip())[0], re.DOTALL)
 

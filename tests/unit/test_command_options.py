@@ -51,7 +51,7 @@ def application(*commands: Any) -> typer.Typer:
 
 
 class Taken(list[Any]):
-    """What a command was called with."""
+    """Calls of a command with their arguments."""
 
     def run(self, app: typer.Typer, *args: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, args, terminal_width=200)
@@ -78,12 +78,12 @@ def app(taken: Taken) -> typer.Typer:
     return application(replay, look)
 
 
-def test_what_is_not_given_has_the_default_of_its_field(app: typer.Typer, taken: Taken) -> None:
+def test_an_option_not_given_has_the_default_of_its_field(app: typer.Typer, taken: Taken) -> None:
     taken.run(app, "replay", "a.swf", "--out", "b")
     assert taken == [
         ReplayOptions(trace=Path("a.swf"), out="b", filters=WideFilters(), connection=Connection())
     ]
-    assert taken[0].filters.limit == 1000  # not that of the Struct it inherits from
+    assert taken[0].filters.limit == 1000  # not the default of the Struct it inherits from
 
 
 def test_flags_lists_numbers_and_enums_reach_the_fields(app: typer.Typer, taken: Taken) -> None:

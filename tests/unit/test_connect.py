@@ -1,4 +1,4 @@
-"""Which backend a URL finds, and what is said when there is none."""
+"""The backend of a URL, and the message if there is none."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
         backend(kind, url)
     assert said in str(refused.value)
     scheme = url.split(":")[0]
-    is_other = scheme in ("mysql", "amqp", "etcd")  # no package registers it here
+    is_other = scheme in ("mysql", "amqp", "etcd")  # no installed package registers it
     assert (f"install the package that registers {scheme}://" in str(refused.value)) is is_other
     assert "secret" not in str(refused.value)
 
 
-def test_a_library_that_is_missing_is_named_with_what_brings_it(
+def test_a_missing_library_is_named_with_the_extra_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = EntryPoint("much", f"{__name__}:NeedsMuch", connect.GROUP)
@@ -55,7 +55,7 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(
 
 
 @pytest.mark.parametrize("name", ["channel", "backlog", "log", "schedule"])
-def test_tasks_on_redis_take_no_part_from_elsewhere(name: str) -> None:
+def test_tasks_on_redis_refuse_adapters_from_elsewhere(name: str) -> None:
     pytest.importorskip("redis", reason="needs the extra redis")
     app = App("redis://host:1/0", **{name: "kafka://user:secret@host:9092"})
     with pytest.raises(ConfigurationError, match=f"{name}=.*leave it out") as refused:
@@ -69,7 +69,7 @@ def test_a_store_without_tables_refuses_what_needs_them() -> None:
         connect.task_store("redis://host:1/0")
 
 
-async def test_what_a_submit_raises_passes_through_its_interceptors(sqlite_url: str) -> None:
+async def test_an_error_of_a_submit_passes_through_its_interceptors(sqlite_url: str) -> None:
     from fairlead import Interceptor
 
     seen: list[str] = []

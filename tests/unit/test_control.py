@@ -1,5 +1,5 @@
-"""The control law: what may be published keeps every bound, whatever was measured; each rail by a
-case of its own."""
+"""The control law: publishable weights keep every bound, whatever was measured; one case for each
+guard rail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ guards = st.builds(
 
 
 def ran(seconds: float, tasks: int = 1000, hours: int = 4) -> list[Used]:
-    """So many tasks of so many seconds, evenly over the last hours."""
+    """Return use by `tasks` tasks of `seconds` seconds, evenly over the last hours."""
     return [Used(age * HOUR, seconds * tasks / hours, tasks // hours) for age in range(hours)]
 
 
@@ -89,7 +89,7 @@ def test_every_weight_stays_within_a_step_and_comes_within_its_bounds(
 def test_the_weights_of_the_tuned_keys_add_up_to_what_they_did(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """So a key that is not touched keeps its part of the dispatches."""
+    """A key that is not changed keeps its part of the dispatches."""
     changes = [change for change in propose(found, FINE, rails).changes if change.is_tuned]
     within = all(
         max(rails.lowest * key.due, MIN_WEIGHT)
@@ -106,7 +106,7 @@ def test_the_weights_of_the_tuned_keys_add_up_to_what_they_did(
 
 
 @given(keys, guards)
-def test_what_is_fixed_or_has_too_little_data_is_never_touched(
+def test_keys_with_a_fixed_weight_or_too_little_data_are_never_changed(
     found: dict[str, Key], rails: Guards
 ) -> None:
     for name, change in by_key(propose(found, FINE, rails)).items():
@@ -132,8 +132,8 @@ def test_while_something_holds_no_weight_changes(found: dict[str, Key], rails: G
 def test_the_same_measurements_again_and_again_come_to_rest(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """Neither bounds, steps nor the dead band make it swing: after enough rounds nothing moves any
-    more."""
+    """Neither bounds, steps nor the dead band make weights swing: after enough rounds nothing
+    moves."""
     for _ in range(2 + math.ceil(math.log(1e6 * 1e6) / math.log(rails.step))):
         proposal = propose(found, FINE, rails)
         found = {
@@ -170,7 +170,7 @@ def test_twice_the_run_time_is_half_the_weight() -> None:
     found = {"short": Key(1.0, 1.0, ran(1.0)), "long": Key(1.0, 1.0, ran(2.0))}
     (short, long) = propose(found, FINE, Guards(prior_tasks=1e-9)).changes
     assert short.raw == pytest.approx(4 / 3) and long.raw == pytest.approx(2 / 3)
-    # a step up, a step down: the sum stays, so the step of the one that shrinks binds both
+    # One key goes up a step, the other down. The sum stays, so the smaller step binds both.
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
@@ -187,7 +187,7 @@ def test_a_due_of_three_is_three_times_the_weight() -> None:
     assert a.reason == b.reason == "as computed"
 
 
-def test_what_was_used_a_half_life_ago_counts_half() -> None:
+def test_use_from_a_half_life_ago_counts_half() -> None:
     old, new = Used(24 * HOUR, 1000.0, 1000), Used(0.0, 4000.0, 1000)
     found = {"a": Key(1.0, 1.0, [old, new]), "b": Key(1.0, 1.0, ran(3.0))}
     (a, b) = propose(found, FINE, Guards(prior_tasks=1e-9)).changes
@@ -268,7 +268,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
         (Situation(input_age=0.0, canary="mail"), "queue mail goes first"),
     ],
 )
-def test_each_of_these_holds_everything(situation: Situation, told: str) -> None:
+def test_each_reason_to_hold_stops_every_change(situation: Situation, told: str) -> None:
     found = {"a": Key(1.0, 1.0, ran(1.0)), "b": Key(1.0, 1.0, ran(4.0))}
     assert propose(found, FINE, Guards()).is_change
     proposal = propose(found, situation, Guards())
@@ -276,10 +276,10 @@ def test_each_of_these_holds_everything(situation: Situation, told: str) -> None
     assert not proposal.is_change
     assert all(
         change.raw != change.now for change in proposal.changes
-    )  # what was computed is shown all the same
+    )  # the computed value is shown all the same
 
 
-def test_what_is_over_does_not_hold() -> None:
+def test_a_situation_that_is_over_holds_nothing() -> None:
     over = Situation(input_age=2 * HOUR, rolled_back=(4, 24 * HOUR))
     assert propose({}, over, Guards()).holds == []
 
@@ -287,7 +287,7 @@ def test_what_is_over_does_not_hold() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"step": 1.0}, {"half_life": 0.0}, {"lowest": 2.0}, {"dead_band": -0.1}]
 )
-def test_rails_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Guards(**wrong)
 
@@ -296,7 +296,7 @@ def test_a_queue_without_any_worker_time_stays() -> None:
     found = {"a": Key(1.0, 1.0, ran(0.0)), "b": Key(2.0, 1.0, ran(0.0))}
     assert guarded(found) == {"a": 1.0, "b": 1.0}
     assert propose({}, FINE, Guards()).changes == []
-    # One run that has lasted for hours, and was dispatched before.
+    # One run was dispatched before and has lasted for hours.
     goes_on = [Used(age * HOUR, HOUR, 0) for age in range(3)]
     assert guarded({"a": Key(1.0, 1.0, goes_on), "b": Key(2.0, 1.0, goes_on)}, least_tasks=0) == {
         "a": 1.0,

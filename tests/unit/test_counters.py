@@ -1,4 +1,4 @@
-"""Counters: exact where it matters, never too little, in bounded memory."""
+"""Counters: exact for the keys furthest ahead, never too low, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fairlead.core.fair.passes import Passes
 MOST_BYTES = 16 * 1024 * 1024
 MANY = 1_000_000
 STEP = 618_033
-"""Has no divisor in common with MANY: its multiples are the numbers below MANY in a scattered
+"""Coprime to MANY, so that its multiples modulo MANY are all numbers below MANY in a scattered
 order."""
 
 
 def ahead(number: int) -> int:
-    """The next pass of a key: a few keys are far ahead, most are hardly."""
+    """Return the next pass of a key: a few keys are far ahead, most are hardly ahead."""
     return 1_000_000 * (1 + MANY // (1 + number)) + number
 
 
 @pytest.mark.full("a long run")
-def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_high() -> None:
+def test_a_million_keys_take_less_than_16_mb_and_only_estimates_of_the_tail_are_too_high() -> None:
     counters = Counters()
     for n in range(MANY):
         number = n * STEP % MANY
@@ -35,8 +35,8 @@ def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_h
     exact_bytes = sys.getsizeof(exact) + sum(
         sys.getsizeof(key) + sys.getsizeof(value) for key, value in exact.items()
     )
-    # While it grows a sketch is there twice, once at half its width; while room is made the exact
-    # keys are.
+    # A growing sketch exists twice, once at half its width; so do the exact keys while room is
+    # made.
     most_bytes = counters.sketch_bytes * 3 // 2 + 2 * exact_bytes
     assert most_bytes < MOST_BYTES
 
@@ -51,7 +51,7 @@ def test_a_million_keys_take_less_than_16_mb_and_only_the_tail_is_answered_too_h
         if error:
             errors[number] = error
     assert min(errors) >= EXACT_KEYS // 2
-    # Never further ahead than the keys that were known exactly: nobody waits behind the heaviest.
+    # Never further ahead than the exact keys: no key waits behind the heaviest one.
     assert max(number_error + ahead(number) for number, number_error in errors.items()) < ahead(
         HEAVIEST_KEPT
     )
@@ -70,7 +70,7 @@ keys = st.integers(0, 60).map(str)
 @given(
     st.lists(st.tuples(keys, st.integers(1, 1000)), max_size=200), st.sampled_from([1, 2, 4, 16])
 )
-def test_a_sketch_that_grows_keeps_every_answer_an_upper_bound(raised, width) -> None:
+def test_a_growing_sketch_keeps_every_estimate_an_upper_bound(raised, width) -> None:
     sketch = Sketch(width, 64)
     truth: dict[str, int] = {}
     for key, value in raised:
@@ -86,9 +86,7 @@ def test_a_sketch_that_grows_keeps_every_answer_an_upper_bound(raised, width) ->
     st.lists(st.tuples(keys, st.integers(1, 100), st.integers(0, 30)), max_size=200),
     st.integers(2, 20),
 )
-def test_whatever_is_forgotten_or_estimated_no_key_is_given_an_earlier_pass_than_its_own(
-    puts, exact
-) -> None:
+def test_dropped_or_estimated_keys_never_get_an_earlier_pass_than_their_own(puts, exact) -> None:
     counters = Counters(exact=exact, widest=8)
     truth: dict[str, int] = {}
     virtual_time = 0
@@ -134,7 +132,7 @@ def test_a_key_of_the_tail_that_comes_back_is_exact_again_from_what_was_estimate
     assert turns == [1_000_000, 2_000_000, 3_000_000]
 
 
-def test_a_sketch_answers_for_a_key_it_was_never_told_of_at_most_what_others_have() -> None:
+def test_the_estimate_of_an_unknown_key_is_at_most_the_value_of_another_key() -> None:
     sketch = Sketch(4096, 4096)
     for number in range(100):
         sketch.raise_to(str(number), 1000 + number)

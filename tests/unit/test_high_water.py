@@ -1,5 +1,5 @@
-"""However relays crash, repeat and overtake each other, who reads by the high-water mark has each
-attempt once, in order."""
+"""The high-water mark: its reader gets each attempt once and in order, however relays crash, repeat
+and overtake each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 5  # in a batch
 
 
 def row(n: int) -> tuple[object, ...]:
-    """The n-th attempt of the store."""
+    """Return the n-th attempt of the store."""
     told = dict.fromkeys(ATTEMPT_FIELDS, 1) | {"seq": n, "xid": n // 5, "task_id": id_text(n)}
     texts = (
         "queue",
@@ -42,7 +42,7 @@ def row(n: int) -> tuple[object, ...]:
 
 @dataclass
 class Relaying:
-    """A relay at work: what it has given to its producer, and what of that has failed."""
+    """A relay, with the messages it gave to its producer and those that failed."""
 
     world: World
     own: Position = START
@@ -53,8 +53,8 @@ class Relaying:
     batch: Batch | None = None
 
     def proceed(self) -> None:
-        """Its next step, when all it has sent is confirmed."""
-        if self.failed:  # it makes a new producer, and begins again behind its own place
+        """Do the next step once all messages sent are confirmed."""
+        if self.failed:  # make a new producer, and begin again after its own position
             self.world.adrift.append(self.out)
             self.out, self.stage, self.failed = [[] for _ in range(PARTITIONS)], "idle", False
         if any(self.out):
@@ -85,14 +85,14 @@ class Relaying:
 
 @dataclass
 class World:
-    """The store, the topic and the relays between them."""
+    """A store, a topic and the relays between them."""
 
     rows: list[tuple[object, ...]] = field(default_factory=list)
     confirmed: Position = START
     logs: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     relays: list[Relaying] = field(default_factory=list)
     adrift: list[list[list[Sent]]] = field(default_factory=list)
-    """Sent by producers that nobody waits for: it may arrive, whenever."""
+    """Messages of abandoned producers, which may still arrive at any time."""
 
     def step(self, what: str, who: int, where: int) -> None:
         relay = self.relays[who % len(self.relays)]
@@ -114,7 +114,7 @@ class World:
             self.logs[where].append(late[where].pop(0).value)
 
     def finish(self) -> None:
-        """All that drifts arrives, and one relay gets to the end."""
+        """Deliver all messages adrift and let one relay reach the end."""
         for late in self.adrift:
             for n in range(PARTITIONS):
                 self.logs[n] += [sent.value for sent in late[n]]
@@ -128,7 +128,7 @@ class World:
 
 
 class Reading:
-    """Who reads the topic."""
+    """A reader of the topic."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -146,7 +146,7 @@ class Reading:
                 elif self.waters[n].takes(STORE, message.place, after):
                     self.taken[n].append(message.place)
             self.offsets[n] = len(log)
-        # Up to the least of the marks nothing is missing: there the store's own cursor may stand.
+        # Nothing is missing up to the least of the marks, so the store's cursor may be there.
         least = min(water.places[STORE] for water in self.waters)
         assert {p for taken in self.taken for p in taken if p <= least} == {
             p for p in self.stored() if p <= least
@@ -212,7 +212,7 @@ def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
     steps=STEPS,
     lost=st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 200)), min_size=1),
 )
-def test_what_kafka_loses_is_never_a_silent_gap(
+def test_messages_lost_by_kafka_are_never_a_silent_gap(
     steps: list[tuple[str, int, int]], lost: list[tuple[int, int]]
 ) -> None:
     world = World()
@@ -227,7 +227,7 @@ def test_what_kafka_loses_is_never_a_silent_gap(
         if index < len(world.logs[n]):
             del world.logs[n][index]
     world.step("commit", 0, 0)
-    world.finish()  # the marks behind it tell
+    world.finish()  # the marks behind it show the gap
     reading = Reading(world)
     try:
         reading.read()
@@ -237,7 +237,7 @@ def test_what_kafka_loses_is_never_a_silent_gap(
         reading.has_all()
 
 
-def test_a_mark_tells_what_is_missing() -> None:
+def test_a_mark_shows_which_rows_are_missing() -> None:
     water = HighWater({STORE: Position(0, 4)})
     assert water.takes(STORE, Position(0, 6), Position(0, 4))
     assert not water.takes(STORE, Position(0, 6), Position(0, 4))
@@ -250,7 +250,7 @@ def test_a_mark_tells_what_is_missing() -> None:
     assert water.places[STORE] == Position(0, 7)
 
 
-def test_a_message_says_what_bronze_says() -> None:
+def test_a_message_has_the_values_of_its_bronze_row() -> None:
     [sent] = Batch(STORE, Position(0, 3), 1).attempts([row(7)])
     message = read(sent.value, "here")
     assert isinstance(message, Attempt)

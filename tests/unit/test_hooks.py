@@ -1,4 +1,4 @@
-"""What is set on an application after it was made counts from the next submit on."""
+"""Hooks set on an application after it was made take effect with the next submit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_smaller_payload_limit_holds_for_the_next_submit(app: App) -> None:
     app.close()
 
 
-def test_an_observer_set_late_is_told_of_the_next_submit(app: App) -> None:
+def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
     told: list[str] = []
 
     class Telling(Silent):

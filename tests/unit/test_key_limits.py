@@ -1,5 +1,5 @@
-"""Limits of fairness keys that change while a node runs: never exceeded, nobody else held up, taken
-up at once."""
+"""Limits of fairness keys that change while a node runs: never exceeded, effective at once, no
+delay for other keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = ("a", "b", "c")
 
 
 class Node:
-    """A table, its booking, and what it runs."""
+    """A table, its slot ledger, and the running tasks."""
 
     def __init__(self, *declared: Limit, slots: int = 1000) -> None:
         self.slot_ledger = SlotLedger(slots)
@@ -57,14 +57,14 @@ class Node:
             )
 
     def take(self, limit: int = 1000) -> str:
-        """Starts what may; answers the keys in that order."""
+        """Start the tasks that may run; return their keys in order."""
         taken, failed = self.table.take(limit, 0.0)
         assert not failed
         self.running |= {trigger.id: trigger for trigger in taken}
         return "".join(trigger.fairness_key for trigger in taken)
 
     def end(self, key: str, count: int = 1) -> None:
-        """So many of its runs end."""
+        """End this number of runs."""
         for trigger in [
             trigger for trigger in self.running.values() if trigger.fairness_key == key
         ][:count]:
@@ -81,7 +81,7 @@ class Node:
         self.table.set_limits(queue, limits)
 
 
-def test_a_limit_that_comes_while_tasks_wait_holds_up_its_key_and_no_other() -> None:
+def test_a_limit_set_while_tasks_wait_delays_its_key_and_no_other() -> None:
     node = Node()
     node.push("aaabab")
     node.limit(a=2)
@@ -91,7 +91,7 @@ def test_a_limit_that_comes_while_tasks_wait_holds_up_its_key_and_no_other() -> 
     assert node.take() == ""
 
 
-def test_keys_with_limits_hold_up_neither_one_another_nor_those_without() -> None:
+def test_keys_with_limits_delay_no_other_key() -> None:
     node = Node()
     node.limit(a=1, b=3)
     node.push("aabbbcaabc")
@@ -100,7 +100,7 @@ def test_keys_with_limits_hold_up_neither_one_another_nor_those_without() -> Non
     assert node.take() == "b"
 
 
-def test_what_runs_already_counts_and_is_not_touched() -> None:
+def test_running_tasks_count_towards_a_new_limit_and_go_on() -> None:
     node = Node()
     node.push("aaaa")
     assert node.take() == "aaaa"
@@ -108,12 +108,12 @@ def test_what_runs_already_counts_and_is_not_touched() -> None:
     node.limit(a=3)
     assert node.take() == "b" and len(node.running) == 5
     node.end("a")
-    assert node.take() == ""  # three of four still run
+    assert node.take() == ""  # three of the four tasks still run
     node.end("a")
     assert node.take() == "a"
 
 
-def test_raised_it_lets_in_at_once_as_many_as_there_is_room_for() -> None:
+def test_a_raised_limit_starts_as_many_tasks_as_it_has_room_for() -> None:
     node = Node()
     node.limit(a=1)
     node.push("aaaaaa")
@@ -127,7 +127,7 @@ def test_raised_it_lets_in_at_once_as_many_as_there_is_room_for() -> None:
     assert node.take() == ""
 
 
-def test_raised_it_lets_in_another_task_than_the_one_that_a_limit_in_the_code_stops() -> None:
+def test_a_raised_limit_starts_tasks_behind_one_that_a_declared_limit_stops() -> None:
     node = Node()
     node.slot_ledger.register_task("q", "pay", Limit(1))
     node.limit(a=1)
@@ -139,7 +139,7 @@ def test_raised_it_lets_in_another_task_than_the_one_that_a_limit_in_the_code_st
     assert Counter(trigger.name for trigger in node.running.values()) == {"pay": 1, "mail": 2}
 
 
-def test_taken_away_all_may_run_again_in_their_old_order() -> None:
+def test_after_a_limit_is_removed_all_tasks_may_run_in_their_old_order() -> None:
     node = Node()
     node.limit(a=1)
     node.push("abaaba")
@@ -148,7 +148,7 @@ def test_taken_away_all_may_run_again_in_their_old_order() -> None:
     assert node.take() == "baaba"
 
 
-def test_the_order_of_arrival_and_priorities_outlive_a_change_of_limits() -> None:
+def test_a_change_of_limits_keeps_the_order_of_arrival_and_priorities() -> None:
     node = Node()
     node.push("ab", priority=5)
     node.push("ba", priority=2)
@@ -177,19 +177,19 @@ def test_the_tighter_of_a_limit_in_the_code_and_one_set_at_run_time_counts() -> 
     assert Counter(node.take()) == {"b": 1}
 
 
-def test_a_limit_is_another_thing_than_an_ordering_key_of_that_name() -> None:
+def test_a_limit_of_a_fairness_key_is_independent_of_an_ordering_key_of_the_same_name() -> None:
     node = Node()
     node.limit(a=1)
     node.push("a")
     assert node.take() == "a"
     node.push("a", ordered=True)
-    assert node.take() == ""  # full is the key's limit, not its turn
+    assert node.take() == ""  # the limit of the key is full; the ordering key is free
     assert KeyLimit("q", "a") != OrderingKey("q", "a")
     node.end("a")
     assert node.take() == "a"
 
 
-def test_serial_tasks_keep_their_turns_under_a_limit() -> None:
+def test_tasks_of_an_ordering_key_keep_their_order_under_a_limit() -> None:
     node = Node()
     node.push("aa", ordered=True)
     node.push("bb", ordered=True)
@@ -229,11 +229,11 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 12))
 @settings(max_examples=examples(400))
-def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
+def test_starts_never_exceed_a_limit_and_every_task_with_room_starts(
     done: list, slots: int
 ) -> None:
-    """Against a node that remembers only a list of what waits: the same tasks start, whatever
-    limits came and went."""
+    """Compare with a node that remembers only a list of waiting tasks: both start the same tasks
+    through every change of limits."""
     node = Node(Limit(3, per="name"), slots=slots)
     waiting: list[tuple[int, str, str]] = []
     limits: dict[str, int] = {}
@@ -273,8 +273,8 @@ def test_no_limit_is_ever_exceeded_by_what_begins_and_whatever_has_room_begins(
     assert len(node.table) == len(waiting)
 
 
-def test_a_freed_slot_of_a_key_costs_one_look_however_many_wait(monkeypatch) -> None:
-    """Of 1000 columns that wait for the limit one is tried."""
+def test_a_freed_slot_of_a_key_costs_one_try_however_many_columns_wait(monkeypatch) -> None:
+    """Only one of 1000 columns that wait for the limit is tried."""
     node = Node()
     node.limit(a=1)
     for n in range(1000):

@@ -1,5 +1,5 @@
-"""The control law of limits: what may be published keeps every bound, whatever was measured; each
-rail by a case of its own."""
+"""The control law of limits: publishable limits keep every bound, whatever was measured; one case
+for each guard rail."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ nodes = st.integers(1, 5)
 
 
 def slots(measured: list[Workers], count: int) -> list[int]:
-    """As many as all the slots of a node may be."""
+    """Return the number of slots of a node at most."""
     return [math.ceil(worked.peak / count - 1e-6) for worked in measured if worked.busy]
 
 
@@ -89,7 +89,7 @@ def test_every_limit_is_at_least_a_slot_and_within_a_step_of_the_one_before(
 def test_no_limit_leaves_the_bounds_unless_it_is_on_its_way_back(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
-    """All the slots of a node are no limit: it is taken away."""
+    """A limit of all slots of a node is removed, because it limits nothing."""
     for change in propose_limits(found, measured, count, False, rails):
         if (
             change.guarded is not None
@@ -112,7 +112,7 @@ def test_only_a_key_that_held_more_than_its_limit_gets_one(
 
 
 @given(keys, workers, nodes, guards)
-def test_what_is_fixed_or_has_too_little_data_is_never_narrowed(
+def test_limits_of_keys_that_are_fixed_or_have_too_little_data_are_never_lowered(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
     for change in propose_limits(found, measured, count, False, rails):
@@ -166,7 +166,7 @@ def moves_until_rest(
 
 
 @example(
-    # A swinging key, and one that comes to rest.
+    # One key swings, and one comes to rest.
     {
         "aa": Key(2.0, 1.0, [Used(0.0, 1.0, 100, HOUR, math.inf, 28.0)]),
         "a": Key(1.0, 1.0, [Used(HOUR, 0.0, 1), Used(0.0, 1.0, 100, HOUR, 0.0, 12.0)]),
@@ -189,7 +189,7 @@ def test_the_same_measurements_again_and_again_come_to_rest(
     moves, swinging = moves_until_rest(dict(found), measured, count, rails)
     for name in moves.keys() - swinging:
         steps = [(change.guarded or 10**9) - (change.now or 10**9) for change in moves[name]]
-        # One that was taken away though the key held more may come back, from above.
+        # A limit removed although the key held more may come back, from above.
         turns = sum(one * other < 0 for one, other in zip(steps, steps[1:], strict=False))
         assert turns <= 1
 
@@ -202,8 +202,8 @@ def test_the_same_measurements_again_and_again_come_to_rest(
 )
 def test_a_limit_given_in_one_round_is_not_taken_away_in_the_next() -> None:
     """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
-    16 gives it a limit of 13. It does not come near 13, so the next round takes the limit away, and
-    the one after gives it again."""
+    16 gives it a limit of 13. The key does not come near 13, so the next round removes the limit,
+    and the one after sets it again."""
     found = {"long": Key(1.0, 1.0, had(3)), "short": Key(13.0, 1.0, had(13))}
     moves, swinging = moves_until_rest(found, worked(16), 1, Guards(prior_tasks=1e-9))
     assert not swinging, [f"{move.now} to {move.guarded}" for move in moves["long"]]
@@ -224,7 +224,7 @@ def check_unit_of_due(
             assert one[name] == pytest.approx(other[name], rel=1e-6)
 
 
-# Powers of two scale without rounding. With other units an exact tie may fall either way: next test.
+# Powers of two scale without rounding. Other units may break an exact tie either way: next test.
 @given(keys, workers, nodes, guards, st.integers(-10, 10))
 def test_the_unit_of_due_does_not_matter(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, exponent: int
@@ -269,8 +269,8 @@ def had(
     tasks: int = 1000,
     age: float = 0.0,
 ) -> list[Used]:
-    """In each of the last hours it had so many workers at once; all through them, unless `busy`
-    says how long."""
+    """Return use with this number of workers at once in each of the last hours; during the whole
+    hour, unless `busy` gives the time."""
     return [
         Used(
             age + n * HOUR,
@@ -300,7 +300,7 @@ def of(
 
 
 def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> None:
-    """Two keys to which the same is due; one held all of 16 slots at times."""
+    """Two keys have the same due; one held all 16 slots at times."""
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
     changes = of(found, worked(16))
     assert changes.keys() == {"long"}
@@ -318,25 +318,23 @@ def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> Non
         )
 
 
-def test_it_is_a_number_of_slots_of_one_node() -> None:
+def test_a_limit_is_a_number_of_slots_of_one_node() -> None:
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
     assert of(found, worked(16), 4)["long"] == LimitChange(
         "long", None, pytest.approx(2.5), 3, "as computed"
     )
 
 
-def test_a_due_of_three_is_three_times_the_slots_and_what_others_do_not_ask_for_is_due_too() -> (
-    None
-):
+def test_a_due_of_three_gives_three_times_the_slots_plus_those_other_keys_do_not_ask_for() -> None:
     found = {"long": Key(3.0, 1.0, had(16, busy=12 * HOUR)), "short": Key(13.0, 1.0, had(4))}
     assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 3 / 16)
-    # The others ask for half of the workers, so half of them are due to it.
+    # The others ask for half of the workers, so half of the workers are due to the key.
     found = {
         "long": Key(3.0, 1.0, had(16, busy=8 * HOUR)),
         "short": Key(13.0, 1.0, had(8, asked=0.0)),
     }
     assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 8 / 16)
-    # With hardly anybody else there is no limit.
+    # With hardly any other load there is no limit.
     assert of({"long": Key(1.0, 1.0, had(16))}, worked(16)) == {}
 
 
@@ -354,20 +352,19 @@ def test_one_odd_hour_is_no_peak() -> None:
     assert of(found, worked(16, hours=40)) == {}
 
 
-def test_it_goes_when_the_key_does_not_come_near_it_any_more() -> None:
+def test_a_limit_is_removed_when_the_key_no_longer_comes_near_it() -> None:
     calm = {"long": Key(1.0, 1.0, had(7), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(calm, worked(16))["long"] == LimitChange(
         "long", 10, pytest.approx(1.25 * 8), None, "it does not come near it any more"
     )
     near = {"long": Key(1.0, 1.0, had(8.1), None, 10), "short": Key(1.0, 1.0, had(8))}
     assert of(near, worked(16))["long"].guarded == 10
-    # Short tasks leave a slot free for a moment each: few workers on average, and still something
-    # waits.
+    # Short tasks leave slots free for moments: few workers are busy on average, yet tasks wait.
     waits = {"long": Key(1.0, 1.0, had(7, waited=True), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(waits, worked(16))["long"].guarded == 10
 
 
-def test_it_opens_step_by_step_and_goes_when_all_slots_are_due_to_the_key() -> None:
+def test_a_limit_rises_step_by_step_and_is_removed_when_all_slots_are_due_to_the_key() -> None:
     alone, now, seen = {"short": Key(1.0, 1.0, had(0.1, asked=0.0))}, 10, []
     while now is not None:
         found = {"long": Key(1.0, 1.0, had(now, waited=True), None, now), **alone}
@@ -377,7 +374,7 @@ def test_it_opens_step_by_step_and_goes_when_all_slots_are_due_to_the_key() -> N
     assert seen == [12, 15, None] and change.reason == "all slots are due to it"
 
 
-def test_it_never_falls_below_one_slot() -> None:
+def test_a_limit_never_falls_below_one_slot() -> None:
     found = {"long": Key(1.0, 1.0, had(3, busy=HOUR, waited=True), None, 2)}
     found |= {f"k{n}": Key(1.0, 1.0, had(0.1)) for n in range(30)}
     assert of(found, worked(4))["long"].guarded == 1
@@ -386,7 +383,7 @@ def test_it_never_falls_below_one_slot() -> None:
     assert change.raw is not None and change.raw < 0.5 and change.guarded == 1
 
 
-def test_inside_the_dead_band_it_stays_and_rounding_makes_it_no_wider() -> None:
+def test_inside_the_dead_band_a_limit_stays_and_rounding_does_not_widen_the_band() -> None:
     def at(due: float, now: int) -> int | None:
         found = {
             "long": Key(due, 1.0, had(now, waited=True), None, now),
@@ -398,8 +395,8 @@ def test_inside_the_dead_band_it_stays_and_rounding_makes_it_no_wider() -> None:
     assert at(0.551, 10) == 12 and at(0.449, 10) == 9 and at(0.399, 10) == 8
 
 
-def test_what_was_used_a_half_life_ago_counts_half() -> None:
-    """In the old hours everything was due to it, in the new ones half."""
+def test_use_from_a_half_life_ago_counts_half() -> None:
+    """Everything was due to the key in the old hours, half in the new ones."""
     old, new = had(16, age=24 * HOUR), had(16, busy=8 * HOUR)
     found = {"long": Key(1.0, 1.0, [*old, *new]), "short": Key(1.0, 1.0, had(8))}
     change = of(found, [*worked(16), *worked(16, age=24 * HOUR)], headroom=1.01)["long"]
@@ -407,7 +404,7 @@ def test_what_was_used_a_half_life_ago_counts_half() -> None:
 
 
 def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
-    """The queue ran 40 tasks, and 40 more count as if a third had been due to it instead of a
+    """The queue ran 40 tasks; 40 more count as if a third had been due to the key instead of a
     half."""
     found = {
         "long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)),
@@ -426,7 +423,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
     assert (limit(2, 100), limit(2, 98), limit(1, 1000)) == (["long"], [], [])
 
 
-def test_what_holds_is_told_with_what_was_computed() -> None:
+def test_a_held_change_is_reported_with_its_computed_value() -> None:
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8), None, 3)}
     held = {
         c.fairness_key: c
@@ -437,6 +434,6 @@ def test_what_holds_is_told_with_what_was_computed() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"headroom": 1.0}, {"worse_use": -0.1}])
-def test_rails_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Guards(**wrong)

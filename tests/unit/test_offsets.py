@@ -1,4 +1,4 @@
-"""Which offset may be committed."""
+"""Offsets that may be committed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.core.sharding.offsets import Offsets, Progress
 from fairlead.model import PartitionKey, Trigger
 
 
-def test_t18_an_offset_is_released_when_it_and_all_before_it_are_done_with() -> None:
+def test_an_offset_is_released_once_it_and_all_before_it_are_done() -> None:
     offsets = Offsets()
     for offset in range(5):
         offsets.read(offset)
@@ -22,7 +22,7 @@ def test_t18_an_offset_is_released_when_it_and_all_before_it_are_done_with() -> 
     assert (len(offsets), offsets.position) == (2, 3)
 
 
-def test_nothing_is_known_before_anything_was_read() -> None:
+def test_there_is_no_position_before_the_first_read() -> None:
     offsets = Offsets()
     assert offsets.position is None
     offsets.done(3)
@@ -34,7 +34,7 @@ def test_nothing_is_known_before_anything_was_read() -> None:
     st.randoms(use_true_random=False),
     st.data(),
 )
-def test_the_position_is_the_first_that_is_not_done_with_in_whatever_order_they_are(
+def test_the_position_is_the_first_offset_that_is_not_done_in_any_order_of_completion(
     log: list[int], chance, data: st.DataObject
 ) -> None:
     offsets = Offsets()
@@ -66,7 +66,7 @@ def trigger(task_id: str) -> Trigger:
     return Trigger(task_id, 1, "mail", 1, "send", 5, "acme", 1.0, None)
 
 
-def test_a_message_is_done_with_when_its_trigger_is_and_is_committed_once() -> None:
+def test_a_message_is_done_with_its_trigger_and_committed_once() -> None:
     progress = Progress()
     progress.begin([KEY])
     assert progress.to_commit() == {}
@@ -82,7 +82,7 @@ def test_a_message_is_done_with_when_its_trigger_is_and_is_committed_once() -> N
     assert progress.to_commit() == {}
 
 
-def test_what_is_held_for_too_long_is_given_up_and_the_rest_is_not() -> None:
+def test_messages_held_too_long_are_released_and_others_are_not() -> None:
     progress = Progress()
     progress.begin([KEY])
     for offset, at in enumerate([1.0, 2.0, 9.0]):
@@ -92,7 +92,7 @@ def test_what_is_held_for_too_long_is_given_up_and_the_rest_is_not() -> None:
     assert progress.to_commit() == {KEY: 2} and progress.holds("task-2")
 
 
-def test_a_partition_that_is_gone_is_forgotten_and_begins_anew() -> None:
+def test_a_partition_that_ended_is_dropped_and_starts_anew() -> None:
     progress, other = Progress(), PartitionKey("mail", 2)
     progress.begin([KEY, other])
     for key in (KEY, other):

@@ -1,5 +1,5 @@
-"""The judge of the long runs of ordered queues: it finds each kind of broken promise, and excuses
-what was in flight."""
+"""The judge of long runs of ordered queues: it detects each kind of broken promise, and excuses
+tasks in flight at a fault."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ JOBS = [Job("a", "1", 100), Job("a", "2", 200), Job("a", "3", 200), Job("b", "1"
 
 
 def story(text: str) -> list[Record]:
-    """Words like `start:a1@150/101`: what, ordering key and unique key, time, process; the attempt
-    after a second slash."""
+    """Parse words like `start:a1@150/101`: event, ordering key and unique key, time, process; the
+    attempt after a second slash."""
     records = []
     for word in text.split():
         what, rest = word.split(":")
@@ -89,7 +89,7 @@ def test_each_kind_of_broken_promise_is_found(text: str, broken: list[str]) -> N
     assert all(any(line.startswith(kind) for line in found.shown) for kind in broken)
 
 
-def test_what_a_killed_process_ran_may_run_again_after_the_kill_and_not_before() -> None:
+def test_runs_of_a_killed_process_may_be_repeated_after_the_kill_and_not_before() -> None:
     text = f"start:a1@100/{ONE} start:a1@{{at}}/{TWO} end:a1@300/{TWO} {run('a2', 310)} {run('a3', 330)} {REST}"
     after = judge(JOBS, story(text.format(at=151)), {ONE: 150})
     assert (kinds(after), after.cut, after.ran_twice) == ([], 1, 0)
@@ -121,7 +121,7 @@ def test_a_task_that_was_cut_by_a_kill_comes_before_the_next_one_of_its_key() ->
     assert kinds(judge(JOBS, story(text), {ONE: 150})) == ["lost", "order"]
 
 
-def test_while_a_server_is_away_what_was_in_flight_may_run_again_and_nothing_may_overlap() -> None:
+def test_during_an_outage_tasks_in_flight_may_run_again_but_never_overlap() -> None:
     again = f"{run('a1', 100)} {run('a1', 400, TWO)} {run('a2', 420)} {run('a3', 440)} {REST}"
     assert (
         found := judge(JOBS, story(again), away=[Away(105, 300)])
@@ -152,7 +152,7 @@ def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once
     chance = random.Random(seed)
     jobs = [Job(f"k{n % 7}", f"{n:04}", n * 10) for n in range(300)]
     records, kills, pid = [], {}, 1000
-    for job in jobs:  # one after the other, which is one of the ways in which they may run
+    for job in jobs:  # one after the other, which is one allowed order
         at = job.due + 1
         if chance.random() < 0.1:
             has_ended = chance.random() < 0.5

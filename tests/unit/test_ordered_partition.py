@@ -1,4 +1,4 @@
-"""One partition of an ordered queue on a virtual clock: how it fails, comes back, and lets go."""
+"""One partition of an ordered queue on a virtual clock: failure, recovery and release."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Counting(Silent):
 
 
 class Bench:
-    """A partition, and what a node would do for it."""
+    """A partition with the parts of a node that it needs."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -99,7 +99,7 @@ class Bench:
         await self.clock.run(lambda: False, seconds)
 
     def start(self) -> list[str]:
-        """Claim what waits in the table."""
+        """Claim the triggers in the table."""
         triggers, _ = self.table.take(100, self.clock.monotonic())
         tasks = [self.partition.in_flight.claim(trigger, self.clock.now()) for trigger in triggers]
         return [task.id for task in tasks if task is not None]
@@ -121,7 +121,7 @@ async def bench() -> Any:
     await bench.close()
 
 
-async def test_it_waits_longer_and_longer_while_it_fails_and_says_so_and_begins_anew_after_a_good_minute(
+async def test_a_failing_partition_waits_longer_each_time_and_starts_over_after_a_good_minute(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     at: list[float] = []
@@ -149,7 +149,7 @@ async def test_it_waits_longer_and_longer_while_it_fails_and_says_so_and_begins_
     assert (bench.partition.reloads, bench.store.partitions[KEY].record.trouble) == (0, None)
 
 
-async def test_of_partitions_that_fail_for_a_store_that_is_away_one_says_so_for_all_and_when_it_is_over(
+async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = bench.partition._context
@@ -219,7 +219,7 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert bench.settled == ["first"] and bench.stopped == []
 
 
-async def test_an_owner_that_is_fenced_waits_for_its_lease_to_tell_before_it_takes_over_again(
+async def test_a_fenced_owner_waits_for_its_lease_before_it_takes_over_again(
     bench: Bench,
 ) -> None:
     bench.begin()
@@ -320,7 +320,7 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(be
     assert bench.start() == ["new"]
 
 
-async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_below_what_that_write_brought(
+async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below_the_written_tasks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.begin()
@@ -343,10 +343,10 @@ async def test_a_partition_given_up_in_the_middle_of_a_write_leaves_a_floor_belo
     assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
 
 
-async def test_one_that_is_cancelled_while_it_fails_ends(
+async def test_a_partition_cancelled_while_it_fails_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task group that has failures raises these, and forgets that it was cancelled."""
+    """A task group with failures raises these and loses the cancellation."""
 
     async def fails_as_it_is_cancelled(tenure: Tenure) -> None:
         async def part() -> None:
@@ -372,7 +372,7 @@ async def test_one_that_is_cancelled_while_it_fails_ends(
         ({"priority": 10}, "priority 10"),
     ],
 )
-async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_nobody(
+async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_no_other(
     bench: Bench, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], why: str
 ) -> None:
     """Other programs write to a log too."""
@@ -392,7 +392,7 @@ async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_nobody(
     assert bench.partition.reloads == 0
 
 
-async def test_o13_writes_and_reads_of_a_partition_come_one_after_the_other(
+async def test_writes_and_reads_of_a_partition_never_overlap(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
@@ -424,7 +424,7 @@ async def test_o13_writes_and_reads_of_a_partition_come_one_after_the_other(
     assert len(bench.start()) == 100
 
 
-async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_the_exact_time(
+async def test_an_idle_wake_up_reads_nothing_and_tasks_are_handed_out_at_their_exact_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = 0
@@ -452,8 +452,8 @@ async def test_o14_who_is_woken_for_nothing_reads_nothing_more_and_hands_out_at_
 async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_while_that_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An earlier owner is fenced by the take-over: what it commits after that must be received
-    again."""
+    """The take-over fences an earlier owner: entries that the earlier owner commits later must be
+    received again."""
     done: list[str] = []
     rewind, take_over = bench.log.rewind, bench.store.take_over
 
@@ -480,7 +480,7 @@ async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_
 async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when_it_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the log cannot be rewound at once."""
+    """The same holds if the log cannot be rewound at once."""
     receive, rewind, failures = bench.log.receive, bench.log.rewind, 0
 
     async def leaving(*about: Any) -> Any:

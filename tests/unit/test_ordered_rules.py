@@ -1,5 +1,5 @@
-"""The rules of ordered queues that need no queue: waits between tries, keys, what a run's end
-means, what is accepted."""
+"""Rules of ordered queues that need no queue: waits between tries, keys, the meaning of a run's
+end, accepted submits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fixed(random.Random):
         return 0.5
 
 
-def test_o16_waits_double_from_20_s_up_to_120_s_and_half_of_each_is_drawn() -> None:
+def test_default_waits_of_ordered_queues_double_from_20_to_120_s_with_half_of_each_random() -> None:
     for tries, base in [(1, 20), (2, 40), (3, 80), (4, 120), (5, 120), (100, 120), (10_000, 120)]:
         drawn = [UNTIL_DONE.delay(tries, RuntimeError()) for _ in range(200)]
         assert (
@@ -71,7 +71,7 @@ def test_o16_waits_double_from_20_s_up_to_120_s_and_half_of_each_is_drawn() -> N
     payload=st.binary(),
     run_at=st.integers(-(2**62), 2**62),
 )
-def test_o18_keys_and_tasks_with_any_characters_travel_through_the_log(
+def test_keys_and_tasks_with_any_characters_survive_the_log(
     ordering_key: str, unique_key: str, payload: bytes, run_at: int
 ) -> None:
     made = NewTask(
@@ -107,13 +107,13 @@ def test_o18_keys_and_tasks_with_any_characters_travel_through_the_log(
 
 
 @given(keys=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2))
-def test_o18_the_order_of_texts_is_that_of_their_bytes_as_the_stores_have_it(
+def test_texts_are_ordered_by_their_bytes_as_in_the_stores(
     keys: list[str],
 ) -> None:
     assert sorted(keys) == sorted(keys, key=str.encode)
 
 
-def test_o18_100_000_keys_spread_over_64_partitions_within_a_third() -> None:
+def test_100_000_keys_spread_over_64_partitions_within_a_third() -> None:
     counts = Counter(partition_of(f"order-{n}", 0, 64) for n in range(100_000))
     assert len(counts) == 64
     assert max(counts.values()) < 1.33 * 100_000 / 64 and min(counts.values()) > 0.67 * 100_000 / 64
@@ -138,7 +138,7 @@ def test_a_time_that_was_asked_for_stays_and_a_task_without_a_unique_key_is_one_
     assert (second.task.run_at, second.task.unique_key) == (NOW + 7, "u")
 
 
-def test_o6_the_grace_is_exact_and_of_many_tasks_all_are_refused_or_none() -> None:
+def test_the_grace_is_exact_and_a_bulk_is_refused_as_a_whole() -> None:
     acceptance = Acceptance({"q": Queue("q", kind="ordered", grace=10.0)})
     assert len(acceptance.entries([task(NOW - 10_000_000)], NOW)) == 1
     with pytest.raises(InvalidTask, match="10.0 s ago, more than the grace of 10 s"):
@@ -162,7 +162,7 @@ def finish(**changes: object) -> Finish:
 SCHEDULED = ScheduledTask(TaskKey(NOW, "a", "u"), task(), attempt=3, tries=2)
 
 
-def test_a_run_that_failed_waits_in_its_place_and_one_without_tries_left_is_recorded_as_failed() -> (
+def test_a_failed_run_waits_at_its_position_and_one_without_tries_left_is_recorded_as_failed() -> (
     None
 ):
     again = end_of_run(

@@ -1,5 +1,5 @@
-"""What comes while an answer of the store is awaited, and what comes again: neither is lost,
-neither is passed over."""
+"""Triggers that arrive during a read of the store, and triggers that arrive again: none is lost or
+skipped."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ def trigger(
 
 
 class SlowStore:
-    """A task store whose every read waits until it is told what to answer. It is its own
-    database."""
+    """A task store whose every read waits for `answer`; also its own database."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Any] = asyncio.Queue()
-        """What each read was about, in the order in which they began."""
+        """Subject of each read, in the order in which the reads began."""
         self._answer: list[Any] | Exception = []
         self._may_answer = asyncio.Event()
 
@@ -72,11 +71,11 @@ class SlowStore:
         self._may_answer.set()
 
 
-# the turn of an ordering key ----------------------------------------------------------------------
+# reservations of an ordering key ------------------------------------------------------------------
 
 
 class Looking:
-    """An Ordering that has just begun to ask the store about one key, and the table it keeps."""
+    """An Ordering with a read of one key under way, and the table it maintains."""
 
     def __init__(self) -> None:
         self.store = SlowStore()
@@ -115,8 +114,8 @@ class Looking:
 
 @asynccontextmanager
 async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
-    """The block begins with a read about the key under way, after `first` was refused; these wait
-    in the table then."""
+    """Enter the block with a read of the key under way, after `first` was refused; the given
+    triggers wait in the table then."""
     one = Looking()
     for waiting in in_the_table:
         one.table.push(waiting)
@@ -131,9 +130,7 @@ async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
             await asyncio.wait([running])
 
 
-async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_the_answer_lacks_it() -> (
-    None
-):
+async def test_a_trigger_that_arrives_during_a_read_stays_although_the_read_lacks_it() -> None:
     second, third = (
         trigger("second", ordering_key="o", order_at=2),
         trigger("third", ordering_key="o", order_at=3),
@@ -145,7 +142,7 @@ async def test_a_trigger_that_comes_while_the_answer_is_under_way_stays_though_t
         assert here.gone == []
 
 
-async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_under_way_stays_and_may_run() -> (
+async def test_the_first_trigger_of_a_key_that_arrives_during_an_empty_read_stays_and_may_run() -> (
     None
 ):
     late = trigger("late", ordering_key="o", order_at=3)
@@ -156,9 +153,7 @@ async def test_the_first_trigger_of_a_key_that_comes_while_an_empty_answer_is_un
         assert here.table.take(10, 0.0) == ([late], [])
 
 
-async def test_a_trigger_that_was_there_before_the_store_was_asked_and_is_not_in_the_answer_is_removed() -> (
-    None
-):
+async def test_a_trigger_from_before_a_read_that_lacks_it_is_removed() -> None:
     second, moved_on = (
         trigger("second", ordering_key="o", order_at=2),
         trigger("third", ordering_key="o", order_at=3),
@@ -195,12 +190,10 @@ async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_wh
         found = [trigger("first", seq=1), trigger("second", seq=2)]
         store.answer(found)
         assert await receiving == found
-        assert not channel.is_behind(LANE)  # they were fewer than there was room for
+        assert not channel.is_behind(LANE)  # there were fewer than there was room for
 
 
-async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that_nothing_is_there() -> (
-    None
-):
+async def test_a_lane_is_behind_after_a_failed_read_until_a_read_finds_nothing() -> None:
     store = SlowStore()
     channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
     channel.assign({PARTITION: {}})
@@ -218,7 +211,7 @@ async def test_a_lane_is_behind_after_a_read_that_failed_until_one_has_told_that
         assert not channel.is_behind(LANE)
 
 
-# triggers of a fair queue that come again ---------------------------------------------------------
+# triggers of a fair queue that arrive again -------------------------------------------------------
 
 
 class Engine:
@@ -263,7 +256,7 @@ class Engine:
         self.intake.drop(triggers)
 
     def receive(self, *triggers: Trigger) -> None:
-        """What Intake does with what the channel gives."""
+        """Pass triggers on as Intake does with those of the channel."""
         self.intake.take_in(triggers)
         self.backlogs.on_drained()
 
@@ -279,7 +272,7 @@ class Engine:
         return one.id in self.intake._known
 
     def dispatch(self) -> list[Trigger]:
-        """Everything in the table is taken out, to be claimed."""
+        """Take everything out of the table, to be claimed."""
         taken, _ = self.table.take(1000, 0.0)
         self.intake.taken(taken)
         return taken
@@ -313,7 +306,7 @@ def refused_by_the_store(here: Engine, one: Trigger) -> None:
 
 
 def gone_from_the_table(here: Engine, one: Trigger) -> None:
-    """What Ordering tells of a trigger that an answer of the store lacks."""
+    """Drop a trigger as Ordering does when a read of the store lacks it."""
     here.receive(one)
     (waiting,) = here.table.waiting(KEY)
     here.table.remove([waiting])
@@ -350,15 +343,13 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(*others)
         await here.until(lambda: here.is_stored(others[-1]))
-        here.receive(ordered, last)  # given their levels together
+        here.receive(ordered, last)  # both get their levels together
         await here.until(lambda: here.is_stored(last))
         assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
         assert here.knows(ordered)
 
 
-async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_forgotten_again() -> (
-    None
-):
+async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level() -> None:
     early = [trigger(f"early {n}", fairness_key="a", seq=1 + n) for n in range(4)]
     late = [trigger(f"late {n}", fairness_key="b", seq=11 + n) for n in range(4)]
     async with engine(look_ahead=4) as here:
@@ -371,24 +362,24 @@ async def test_a_trigger_that_comes_again_while_only_the_store_has_its_level_is_
                 True,
                 False,
                 False,
-            ]  # the others had to make room
+            ]  # the others made room
             here.receive(*early)
         assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
         assert len(here.store.rows(LANE)) == 8
 
 
-async def test_what_only_the_store_holds_is_not_known_in_memory() -> None:
+async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:
     many = [trigger(f"task {n}", fairness_key=f"k{n % 7}", seq=1 + n) for n in range(300)]
     async with engine(look_ahead=4) as here:
         here.receive(*many)
         await here.until(lambda: here.is_stored(many[-1]))
         await here.until(
             lambda: sum(map(here.knows, many)) <= 5
-        )  # the look-ahead, and its slack of a quarter
+        )  # the look-ahead, plus its slack of a quarter
         assert len(here.table) <= 5
 
 
-def test_of_two_versions_of_a_task_only_the_one_that_is_named_leaves_the_table() -> None:
+def test_only_the_named_one_of_two_versions_of_a_task_leaves_the_table() -> None:
     old = trigger("task", ordering_key="o")
     new = msgspec.structs.replace(old, version=2)
     table = TriggerTable(SlotLedger(10))

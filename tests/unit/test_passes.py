@@ -1,4 +1,4 @@
-"""Passes: the bound of start-time fair queueing, and what the next owner is told."""
+"""Passes: the bound of start-time fair queueing, and the state for the next owner."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ weights = st.floats(MIN_WEIGHT, MAX_WEIGHT) | st.sampled_from(
 weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, weights))
 pushes = st.tuples(st.sampled_from(KEYS), st.integers(1, 40))
 steps = st.lists(pushes | st.integers(1, 60), max_size=40)
-"""A push of so many tasks of a key, or so many polls."""
+"""A push of a number of tasks of a key, or a number of polls."""
 
 
 class Queue:
-    """Every task in one heap: what `Passes` alone decides."""
+    """All tasks in one heap, ordered by `Passes` alone."""
 
     def __init__(self, weights: dict[str, float]) -> None:
         self._weights = weights
@@ -55,7 +55,7 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
     queue = Queue(weights)
     waiting: Counter[str] = Counter()
     served: dict[tuple[str, str], Counter[str]] = {}
-    """Of each pair, what was served from when the first of it was least ahead, over the interval in
+    """Tasks served, by pair of keys, since the first key was least ahead, over the interval in
     which both wait."""
     ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -70,8 +70,7 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
                 ahead[pair] = 0
                 served[pair].clear()
             assert ahead[pair] <= stride(weights[first]) + stride(weights[second])
-            # In tasks and weights, allowing what the whole numbers of a stride round: half a unit a
-            # task.
+            # In tasks and weights, plus the rounding of strides to integers: half a unit a task.
             one, other = Fraction(weights[first]), Fraction(weights[second])
             apart = served[pair][first] / one - served[pair][second] / other
             assert apart <= 1 / one + 1 / other + Fraction(
@@ -137,7 +136,7 @@ def test_a_weight_set_at_run_time_counts_instead_of_the_tasks_own() -> None:
     assert passes.assign("a", 1.0, 0) == STRIDE_SCALE + STRIDE_SCALE // 4
 
 
-def test_a_task_that_an_earlier_owner_placed_is_counted_once() -> None:
+def test_a_task_levelled_by_an_earlier_owner_is_counted_once() -> None:
     passes = Passes(Counters())
     passes.observe("a", 1.0, 7 * STRIDE_SCALE, 0)
     passes.observe("a", 1.0, 6 * STRIDE_SCALE, 0)
@@ -148,7 +147,7 @@ def test_a_task_that_an_earlier_owner_placed_is_counted_once() -> None:
     st.lists(st.tuples(st.sampled_from("abcdefghij"), weights), min_size=1, max_size=100),
     st.integers(1, 10),
 )
-def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(given, most) -> None:
+def test_the_next_owner_continues_the_passes_of_the_heaviest_keys(given, most) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key, weight in given:
         before.assign(key, weight, 0)
@@ -167,7 +166,7 @@ def test_the_next_owner_gives_the_heaviest_keys_the_passes_this_one_would_have(g
     st.lists(st.sampled_from("abc"), min_size=1, max_size=30),
     weights_by_key,
 )
-def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_places_anew(
+def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_levels_again(
     stored, unstored, weights
 ) -> None:
     before, after = Passes(Counters()), Passes(Counters())
@@ -180,7 +179,7 @@ def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_places_anew(
 
 
 @pytest.mark.parametrize("weight", [MIN_WEIGHT, 1.0, MAX_WEIGHT])
-def test_a_lone_key_is_given_every_stride(weight: float) -> None:
+def test_a_lone_key_gets_every_stride(weight: float) -> None:
     passes = Passes(Counters())
     assert [passes.assign("a", weight, 0) for _ in range(4)] == [
         n * stride(weight) for n in range(4)

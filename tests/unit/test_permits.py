@@ -1,5 +1,5 @@
-"""Permits: however nodes pause, die, lose answers and disagree about the time, never more run than
-the limit."""
+"""Permits: runs never exceed the limit, however nodes pause, die, lose responses and disagree about
+the time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0
 
 
 @given(st.integers(0, 100), wants, st.integers(0, 1000))
-def test_shares_sum_to_what_there_is_or_is_wanted_and_nobody_gets_more_than_he_wants(
+def test_shares_sum_to_the_total_or_the_wants_and_no_node_gets_more_than_it_wants(
     total: int, wanted: dict[str, int], rotation: int
 ) -> None:
     shares = fair_shares(total, wanted, rotation)
@@ -44,7 +44,7 @@ def test_shares_sum_to_what_there_is_or_is_wanted_and_nobody_gets_more_than_he_w
 
 
 @given(st.integers(0, 100), wants, st.integers(0, 1000))
-def test_who_gets_less_than_he_wants_gets_at_most_one_less_than_anybody(
+def test_a_node_that_gets_less_than_it_wants_gets_at_most_one_less_than_any_other(
     total: int, wanted: dict[str, int], rotation: int
 ) -> None:
     shares = fair_shares(total, wanted, rotation)
@@ -54,7 +54,7 @@ def test_who_gets_less_than_he_wants_gets_at_most_one_less_than_anybody(
 
 
 @given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=8))
-def test_over_all_turns_everybody_who_wants_something_gets_something(
+def test_over_a_full_rotation_every_node_that_wants_permits_gets_one(
     total: int, wanted: list[int]
 ) -> None:
     names = {f"n{i}": want for i, want in enumerate(wanted)}
@@ -72,8 +72,7 @@ def do_round(permits: Permits, ledger: PermitLedger, now: float) -> PermitLedger
 
 
 def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
-    """The book after blocks have grown to so many permits, all of them booked; and given back
-    again."""
+    """Return the ledger after the permits in use have grown to this number and were released."""
     ledger = PermitLedger()
     while held(ledger, "total") < wanted:
         while permits.take("total", total, 0.0):
@@ -84,7 +83,7 @@ def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
     return ledger
 
 
-def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_needed() -> None:
+def test_the_first_acquire_is_refused_and_the_next_round_brings_the_permits() -> None:
     permits = Permits("one", TTL)
     assert not permits.take("total", 30, 0.0)
     assert permits.is_pressing
@@ -92,7 +91,7 @@ def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_need
     assert held(ledger, "total") == 1
     assert permits.take("total", 30, 0.0)
     assert not permits.take("total", 30, 0.0)
-    for n in (2, 4, 8, 16, 30):  # blocks grow as they are used up
+    for n in (2, 4, 8, 16, 30):  # the number of permits grows as they are used up
         ledger = do_round(permits, ledger, 0.1)
         assert held(ledger, "total") == n
         while permits.take("total", 30, 0.1):
@@ -100,16 +99,16 @@ def test_the_first_booking_is_refused_and_the_round_after_it_brings_what_is_need
     assert permits.running == 30
 
 
-def test_what_is_not_used_goes_back() -> None:
+def test_unused_permits_are_returned() -> None:
     permits = Permits("one", TTL)
     ledger = do_round(
         permits, used_up(permits, 30, 16), 1.0
-    )  # the most that ran since the last round
+    )  # the most in use since the last round
     ledger = do_round(permits, ledger, 2.0)
     assert ledger.nodes == {}
 
 
-def test_permits_are_not_booked_after_their_time_and_again_when_they_are_renewed() -> None:
+def test_permits_cannot_be_acquired_after_their_time_until_they_are_renewed() -> None:
     permits = Permits("one", TTL)
     permits.take("total", 3, 0.0)
     ledger = do_round(permits, PermitLedger(), 0.0)
@@ -135,7 +134,7 @@ def test_a_node_that_is_silent_longer_than_its_time_loses_its_permits_and_no_soo
     assert one.until < 0, "it sees that its permits were taken back"
 
 
-def test_a_beat_that_goes_on_keeps_permits_for_ever() -> None:
+def test_a_node_whose_heartbeat_continues_keeps_its_permits() -> None:
     one, two = Permits("one", TTL), Permits("two", TTL)
     one.take("total", 1, 0.0)
     ledger = do_round(one, PermitLedger(), 0.0)
@@ -148,17 +147,17 @@ def test_a_beat_that_goes_on_keeps_permits_for_ever() -> None:
     assert not two.take("total", 1, 500.0)
 
 
-def test_a_write_of_which_nobody_knows_whether_it_landed_leaves_only_what_is_safe() -> None:
+def test_after_a_write_with_unknown_outcome_only_safe_permits_remain() -> None:
     one = Permits("one", TTL)
     ledger = used_up(one, 8, 8)
     do_round(one, ledger, 0.0)
-    one.propose(ledger, 1.0)  # gives all back; the answer is lost
+    one.propose(ledger, 1.0)  # returns all permits; the response is lost
     assert not one.take("total", 8, 1.0)
 
 
-def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
-    """Three nodes that always want one of two: over the turns each of them gets one, at the end of
-    a run."""
+def test_no_node_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
+    """Three nodes always want one of two permits: over the rotation each of them gets one, at the
+    end of a run."""
     nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
     ledger, got, running = PermitLedger(), dict.fromkeys(nodes, 0), []
     for step in range(200):
@@ -174,7 +173,7 @@ def test_nobody_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
     assert min(got.values()) > 10
 
 
-def test_pools_that_nobody_uses_leave_the_book() -> None:
+def test_unused_pools_leave_the_ledger() -> None:
     permits = Permits("one", TTL)
     ledger = PermitLedger()
     for n in range(1000):
@@ -190,8 +189,8 @@ def test_pools_that_nobody_uses_leave_the_book() -> None:
 
 
 class World:
-    """Nodes on clocks of their own, a book behind slow and forgetful lines, and somebody who counts
-    what runs."""
+    """Nodes on clocks of their own, a ledger behind slow and lossy connections, and a counter of
+    all runs."""
 
     def __init__(self, seed: int, nodes: int, totals: dict[str, int]) -> None:
         self.random = random.Random(seed)
@@ -221,8 +220,8 @@ class World:
 
 
 class Node:
-    """Books, runs, gives back; rounds by its own clock; may pause, die or be cut off from the book
-    at any moment, also between read and write."""
+    """A node that acquires, runs and releases, with rounds by its own clock; it may pause, die or
+    be cut off from the ledger at any moment, also between read and write."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -230,8 +229,8 @@ class Node:
         self.offset = world.random.uniform(-1e6, 1e6)
         self.pace = world.random.choice([0.3, TTL / 3])
         self.ends = world.random.choice([0.05, 1.0])
-        """Part of the chances to end a run that are used: long runs are still there when permits
-        end."""
+        """Fraction of the chances to end a run that are used; at a low one, long runs last until
+        permits expire."""
         self.paused_until = self.cut_off_until = 0.0
         self.born()
 
@@ -244,7 +243,7 @@ class Node:
         self.world.at(self.world.random.uniform(0, 1), self.alive(self.round))
 
     def alive(self, do: Callable[[], None]) -> Callable[[], None]:
-        """What happens only if this life of the node goes on; after a pause, at its end."""
+        """Do this only if the node's present incarnation lives; after a pause, at its end."""
         permits = self.permits
 
         def then() -> None:
@@ -261,7 +260,7 @@ class Node:
         return self.offset + self.rate * self.world.now
 
     def alive_in(self, pool: str) -> int:
-        """Runs that go on: those of a node whose time is over were ended from outside."""
+        """Return the runs that go on: those of a node past its time were ended from outside."""
         return 0 if self.is_dead or self.clock() >= self.permits.until else self.running[pool]
 
     def work(self) -> None:
@@ -292,8 +291,7 @@ class Node:
         world.at(world.random.expovariate(1.0), self.alive(self.work))
 
     def round(self) -> None:
-        """One at a time: an answer that comes after we gave up waiting for it is not listened
-        to."""
+        """Do one round at a time; ignore a response that comes after the round was abandoned."""
         self.under_way = mine = object()
         if self.world.now < self.cut_off_until:
             self.world.at(self.cut_off_until - self.world.now, self.alive(self.round))
@@ -305,8 +303,8 @@ class Node:
     def propose(self, data: bytes, version: int, mine: object) -> None:
         if self.under_way is mine:
             proposal = self.permits.propose(decode(data), self.clock())
-            # On its way it depends on us no more: it may land long after we gave up waiting, or
-            # died.
+            # A write under way no longer depends on the node: it may land long after the node gave
+            # up waiting, or died.
             self.world.at(self.delay(), lambda: self.land(proposal, version, mine))
 
     def land(self, proposal: LedgerProposal, version: int, mine: object) -> None:
@@ -329,7 +327,7 @@ class Node:
 
 
 @pytest.mark.parametrize("seed", seeds(40, few=4))
-def test_never_more_run_than_the_limit_whatever_happens(seed: int) -> None:
+def test_runs_never_exceed_the_limit_whatever_happens(seed: int) -> None:
     world = World(seed, nodes=4, totals={"total": 10, "partner": 2})
     world.run(1500.0)
     assert world.started["total"] > 200 and world.started["partner"] > 50, (

@@ -1,4 +1,4 @@
-"""Pick-up positions of a replay, against cases small enough to count by hand."""
+"""Pick-up positions of a replay, for cases small enough to count by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Retry and processing policies: when the next try is due, and what is refused when a policy is set
-up wrongly."""
+"""Retry and processing policies: when the next try is due, and which settings are refused."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ def waits(policy: RetryPolicy, tries: int) -> list[float | None]:
     return [policy.delay(n, ERROR) for n in range(1, tries + 1)]
 
 
-def test_t10_exponential_without_jitter_waits_1_2_4_8_and_then_gives_up() -> None:
+def test_exponential_without_jitter_waits_1_2_4_8_seconds_and_then_stops() -> None:
     assert waits(Exponential(max_attempts=5, jitter=0), 6) == [1, 2, 4, 8, None, None]
 
 
-def test_t10_after_200_tries_the_wait_is_one_day() -> None:
+def test_after_200_tries_the_exponential_wait_is_one_day() -> None:
     assert Exponential(max_attempts=1000, jitter=0).delay(200, ERROR) == ONE_DAY
     assert Exponential(max_attempts=10**9, factor=10.0, jitter=0).delay(10**6, ERROR) == ONE_DAY
     assert Exponential(max_attempts=10**9, factor=2, jitter=0).delay(10**4, ERROR) == ONE_DAY
@@ -61,10 +60,10 @@ def test_only_the_named_errors_are_tried_again() -> None:
     assert policy.delay(1, ConnectionError()) == 1
     assert policy.delay(1, ValueError()) == 1
     assert policy.delay(1, KeyError()) is None
-    assert policy.delay(1, UnicodeError()) is None  # a ValueError, but never on this one
+    assert policy.delay(1, UnicodeError()) is None  # a ValueError, but excluded by never_on
 
 
-def test_by_default_what_is_no_exception_proper_is_not_tried_again() -> None:
+def test_by_default_only_subclasses_of_exception_are_retried() -> None:
     assert Fixed(1).delay(1, KeyboardInterrupt()) is None
 
 

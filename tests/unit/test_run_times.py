@@ -1,5 +1,5 @@
-"""Expected run times: what is learnt, how fast, and how little one wild run or a million keys can
-do to it."""
+"""Expected run times: how fast they are learnt, and the bounded effect of one outlier or a million
+keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_average_run_of_the_queue_is_charged_a_whole_stride() -> None:
     assert found.charge("pay", "a") == found.virtual(3 * SECOND) == STRIDE_SCALE
 
 
-def test_an_unknown_key_is_expected_to_be_as_its_name_and_an_unknown_name_as_the_queue() -> None:
+def test_an_unknown_key_has_the_mean_of_its_name_and_an_unknown_name_that_of_the_queue() -> None:
     found = after(*[SECOND] * 20)
     for _ in range(20):
         found.ended("mail", "a", 3 * SECOND)
@@ -52,15 +52,13 @@ def test_few_runs_of_a_key_are_drawn_to_the_mean_of_the_name() -> None:
     )
 
 
-def test_a_key_whose_runs_change_is_followed_within_its_memory() -> None:
+def test_the_mean_follows_a_key_whose_run_times_change() -> None:
     found = after(*[SECOND] * 1000, *[4 * SECOND] * (3 * MEMORY))
     assert found.expected("pay", "a") > 3.7 * SECOND
 
 
 @given(st.lists(costs, min_size=ENOUGH, max_size=60), costs)
-def test_one_wild_run_raises_what_is_expected_by_its_share_of_ten_times_that_at_most(
-    before, wild
-) -> None:
+def test_one_outlier_raises_the_expectation_by_a_bounded_share(before, wild) -> None:
     found = after(*before)
     expected = found.expected("pay", "a")
     found.ended("pay", "a", wild)
@@ -69,7 +67,7 @@ def test_one_wild_run_raises_what_is_expected_by_its_share_of_ten_times_that_at_
 
 
 @given(st.lists(costs, min_size=ENOUGH, max_size=100))
-def test_what_is_expected_lies_between_the_least_and_the_most_that_was_seen(seen) -> None:
+def test_the_expectation_lies_between_the_least_and_the_greatest_run_time(seen) -> None:
     assert min(seen) <= after(*seen).expected("pay", "a") <= max(seen)
 
 
@@ -99,7 +97,7 @@ def test_the_unit_moves_in_steps_and_seldom() -> None:
     assert 2 <= len(units) <= 4 and found.unit > 4 * SECOND
 
 
-def test_the_keys_that_ran_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keys_that_ran_longest_ago_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_times, "MOST_PAIRS", 3)
     found = after(*[SECOND] * 20, key="steady")
     for key in ("b", "c", "steady", "d"):
@@ -118,7 +116,7 @@ def test_the_keys_that_ran_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyP
         max_size=60,
     )
 )
-def test_the_next_owner_expects_of_known_keys_nearly_what_this_one_did(runs) -> None:
+def test_the_next_owner_expects_nearly_the_same_of_known_keys(runs) -> None:
     before, after = RunTimes(), RunTimes()
     for name, key, cost in runs:
         before.ended(name, key, cost)
@@ -129,7 +127,7 @@ def test_the_next_owner_expects_of_known_keys_nearly_what_this_one_did(runs) -> 
         assert (pair.runs, round(pair.mean)) == (count, mean)
 
 
-def test_what_is_known_here_is_not_replaced_by_what_an_owner_before_knew() -> None:
+def test_means_known_here_are_not_replaced_by_those_of_an_earlier_owner() -> None:
     found = after(*[SECOND] * 20)
     found.resume(7, [("pay", "a", 9 * SECOND, 30), ("pay", "b", 9 * SECOND, 30)])
     assert found.unit == SECOND

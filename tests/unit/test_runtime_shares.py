@@ -1,5 +1,4 @@
-"""Turns by run time: the bound, whatever runs take, and that nothing waits for ever or comes
-twice."""
+"""Shares of run time: the bound for any run times, and that each task is taken exactly once."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def trigger(
 
 
 class Steady(RunTimes):
-    """A second is a unit, for good: the bound is of intervals in which the unit stands still."""
+    """Run times with a fixed unit of a second: the bound holds while the unit does not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Steady(RunTimes):
 
 
 class Exact(Steady):
-    """Knows what runs take beforehand."""
+    """Run times that are known beforehand."""
 
     def __init__(self, costs: dict[str, int]) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class Exact(Steady):
 
 
 class Lane:
-    """Tasks that come and run on some workers at once; time is in microseconds."""
+    """A lane whose tasks run on several workers at once; time is in microseconds."""
 
     def __init__(self, weights: dict[str, float], run_times: RunTimes, workers: int) -> None:
         self.shares = RuntimeShares(weights, run_times)
@@ -85,7 +84,7 @@ class Lane:
         self.running: list[tuple[int, int, Trigger]] = []
         self.waiting: Counter[str] = Counter()
         self.charged: dict[str, int] = {}
-        """Of those that run or stand in the table, by id: virtual time."""
+        """Charge of each task that runs or is in the table, by id: virtual time."""
         self.of_key: defaultdict[str, set[str]] = defaultdict(set)
         self.most_charged: Counter[str] = Counter()
         self.most_doubt: Counter[str] = Counter()
@@ -135,7 +134,7 @@ class Lane:
         self.shares.ended(found, self.costs[found.id])
 
     def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
-        """All of it; `started` is told of each start, before the key has one task less waiting."""
+        """Run all tasks; call `started` at each start, before the key has one task less waiting."""
         arrivals = sorted(arrivals)
         while arrivals or self.running:
             if arrivals and (not self.running or arrivals[0][0] <= self.running[0][0]):
@@ -156,11 +155,11 @@ class Lane:
 
 def check_bound(lane: Lane, arrivals, times: int) -> None:
     lead = dict.fromkeys(permutations(KEYS, 2), 0)
-    """What the first of the pair had more than the second, above the least since both have tasks
+    """Lead of the first key of a pair over the second, above the least since both have tasks
     waiting."""
 
     def started(what, waiting) -> None:
-        if waiting is None:  # a key has tasks again
+        if waiting is None:  # the key has tasks again
             for pair in lead:
                 if what in pair:
                     lead[pair] = 0
@@ -172,9 +171,7 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
             took = lane.took(what.id, key)
             lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
             bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
-            assert lead[pair] <= bound + len(lane.started), (
-                pair
-            )  # a unit a task for what is rounded
+            assert lead[pair] <= bound + len(lane.started), pair  # a unit per task for rounding
 
     lane.run(arrivals, started)
     assert len(lane.started) == len(lane.costs) and not lane.shares._flows and not lane.table
@@ -195,7 +192,7 @@ def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
     arrivals,
     st.integers(1, 4),
 )
-def test_with_exact_expectations_it_is_the_bound_of_start_time_fair_queueing(
+def test_with_exact_expectations_the_bound_of_start_time_fair_queueing_holds(
     weights, cost, arrivals, workers
 ) -> None:
     exact = [(at, (key, name, cost[key])) for at, (key, name, _) in arrivals]
@@ -219,13 +216,13 @@ def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
 
 
 class Uncorrected(RuntimeShares):
-    """Leaves it at what was expected."""
+    """Shares that keep the expectation and ignore the actual run time."""
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         super().ended(trigger, self._run_times.expected(trigger.name, trigger.fairness_key))
 
 
-def test_the_bound_is_not_kept_where_ends_correct_nothing() -> None:
+def test_without_corrections_at_the_end_of_runs_the_bound_breaks() -> None:
     wrong = dict.fromkeys(KEYS, SECOND)
     long_and_short = [
         (0, (key, "pay", cost))
@@ -279,7 +276,7 @@ def test_a_key_that_was_idle_has_saved_nothing() -> None:
     assert shares.next(0.0)[0].pass_ == shares.virtual_time
 
 
-def test_one_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
+def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
     shares = RuntimeShares({}, Steady())
     hung, after, other = trigger("a"), trigger("a"), trigger("b")
     shares.add([hung], 0.0)
@@ -291,7 +288,7 @@ def test_one_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
     assert found == {"a": MOST_OWED * STRIDE_SCALE, "b": 0}
 
 
-def test_short_tasks_stand_in_the_table_by_the_dozen_and_long_ones_alone() -> None:
+def test_many_short_tasks_but_only_one_long_task_of_a_key_are_in_the_table() -> None:
     short, long = RuntimeShares({}, Exact({"a": 1000})), RuntimeShares({}, Exact({"a": SECOND}))
     for shares, most in ((short, 50), (long, 1)):
         shares.add([trigger("a") for _ in range(200)], 0.0)
@@ -302,7 +299,7 @@ def test_short_tasks_stand_in_the_table_by_the_dozen_and_long_ones_alone() -> No
     assert len(tiny.next(0.0)) == MOST_SHOWN
 
 
-def test_tasks_with_ordering_keys_all_stand_in_the_table_for_any_may_be_next() -> None:
+def test_all_tasks_with_ordering_keys_are_in_the_table_because_any_may_be_next() -> None:
     shares = RuntimeShares({}, Steady())
     shares.add([trigger("a", ordering_key=f"o{n % 5}") for n in range(20)], 0.0)
     assert len(shares.next(0.0)) == 20
@@ -316,7 +313,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(steps)
-def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
+def test_each_task_enters_the_table_exactly_once(steps) -> None:
     shares = RuntimeShares({}, Steady())
     here: dict[str, Trigger] = {}
     table: dict[str, Trigger] = {}
@@ -360,7 +357,7 @@ def test_each_task_is_shown_once_and_none_is_forgotten(steps) -> None:
             ), "nobody shows it"
 
 
-def test_keys_without_tasks_are_forgotten_once_the_lane_has_passed_them(monkeypatch) -> None:
+def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(monkeypatch) -> None:
     monkeypatch.setattr(turns_module, "MOST_IDLE", 10)
     shares = RuntimeShares({}, Steady())
     for n in range(1000):

@@ -1,4 +1,4 @@
-"""The schedule of a partition: exact small cases, and its promises under whatever happens."""
+"""The schedule of a partition: exact small cases, and its promises under random events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def key(run_at: int, ordering_key: str = "a", unique_key: str = "u") -> TaskKey:
 
 
 class Stored:
-    """A store as the schedule sees it, and what has run."""
+    """The store of a schedule, and the record of runs."""
 
     def __init__(self) -> None:
         self.rows: dict[TaskKey, ScheduledTask] = {}
@@ -107,7 +107,7 @@ def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_others_be
     assert [t.key for t in schedule.due(5)] == [key(2, "a")]
 
 
-def test_o15_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
+def test_no_task_runs_before_its_time_and_the_next_time_is_known() -> None:
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(10), task(7, "b")])
@@ -117,7 +117,9 @@ def test_o15_nothing_runs_before_its_time_and_the_next_time_is_known() -> None:
     assert schedule.next_due() == 10
 
 
-def test_o15_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_runs() -> None:
+def test_a_submit_with_the_same_key_overwrites_a_task_in_memory_and_the_retry_of_a_running_one() -> (
+    None
+):
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(1, id="first")])
@@ -131,7 +133,7 @@ def test_o15_the_same_key_overwrites_in_memory_and_in_the_next_try_of_one_that_r
     assert (again.task.id, again.attempt) == ("third", 0)
 
 
-def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_first() -> None:
+def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_first() -> None:
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(n, f"k{n}") for n in range(1, 11)])
@@ -154,7 +156,7 @@ def test_between_what_is_unfinished_all_that_was_done_is_told_once_and_most_firs
     )
 
 
-def test_nothing_is_told_to_be_done_where_more_of_a_key_is_left_in_the_store() -> None:
+def test_no_range_is_returned_as_done_while_tasks_of_a_key_are_left_in_the_store() -> None:
     stored = Stored()
     schedule = started(stored, 0, Window(per_key=2))
     stored.write(schedule, [task(n, "stuck") for n in (1, 3, 5, 7)])
@@ -185,7 +187,7 @@ def test_a_task_that_waits_for_its_retry_holds_its_own_key_only() -> None:
     assert (again.key, again.attempt, again.tries) == (key(1), 1, 1)
 
 
-def test_o7_a_task_before_the_one_that_ran_last_still_runs() -> None:
+def test_a_task_due_before_the_last_one_that_ran_still_runs() -> None:
     stored = Stored()
     schedule = started(stored, 20)
     stored.write(schedule, [task(10)])
@@ -195,7 +197,7 @@ def test_o7_a_task_before_the_one_that_ran_last_still_runs() -> None:
     assert stored.low_water_mark < key(5)
 
 
-def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
+def test_a_task_due_beyond_the_look_ahead_is_read_in_time() -> None:
     stored = Stored()
     window = Window(look_ahead=15 * SECOND, prefetch=5 * SECOND)
     schedule = started(stored, 0, window)
@@ -206,7 +208,7 @@ def test_o3_due_beyond_the_look_ahead_is_read_in_time() -> None:
     assert schedule.next_due() == 20 * SECOND
 
 
-def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the_look_ahead() -> (
+def test_reading_continues_after_the_last_key_of_a_full_page_and_stops_after_a_partial_page() -> (
     None
 ):
     stored = Stored()
@@ -224,14 +226,14 @@ def test_o13_a_full_page_is_read_on_from_its_last_key_and_a_partial_one_ends_the
     assert schedule.read_through == just_before(151)
 
 
-def test_o13_a_failed_read_keeps_its_place() -> None:
+def test_a_failed_read_is_repeated_from_the_same_key() -> None:
     schedule = Schedule(BEFORE_ALL, Window())
     read = schedule.next_read(50)
     schedule.read_failed()
     assert schedule.next_read(50) == read
 
 
-def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_rest_waits_in_the_store() -> (
+def test_new_tasks_at_or_below_the_read_key_go_straight_to_memory_and_the_rest_stay_in_the_store() -> (
     None
 ):
     stored = Stored()
@@ -240,9 +242,7 @@ def test_o13_what_lies_before_the_place_read_to_goes_straight_to_memory_and_the_
     assert (schedule.get(key(100)) is not None, schedule.get(key(101)) is None) == (True, True)
 
 
-def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_read_worth_it() -> (
-    None
-):
+def test_reading_stops_at_the_limit_and_resumes_when_there_is_room_for_a_worthwhile_read() -> None:
     stored = Stored()
     stored.write(None, [task(n, f"k{n:03}") for n in range(300)])
     schedule = started(stored, 1000, Window(in_flight=100, page=1000))
@@ -256,7 +256,7 @@ def test_o14_nothing_is_read_at_the_limit_and_again_when_there_is_room_for_a_rea
     assert read is not None and (read.after, read.limit) == (key(99, "k099"), 10)
 
 
-def test_o14_when_nothing_is_behind_the_next_read_comes_just_before_what_was_read_ends() -> None:
+def test_the_next_read_comes_just_before_the_end_of_the_part_that_was_read() -> None:
     stored = Stored()
     schedule = started(stored, 0, Window(look_ahead=300 * SECOND, prefetch=5 * SECOND))
     assert schedule.next_read_at() == 295 * SECOND + 1
@@ -264,7 +264,7 @@ def test_o14_when_nothing_is_behind_the_next_read_comes_just_before_what_was_rea
     assert schedule.next_read(295 * SECOND + 1) is not None
 
 
-def test_o15_overdue_at_once_and_merged_out_of_order_they_go_out_by_time() -> None:
+def test_overdue_tasks_are_handed_out_at_once_by_time_whatever_their_order_of_arrival() -> None:
     stored = Stored()
     schedule = started(stored, 100)
     for at in (50, 10, 90, 30, 70):
@@ -273,7 +273,7 @@ def test_o15_overdue_at_once_and_merged_out_of_order_they_go_out_by_time() -> No
     assert (len(schedule), schedule.live, schedule.next_due()) == (5, 5, None)
 
 
-def test_o15_what_is_in_memory_is_counted_also_by_when_it_was_due() -> None:
+def test_tasks_in_memory_are_also_counted_by_due_time() -> None:
     stored = Stored()
     schedule = started(stored, 100)
     stored.write(schedule, [task(10, "a", "u"), task(10, "a", "v"), task(20, "b"), task(90, "c")])
@@ -282,7 +282,7 @@ def test_o15_what_is_in_memory_is_counted_also_by_when_it_was_due() -> None:
     assert (len(schedule), schedule.live, schedule.due_before(21)) == (3, 3, 2)
 
 
-def test_what_ends_while_a_read_is_on_its_way_is_not_brought_back_by_it() -> None:
+def test_a_task_that_ends_during_a_read_is_not_brought_back_by_it() -> None:
     stored = Stored()
     schedule = started(stored, 0, Window(look_ahead=100, prefetch=50))
     stored.write(schedule, [task(1)])
@@ -300,7 +300,7 @@ def test_what_ends_while_a_read_is_on_its_way_is_not_brought_back_by_it() -> Non
     assert schedule.due(60) == []
 
 
-def test_c9b_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_it_runs() -> None:
+def test_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_them_run() -> None:
     stored = Stored()
     schedule = started(stored, 1000, Window(in_flight=50, page=50))
     for start in range(0, 5000, 100):
@@ -327,7 +327,7 @@ def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> No
     assert len(schedule) <= 30
 
 
-def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages() -> None:
+def test_an_ordering_key_with_very_many_tasks_is_skipped_in_whole_pages() -> None:
     stored = Stored()
     stored.write(
         None, [task(n, "much") for n in range(5000)] + [task(5000 + n, f"k{n}") for n in range(50)]
@@ -342,10 +342,10 @@ def test_an_ordering_key_with_very_much_behind_it_is_passed_over_by_whole_pages(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 80), st.integers(1, 30), st.integers(1, 3), st.integers(0, 2**32))
-def test_c9b_any_number_of_tasks_of_the_same_time_comes_to_rest_in_memory_and_all_of_them_run(
+def test_any_number_of_tasks_due_at_the_same_time_fits_the_memory_limit_and_all_of_them_run(
     keys: int, each: int, times: int, seed: int
 ) -> None:
-    """Reading ends though nothing runs yet: a partition that was just loaded begins after that."""
+    """Reading ends although no task runs yet: a partition starts runs only after it is loaded."""
     shuffled = random.Random(seed)
     store = Stored()
     store.write(
@@ -376,7 +376,7 @@ def test_c9b_any_number_of_tasks_of_the_same_time_comes_to_rest_in_memory_and_al
         assert of_key == sorted(of_key)
 
 
-def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() -> None:
+def test_the_low_water_mark_advances_with_each_end_also_among_tasks_of_the_same_time() -> None:
     stored = Stored()
     stored.write(None, [task(7, f"k{n:04}") for n in range(1000)])
     schedule = started(stored, 10)
@@ -385,7 +385,7 @@ def test_the_floor_goes_on_with_what_ends_also_among_tasks_of_the_same_time() ->
     assert schedule.low_water_mark == key(7, "k0599")
 
 
-def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
+def test_runs_that_survive_a_reload_keep_holding_their_ordering_key() -> None:
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(1), task(2)])
@@ -397,7 +397,7 @@ def test_runs_that_go_on_from_before_a_reload_keep_their_ordering_key() -> None:
     assert [t.key for t in schedule.due(5)] == [key(2)]
 
 
-# whatever happens ---------------------------------------------------------------------------------
+# random events ------------------------------------------------------------------------------------
 
 
 @settings(max_examples=examples(300))
@@ -407,7 +407,7 @@ def test_whatever_happens_every_task_ends_once_in_order_and_memory_is_bounded(se
 
 
 class Run:
-    """One schedule of writes, reads, runs, failures, drops and crashes, looked at after every
+    """One random schedule of writes, reads, runs, failures, drops and crashes, checked after every
     step."""
 
     def __init__(self, chance: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""The servers that a test run shares: one of each kind, gone with the run."""
+"""Servers shared by a test run: one of each kind, removed with the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_shared_server_cannot_be_stopped_by_a_test(zookeeper_server: ZooKeeper
         ZooKeeperServer.attached(zookeeper_server.running, "").crash()
 
 
-@pytest.mark.usefixtures("zookeeper_server")  # which skips it where there is no ZooKeeper
+@pytest.mark.usefixtures("zookeeper_server")  # skips the test where there is no ZooKeeper
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_the_servers_of_a_run_end_with_it_and_leave_nothing(end: str) -> None:
     run = subprocess.Popen(
@@ -69,7 +69,7 @@ def test_the_servers_of_a_run_end_with_it_and_leave_nothing(end: str) -> None:
 
 
 def until_removed(folder: Path) -> bool:
-    """Return whether the folder goes within some seconds after its server."""
+    """Return whether the folder is removed within some seconds after its server."""
     for _ in range(200):
         if not folder.exists():
             return True

@@ -1,4 +1,4 @@
-"""The PostgreSQL that the tests and benchmarks run on keeps its own promises."""
+"""The PostgreSQL server of the tests and benchmarks keeps its own promises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_postgres = pytest.mark.usefixtures("postgres_server")
 
 
 def until_gone(pid: int, seconds: float = 20) -> bool:
-    """True when the process has ended within that time."""
+    """Return whether the process ends within that time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -33,7 +33,7 @@ def until_gone(pid: int, seconds: float = 20) -> bool:
     return False
 
 
-def test_it_asks_who_you_are(postgres_server: PostgresServer) -> None:
+def test_the_server_asks_for_a_password(postgres_server: PostgresServer) -> None:
     user, _, place = postgres_server.url.rpartition("@")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(user.rpartition(":")[0] + ":wrong@" + place)
@@ -41,7 +41,7 @@ def test_it_asks_who_you_are(postgres_server: PostgresServer) -> None:
         psycopg.connect("postgresql://fairlead@" + place)
 
 
-def test_it_listens_on_the_loopback_only_with_fsync_and_is_not_root(
+def test_the_server_listens_on_the_loopback_only_with_fsync_and_not_as_root(
     postgres_server: PostgresServer,
 ) -> None:
     with psycopg.connect(postgres_server.url) as connection:
@@ -74,8 +74,7 @@ def test_each_database_is_fresh_and_apart(postgres_server: PostgresServer) -> No
 
 @needs_postgres
 def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
-    # A server of its own: it recovers in the time of its few files, not of all that the other tests
-    # have left.
+    # A server of its own recovers in the time of its few files, not of all that other tests left.
     with PostgresServer() as server:
         url, pid = server.create_database(), server.pid
         connection = psycopg.connect(url)
@@ -94,8 +93,7 @@ def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
 def test_a_stopped_server_leaves_nothing_and_can_start_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # pytest's folders are closed to other users: as root, the server must find itself another
-    # place.
+    # Other users cannot enter pytest's folders: as root, the server must choose another folder.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = PostgresServer()
     for _ in range(2):
@@ -162,7 +160,7 @@ input()
 @pytest.mark.slow
 @needs_postgres
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_the_url_and_runs_until_told_to_end(end: signal.Signals) -> None:
+def test_the_command_prints_the_url_and_runs_until_it_is_stopped(end: signal.Signals) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "services", "postgres"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -178,7 +176,7 @@ def test_the_command_prints_the_url_and_runs_until_told_to_end(end: signal.Signa
         psycopg.connect(url)
 
 
-def test_an_unknown_service_is_wrong_use() -> None:
+def test_an_unknown_service_exits_as_wrong_use() -> None:
     command = subprocess.run(
         [sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True
     )

@@ -1,5 +1,5 @@
-"""Shuffle sharding: the vectors that other languages check themselves against, and what the
-documentation promises."""
+"""Shuffle sharding: the vectors that other languages check against, and the properties promised in
+the documentation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ sizes = st.tuples(st.integers(1, 80), st.integers(1, 80)).map(lambda pair: (max(
 
 
 @pytest.mark.parametrize(("arguments", "expected"), VECTORS.items(), ids=str)
-def test_the_vectors(arguments: tuple[str, int, int], expected: tuple[int, ...]) -> None:
+def test_shards_match_the_published_vectors(
+    arguments: tuple[str, int, int], expected: tuple[int, ...]
+) -> None:
     assert shard(*arguments) == expected
 
 
-def test_another_process_with_another_hash_seed_finds_the_same() -> None:
+def test_another_process_with_another_hash_seed_computes_the_same_shards() -> None:
     program = "from fairlead.core.sharding.shards import shard; print([shard(f'k{n}', 64, 6) for n in range(20)])"
     answers = {
         subprocess.run(
@@ -49,7 +51,7 @@ def test_another_process_with_another_hash_seed_finds_the_same() -> None:
     assert answers == {str([shard(f"k{n}", 64, 6) for n in range(20)])}
 
 
-def test_s09_a_thousand_keys_get_the_same_shard_twice_in_range_and_without_repeats() -> None:
+def test_a_thousand_keys_get_the_same_shard_twice_in_range_and_without_repeats() -> None:
     for n in range(1000):
         found = shard(f"key {n}", 16, 4)
         shard.cache_clear()
@@ -58,14 +60,14 @@ def test_s09_a_thousand_keys_get_the_same_shard_twice_in_range_and_without_repea
 
 
 @given(keys, sizes)
-def test_a_greater_shard_only_appends(key: str, size: tuple[int, int]) -> None:
+def test_a_larger_shard_only_appends_streams(key: str, size: tuple[int, int]) -> None:
     streams, per_shard = size
     assert shard(key, streams, streams)[:per_shard] == shard(key, streams, per_shard)
 
 
 @settings(max_examples=examples(300))
 @given(keys, sizes)
-def test_one_stream_more_takes_the_place_of_one_at_most_and_leaves_the_order_of_the_others(
+def test_one_more_stream_replaces_at_most_one_and_keeps_the_order_of_the_others(
     key: str, size: tuple[int, int]
 ) -> None:
     streams, per_shard = size
@@ -80,9 +82,7 @@ def test_a_new_stream_joins_a_shard_as_often_as_it_should() -> None:
     assert abs(joined / 20_000 - 4 / 16) < 0.015  # five standard deviations
 
 
-def test_every_set_is_as_likely_so_two_keys_share_all_with_one_chance_in_the_number_of_sets() -> (
-    None
-):
+def test_every_set_of_streams_is_equally_likely() -> None:
     many = 56 * 400
     found = Counter(frozenset(shard(f"tenant {n}", 8, 3)) for n in range(many))
     expected = many / comb(8, 3)
@@ -96,6 +96,6 @@ def test_every_set_is_as_likely_so_two_keys_share_all_with_one_chance_in_the_num
 
 
 @pytest.mark.parametrize(("streams", "per_shard"), [(0, 0), (4, 0), (4, 5), (0, 1), (4, -1)])
-def test_a_shard_that_cannot_be_had_is_refused(streams: int, per_shard: int) -> None:
+def test_an_impossible_shard_size_is_refused(streams: int, per_shard: int) -> None:
     with pytest.raises(ValueError, match="use 1 to"):
         shard("acme", streams, per_shard)

@@ -1,5 +1,4 @@
-"""`fairlead simulate`: the small cases exactly, what never depends on the buffer, and measures that
-are right."""
+"""`fairlead simulate`: the small cases exactly, the order for any buffer, and correct measures."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def test_priorities_4_2_3_5_1_are_picked_up_1_2_3_4_5() -> None:
     assert sequence(run("--script", "push a@4 b@2 c@3 d@5 e@1")) == list("ebcad")
 
 
-# what holds for every workload --------------------------------------------------------------------
+# properties of every workload ---------------------------------------------------------------------
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -103,8 +102,8 @@ def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     script, weights, buffer
 ) -> None:
     report = simulate(SimulationSettings(script=script, weights=weights, buffer=buffer)).report
-    # A stride is a whole number: with every task up to half a unit of it is rounded, in a bound of
-    # 2 / MAX_WEIGHT tasks or more; and the report has three digits.
+    # A stride is an integer: each task rounds up to half a unit, in a bound of 2 / MAX_WEIGHT
+    # tasks or more; and the report has three digits.
     rounding = report.tasks * 0.5 / STRIDE_SCALE / (2 / MAX_WEIGHT) + 0.001
     assert of(report, "fair").gap <= 1 + rounding
     assert of(report, "fair").picked == of(report, "fifo").picked == report.tasks
@@ -236,7 +235,7 @@ def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(steps)
     apart: dict[tuple[int, int], list[list[float]]] = {
         pair: [] for pair in combinations(range(3), 2)
     }
-    """Of each pair, for each interval in which both had work, the difference after each pick-up."""
+    """Difference after each pick-up, by pair of keys and interval in which both had work."""
     for is_push, index in steps:
         if not is_push and not waiting[index]:
             continue

@@ -1,4 +1,4 @@
-"""SlotLedger: a slot from every limit on the way, or from none; and no limit is ever exceeded."""
+"""The slot ledger: a slot of every limit that applies, or of none; no limit is ever exceeded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slot_ledger(*policies: ConcurrencyPolicy, slots: int = 1000) -> SlotLedger:
 
 
 class Broken:
-    """Does in each method what it was told; a Limit otherwise."""
+    """A policy with a scripted result for each method; a Limit otherwise."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -61,7 +61,7 @@ class Broken:
 
 
 def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
-    """The end of its run is in the store."""
+    """Put the end of a run into the store."""
     return (
         []
         if one.ordering_key is None
@@ -69,19 +69,19 @@ def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
     )
 
 
-def test_a_booking_takes_a_slot_of_the_node_and_gives_it_back() -> None:
+def test_an_acquire_takes_a_slot_of_the_node_and_a_release_frees_it() -> None:
     slots = slot_ledger(slots=2)
     assert slots.acquire(trigger(1), 0) is None and slots.room == 1
     assert slots.release(trigger(1), 0) == [] and slots.room == 2
 
 
-def test_all_or_nothing_a_later_limit_that_is_full_undoes_the_earlier_ones() -> None:
+def test_a_full_limit_cancels_the_slots_of_the_limits_before_it() -> None:
     first, last = Limit(1), Limit(1)
     slots = slot_ledger(first, last)
     assert last.acquire(trigger("other"), 0) is None
     assert slots.acquire(trigger(1), 0) == Full((last, None))
     assert slots.room == 1000
-    assert first.acquire(trigger(2), 0) is None  # still has its one slot
+    assert first.acquire(trigger(2), 0) is None  # it still has its one slot
 
 
 @given(
@@ -90,7 +90,7 @@ def test_all_or_nothing_a_later_limit_that_is_full_undoes_the_earlier_ones() -> 
         max_size=60,
     )
 )
-def test_after_all_is_given_back_every_limit_is_empty(
+def test_after_all_releases_every_limit_is_empty(
     steps: list[tuple[str, str, bool, bool]],
 ) -> None:
     tree = LimitTree(5, names={"pay": 2}, fairness_keys={"acme": 1}, per_fairness_key=3)
@@ -131,14 +131,14 @@ def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their
     assert slots.column(a1) != slots.column(b1)
     assert (
         slots.release(a1, 0) == [] and slots.acquire(a2, 0) is not None
-    )  # its end is not in the store yet
+    )  # the end of its run is not in the store yet
     assert settle(slots, a1) == [stopped.limit]
     assert slots.acquire(a2, 0) is None
     assert slots.cancel(a2, 0) == [] and slots.acquire(b1, 0) is not None
     assert settle(slots, a2) == [stopped.limit]
 
 
-def test_a_turn_is_kept_for_one_task_of_an_ordering_key_and_for_no_other() -> None:
+def test_a_reservation_holds_an_ordering_key_for_one_task_only() -> None:
     slots = slot_ledger()
     a1, a2 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a")
     assert slots.acquire(a1, 0) is None
@@ -158,7 +158,7 @@ def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:
     assert slots.acquire(trigger(3), 0) is None and slots.acquire(trigger(4), 0) is None
 
 
-def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() -> None:
+def test_columns_follow_the_queue_the_name_and_the_columns_of_the_policies() -> None:
     slots = SlotLedger(9)
     slots.register_task("q", "pay", Limit(1, per="fairness_key"))
     assert slots.column(trigger(1, "pay", "acme")) != slots.column(trigger(2, "pay", "bolt"))
@@ -180,7 +180,7 @@ def test_columns_follow_the_queue_the_name_and_what_the_policies_tell_apart() ->
         Full("x", "soon"),  # type: ignore[arg-type]
     ],
 )
-def test_a_policy_that_raises_or_answers_nonsense_leaves_nothing_booked(answer: Any) -> None:
+def test_a_policy_that_raises_or_returns_nonsense_leaves_no_slot_taken(answer: Any) -> None:
     good, bad = Limit(1), Broken(acquire=answer)
     slots = slot_ledger(good, bad)
     with pytest.raises(PolicyFailed) as failure:
@@ -193,7 +193,7 @@ def test_a_policy_that_raises_or_answers_nonsense_leaves_nothing_booked(answer: 
     assert slots.acquire(trigger(3, ordering_key="a"), 0) is None
 
 
-def test_a_policy_that_cannot_give_back_harms_no_other_limit() -> None:
+def test_a_policy_that_fails_to_release_affects_no_other_limit() -> None:
     good, bad = Limit(1), Broken(release=RuntimeError("boom"), cancel=[["unhashable"]])
     slots = slot_ledger(bad, good)
     assert slots.acquire(trigger(1), 0) is None
@@ -203,7 +203,7 @@ def test_a_policy_that_cannot_give_back_harms_no_other_limit() -> None:
     assert slots.room == 1000
 
 
-def test_a_policy_that_cannot_undo_does_not_hide_that_another_is_full() -> None:
+def test_a_policy_that_fails_to_cancel_does_not_hide_that_another_is_full() -> None:
     slots = slot_ledger(Broken(cancel=RuntimeError("boom")), Broken(acquire=Full("full")))
     assert slots.acquire(trigger(1), 0) == Full("full")
 
@@ -213,7 +213,7 @@ def test_a_policy_that_cannot_name_a_column_still_gets_one(answer: Any) -> None:
     hash(slot_ledger(Broken(column=answer)).column(trigger(1)))
 
 
-def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause() -> None:
+def test_a_policy_full_until_a_past_time_is_retried_after_a_pause() -> None:
     assert slot_ledger(Broken(acquire=Full("x", 3.0))).acquire(trigger(1), 5.0) == Full(
         "x", 5.0 + SHORTEST_WAIT
     )
@@ -222,7 +222,7 @@ def test_a_policy_that_is_full_until_a_time_gone_by_is_not_asked_without_a_pause
 # the limits ---------------------------------------------------------------------------------------
 
 
-def test_a_limit_per_key_counts_each_key_alone_and_forgets_idle_ones() -> None:
+def test_a_limit_per_key_counts_each_key_alone_and_drops_idle_ones() -> None:
     limit = Limit(1, per="fairness_key")
     for n in range(5000):
         assert limit.acquire(trigger(n, key=f"k{n}"), 0) is None
@@ -321,17 +321,17 @@ def test_a_rate_lets_the_whole_burst_in_and_then_one_at_each_time_it_names(
     assert now - start == pytest.approx(20 * per / n, rel=1e-6, abs=1e-6)
 
 
-def test_a_lost_claim_gives_its_token_back() -> None:
+def test_a_lost_claim_returns_its_token() -> None:
     rate = RateLimit(1, per=10)
     assert rate.acquire(trigger(1), 0) is None and rate.acquire(trigger(2), 0) is not None
     assert list(rate.cancel(trigger(1), 0.5)) == [(rate, None)]
     assert rate.acquire(trigger(2), 0.5) is None
     assert (
         list(rate.release(trigger(2), 1)) == [] and rate.acquire(trigger(3), 1) is not None
-    )  # a run keeps it
+    )  # the token of a run is not returned
 
 
-def test_a_token_of_a_claim_lost_long_ago_is_not_given_twice() -> None:
+def test_the_token_of_a_claim_lost_long_ago_is_not_returned() -> None:
     rate = RateLimit(1, per=10)
     assert rate.acquire(trigger(1), 0) is None
     assert rate.acquire(trigger(2), 20) is None
@@ -339,7 +339,7 @@ def test_a_token_of_a_claim_lost_long_ago_is_not_given_twice() -> None:
     assert rate.acquire(trigger(3), 20) is not None
 
 
-def test_each_key_has_a_bucket_and_full_ones_are_forgotten() -> None:
+def test_each_key_has_a_bucket_and_full_buckets_are_dropped() -> None:
     rate = RateLimit(1, per=1, key="fairness_key")
     for n in range(100_000):
         assert rate.acquire(trigger(n, key=f"k{n}"), n / 1000) is None

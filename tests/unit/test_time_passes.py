@@ -1,5 +1,4 @@
-"""Passes by run time: what a key is charged in all, and the bound over the levels that are
-given."""
+"""Passes by run time: the total charge of a key, and the bound over the given levels."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND, 15 * SECOND])
 
 
 class Steady(RunTimes):
-    """A second is a unit, for good."""
+    """Run times with a fixed unit of a second."""
 
     def __init__(self, expected: int | None = None) -> None:
         super().__init__()
@@ -43,7 +42,7 @@ def passes_of(expected: int | None = SECOND) -> TimePasses:
     return TimePasses(Counters(), None, Steady(expected))
 
 
-def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_weight() -> None:
+def test_a_key_advances_by_the_expected_run_times_divided_by_its_weight() -> None:
     passes = passes_of(3 * SECOND)
     assert [passes.assign("a", 2.0, 0, "pay") for _ in range(3)] == [
         0,
@@ -52,14 +51,14 @@ def test_a_key_moves_on_by_what_its_tasks_are_expected_to_take_divided_by_its_we
     ]
 
 
-def test_a_run_that_took_longer_puts_off_what_comes_next_and_no_task_that_has_a_level() -> None:
+def test_a_longer_run_delays_the_keys_next_task_but_no_task_that_has_a_level() -> None:
     passes = passes_of()
     assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", 5 * SECOND)
     assert passes.assign("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
 
 
-def test_what_a_run_did_not_use_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> (
+def test_a_shorter_run_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> (
     None
 ):
     passes = passes_of(10 * SECOND)
@@ -77,7 +76,7 @@ def test_a_key_that_has_been_idle_has_saved_nothing() -> None:
     assert [passes.assign("a", 1.0, now, "pay") for _ in range(2)] == [now, now + 10 * STRIDE_SCALE]
 
 
-def test_a_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
+def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
     passes = passes_of()
     for _ in range(3):
         passes.assign("a", 1.0, 0, "pay")
@@ -86,7 +85,7 @@ def test_a_run_that_hangs_puts_its_key_off_by_a_bounded_amount() -> None:
     assert passes.assign("a", 1.0, 0, "pay") == (3 + MOST_OWED) * STRIDE_SCALE
 
 
-def test_what_a_key_owes_is_told_to_the_next_owner_with_what_was_learnt() -> None:
+def test_the_next_owner_gets_the_debts_of_keys_and_the_measured_run_times() -> None:
     passes = TimePasses(Counters(), None, RunTimes())
     for _ in range(20):
         passes.assign("a", 1.0, 0, "pay")
@@ -101,7 +100,7 @@ def test_what_a_key_owes_is_told_to_the_next_owner_with_what_was_learnt() -> Non
     assert after._run_times.expected("pay", "a") == 2 * SECOND
 
 
-def test_a_backlog_keeps_what_was_learnt_in_its_record() -> None:
+def test_a_backlog_saves_measured_run_times_in_its_record() -> None:
     record = LaneRecord(run_times=RunTimesRecord(SECOND, [("pay", "a", 5 * SECOND, 10)]))
     run_times = RunTimes()
     backlog = Backlog(2, record, TimePasses(Counters(), None, run_times), 10, Timing())
@@ -109,13 +108,13 @@ def test_a_backlog_keeps_what_was_learnt_in_its_record() -> None:
     assert backlog.record().run_times == record.run_times
 
 
-def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this_one_only_once() -> (
+def test_tasks_levelled_by_another_owner_are_charged_when_read_and_those_of_this_owner_only_once() -> (
     None
 ):
     for range_id, charged in ((1, 1), (2, 2)):
         passes = passes_of()
         backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
-        backlog._passes.assign("a", 1.0, 0, "pay")  # at the level below, if it is this owner's
+        backlog._passes.assign("a", 1.0, 0, "pay")  # the lower level, if it is this owner's
         assert backlog.next_read() is not None
         backlog.read([trigger("a", 1, Level(0, (range_id << 40) + 1))])
         assert passes._charged["pay", "a"][0] == 3 - charged
@@ -126,9 +125,11 @@ def test_what_was_placed_by_another_owner_is_charged_when_it_is_read_and_by_this
     st.lists(st.tuples(st.sampled_from(KEYS), costs), min_size=1, max_size=60),
     st.randoms(use_true_random=False),
 )
-def test_when_all_of_a_key_has_ended_it_was_charged_exactly_what_it_took(tasks, random) -> None:
-    """Neither the order of the ends nor what was expected makes a difference: nothing here owes or
-    saves too much."""
+def test_once_all_tasks_of_a_key_have_ended_their_charges_equal_their_run_times(
+    tasks, random
+) -> None:
+    """Neither the order of the ends nor the expectation matters, as long as no key owes or saves
+    too much."""
     passes = passes_of(None)
     took: Counter[str] = Counter()
     waiting = []
@@ -158,8 +159,8 @@ def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
 def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
     costs, depth, workers
 ) -> None:
-    """Each key has `depth` tasks waiting as long as it has any; in doubt is all that has a level
-    and has not ended."""
+    """Each key has `depth` tasks waiting as long as it has any; every task with a level that has
+    not ended is uncertain."""
     passes = passes_of(None)
     backlog = Backlog(1, LaneRecord(), passes, 10_000, Timing(), is_new=True)
     left = {key: deque(of_key) for key, of_key in costs.items()}

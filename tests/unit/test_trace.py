@@ -1,5 +1,4 @@
-"""Traces in the Standard Workload Format: what is a job, what is a bad line, and who is whose
-tenant."""
+"""Traces in the Standard Workload Format: jobs, bad lines, and the tenant of each job."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ def test_a_bad_line_stops_the_reading_with_its_number(tmp_path: Path) -> None:
         next(jobs)
 
 
-def test_bad_lines_that_are_left_out_are_told_one_by_one(tmp_path: Path) -> None:
+def test_skipped_bad_lines_are_reported_one_by_one(tmp_path: Path) -> None:
     path = written(tmp_path / "t.swf", line(1), "broken", "9" * 200_000, line(2))
     bad: list[BadLine] = []
     assert [job.number for job in read_trace(path, bad.append)] == [1, 2]
@@ -128,7 +127,7 @@ def test_a_survey_ranks_the_tenants_and_finds_the_one_in_the_middle(tmp_path: Pa
     assert (found.jobs, found.bad_lines, found.longest_run) == (22, 1, 21.0)
     assert (
         found.first_submit == 79.0
-    )  # not in the order of time: the earliest, not the first of the file
+    )  # the file is not sorted by time: the earliest job, not the first line
 
 
 def test_a_limit_counts_jobs_and_nothing_behind_it_is_read(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The trial of a version: what became worse, and by how much; and what was due to whom."""
+"""The canary window of a version: what became worse and by how much; and what is due to each
+key."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ keys = st.dictionaries(
 
 
 @given(keys, amounts)
-def test_what_is_poured_is_the_capacity_or_the_demand_and_nobody_gets_more_than_he_asks_for(
+def test_entitlements_sum_to_the_capacity_or_the_demand_and_none_exceeds_its_demand(
     found, capacity
 ) -> None:
     demand = {key: asked for key, (asked, _) in found.items()}
@@ -30,7 +31,7 @@ def test_what_is_poured_is_the_capacity_or_the_demand_and_nobody_gets_more_than_
         sum(filled.values()), min(capacity, sum(demand.values())), rel_tol=1e-6, abs_tol=1e-6
     )
     assert all(0 <= filled[key] <= demand[key] for key in demand)
-    # Who gets less than he asks for has as much, by what is due to him, as anybody.
+    # A key that gets less than it asks for gets at least as much, relative to its due, as any.
     for key in demand:
         if filled[key] < demand[key] * (1 - 1e-9):
             assert all(
@@ -39,12 +40,12 @@ def test_what_is_poured_is_the_capacity_or_the_demand_and_nobody_gets_more_than_
             )
 
 
-def test_worker_time_goes_astray_by_what_is_beyond_the_due() -> None:
+def test_worker_time_beyond_the_due_counts_as_astray() -> None:
     much = {"a": 1000.0, "b": 1000.0}
     assert astray({"a": 50.0, "b": 50.0}, much, {"a": 1.0, "b": 1.0}) == 0
     assert astray({"a": 80.0, "b": 20.0}, much, {"a": 1.0, "b": 1.0}) == pytest.approx(30)
     assert astray({"a": 80.0, "b": 20.0}, much, {"a": 4.0, "b": 1.0}) == pytest.approx(0)
-    # Nobody else wanted it.
+    # No other key wanted that time.
     assert astray(
         {"a": 80.0, "b": 20.0}, {"a": 1000.0, "b": 20.0}, {"a": 1.0, "b": 1.0}
     ) == pytest.approx(0)
@@ -64,12 +65,12 @@ def test_a_version_is_rolled_back_when_a_key_it_did_not_touch_waits_much_longer(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((99, 10.0), (1000, 100.0)),  # the p99 of few tasks is the wait of one
+        ((99, 10.0), (1000, 100.0)),  # the p99 of a few tasks is the wait of one
         ((1000, 10.0), (99, 100.0)),
         ((1000, 0.01), (1000, 0.99)),  # milliseconds
     ],
 )
-def test_what_says_nothing_rolls_nothing_back(
+def test_inconclusive_measurements_roll_nothing_back(
     before: tuple[int, float], after: tuple[int, float]
 ) -> None:
     assert judge(measured(a=before), measured(a=after), Guards()).is_kept
@@ -95,7 +96,7 @@ def used(busy: float, kept_waiting: float, others: tuple[int, float] | None) -> 
     return Measured({}, 0.1, busy, kept_waiting, None if others is None else Wait(*others))
 
 
-def test_limits_that_leave_workers_unused_while_nobody_waits_less_are_rolled_back() -> None:
+def test_limits_that_leave_workers_unused_while_no_key_waits_less_are_rolled_back() -> None:
     before = used(1000.0, 0.0, (1000, 10.0))
     verdict = judge(before, used(900.0, math.inf, (1000, 9.5)), Guards())
     assert not verdict.is_kept
@@ -106,11 +107,11 @@ def test_limits_that_leave_workers_unused_while_nobody_waits_less_are_rolled_bac
     assert judge(
         before, used(900.0, math.inf, (1000, 9.0)), Guards()
     ).is_kept  # the others wait less
-    assert judge(before, used(900.0, 99.0, (1000, 9.5)), Guards()).is_kept  # there was less to do
+    assert judge(before, used(900.0, 99.0, (1000, 9.5)), Guards()).is_kept  # there was less work
 
 
 @pytest.mark.parametrize("others", [None, (99, 1.0)])
-def test_a_gain_that_cannot_be_told_is_none(others: tuple[int, float] | None) -> None:
+def test_an_unknown_gain_counts_as_none(others: tuple[int, float] | None) -> None:
     assert not judge(used(1000.0, 0.0, (1000, 10.0)), used(900.0, 200.0, others), Guards()).is_kept
     assert not judge(used(1000.0, 0.0, others), used(900.0, 200.0, (1000, 1.0)), Guards()).is_kept
 

@@ -1,5 +1,4 @@
-"""The sorted trigger table: exact order, parking, and sizes that are right whatever way a trigger
-leaves."""
+"""The sorted trigger table: exact order, parking, and exact sizes however a trigger leaves."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def ids(table: TriggerTable, limit: int = 1_000_000, now: float = 0.0) -> list[s
 
 
 class Counted:
-    """A policy that counts how often it is asked."""
+    """A policy that counts its calls."""
 
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self._policy = policy
@@ -69,28 +68,28 @@ class Counted:
 # order --------------------------------------------------------------------------------------------
 
 
-def test_t5_priorities_7_1_4_2_come_out_in_strict_order() -> None:
+def test_priorities_7_1_4_2_come_out_in_strict_order() -> None:
     table, _ = table_of()
     for priority in (7, 1, 4, 2):
         table.push(trigger(priority, f"task{priority % 2}", priority))
     assert ids(table) == ["1", "2", "4", "7"]
 
 
-def test_a12a_order_follows_arrival_and_never_the_name() -> None:
+def test_order_follows_arrival_and_never_the_name() -> None:
     table, _ = table_of()
     for id, name in (("first", "Z"), ("second", "A"), ("third", "Z")):
         table.push(trigger(id, name))
     assert ids(table) == ["first", "second", "third"]
 
 
-def test_what_is_left_behind_by_a_short_take_keeps_its_place() -> None:
+def test_triggers_left_by_a_short_take_keep_their_position() -> None:
     table, _ = table_of()
     for n in range(6):
         table.push(trigger(n, "Z" if n % 2 == 0 else "A"))
     assert ids(table, 1) + ids(table, 3) + ids(table, 9) == list("012345")
 
 
-def test_a_full_name_holds_up_no_other_and_comes_back_at_its_place() -> None:
+def test_a_full_name_delays_no_other_and_comes_back_at_its_position() -> None:
     slot_ledger = SlotLedger(100)
     slot_ledger.register_task("q", "pay", Limit(1))
     table = TriggerTable(slot_ledger)
@@ -141,7 +140,7 @@ def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its
     assert ids(table) == ["2"]
 
 
-def test_an_ordering_keys_turn_may_be_at_a_lower_priority() -> None:
+def test_the_next_task_of_an_ordering_key_may_have_a_lower_priority() -> None:
     table, slot_ledger = table_of()
     first, second = (
         msgspec.structs.replace(trigger(n, priority=p, ordering_key="a"), order_at=n)
@@ -172,7 +171,7 @@ def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
     assert counted.asked_since() == 0
     table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["1"]
-    assert counted.asked_since() == 2  # the one that got the slot, and the one that found it taken
+    assert counted.asked_since() == 2  # the column that got the slot, and the next one
 
 
 def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
@@ -201,7 +200,7 @@ def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_e
         table.push(trigger(n, f"name{n % 10_000}"))
     running, _ = table.take(500, 0)
     assert [t.id for t in running] == ["0", "1"]
-    assert counted.asked_since() <= 10_000 + 2  # each name finds out once
+    assert counted.asked_since() <= 10_000 + 2  # each name is tried once
     for n in range(2, 1000):
         table.freed(slot_ledger.release(running.pop(0), 0))
         taken, _ = table.take(500, 0)
@@ -210,9 +209,9 @@ def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_e
         assert counted.asked_since() <= 3
 
 
-def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
-    """0.5 tasks in a second, 3 seconds each, two at a time, every task of a name of its own: both
-    limits fill by turns."""
+def test_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
+    """Run 0.5 tasks a second, 3 seconds each, two at a time, each with a name of its own, so that
+    both limits are full alternately."""
     slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
     table, slot_ledger = table_of(slots, rate)
     for n in range(10_000):
@@ -235,10 +234,10 @@ def test_t8b_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
     assert order == [str(n) for n in range(10_000)]
     assert len(table) == 0
     assert now <= 2.0 * 10_000 + 3.0
-    assert slots.asked.total() <= 10_000 * 10  # by turns, and yet never all names anew
+    assert slots.asked.total() <= 10_000 * 10  # alternately, and yet never all names again
 
 
-def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
+def test_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
     class Refuses:
         refusals = 4
 
@@ -264,7 +263,7 @@ def test_t8_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
         now, waits = retry_at, waits + 1
         assert waits < 20
     assert taken == ["0", "1", "2"]
-    assert waits == 2  # three names are told to wait at first, the first of them once more
+    assert waits == 2  # three names are refused at first, the first of them once more
     assert table.next_retry() is None
 
 
@@ -334,7 +333,7 @@ def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
 # pauses, revoked partitions, sizes ----------------------------------------------------------------
 
 
-def test_a_paused_queue_keeps_its_triggers_and_its_places() -> None:
+def test_a_paused_queue_keeps_its_triggers_and_their_positions() -> None:
     table, _ = table_of()
     table.push(trigger(0, queue="slow"))
     table.pause("slow")
@@ -387,7 +386,9 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: int) -> None:
+def test_triggers_that_waited_behind_a_better_priority_are_found_after_a_drop(
+    partition: int,
+) -> None:
     table, slot_ledger = table_of(Limit(1))
     first = trigger("first")
     table.push(first)
@@ -408,7 +409,7 @@ def test_what_waited_behind_a_better_priority_is_found_after_a_drop(partition: i
 
 
 class _Everything:
-    """What the table promises, the slow way: every take tries every trigger in order."""
+    """A slow model of the table: every take tries every trigger in order."""
 
     def __init__(self, slot_ledger: SlotLedger) -> None:
         self.slot_ledger = slot_ledger
@@ -484,7 +485,7 @@ _steps = st.one_of(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(st.lists(_steps, max_size=80))
-def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
+def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
     steps: list[tuple[str, object]],
 ) -> None:
     table, model = TriggerTable(_limits()), _Everything(_limits())
@@ -537,11 +538,11 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
             assert sorted(t.id for t in table.drop([value])) == sorted(
                 t.id for t in model.drop(value)
             )
-        # A12b: sizes are exact whatever way a trigger leaves.
+        # Sizes are exact however a trigger leaves.
         assert len(table) == len(model.triggers)
         assert table.sizes() == dict(sorted(Counter(t.priority for t in model.triggers).items()))
 
-    # And nothing is left behind: with time and free slots every trigger comes out.
+    # Nothing is left behind: with time and free slots every trigger is taken.
     for queue in "qp":
         table.resume(queue)
         model.paused.discard(queue)
@@ -556,7 +557,7 @@ def test_the_table_gives_out_exactly_what_trying_every_trigger_in_order_would(
             now = retry_at
 
 
-def test_columns_that_have_run_empty_may_stand_at_the_same_place() -> None:
+def test_empty_columns_may_share_a_position() -> None:
     trigger = Trigger("id", 1, "q", 0, "name", 5, "", 1.0, None)
     places = [(5, (0, 0, 0), Column(5, name, trigger)) for name in "abc"]
     heapify(places)

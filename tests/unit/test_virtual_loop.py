@@ -1,4 +1,4 @@
-"""Time of the virtual loop: it jumps when nothing else can go on, and at no other moment."""
+"""The virtual event loop: time jumps when nothing else can go on, and at no other moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def run(test: Callable[[VirtualTime], Coroutine[Any, Any, Any]]) -> Any:
-    """Run this on a loop of its own; give it the loop's time."""
+    """Run a coroutine on a loop of its own, with the loop's time as argument."""
     loop = VirtualLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(test(loop.clock))
@@ -41,7 +41,7 @@ def test_a_hundred_sleeps_of_an_hour_end_in_no_time() -> None:
     assert micros == pytest.approx(100 * HOUR * 1e6, abs=1000)
 
 
-def test_sleeps_and_time_outs_and_timers_follow_the_same_time() -> None:
+def test_sleeps_timeouts_and_timers_follow_the_same_clock() -> None:
     async def test(clock: VirtualTime) -> None:
         began = clock.monotonic()
         loop = asyncio.get_running_loop()
@@ -110,8 +110,8 @@ def test_time_does_not_move_while_a_thread_works(awaits: bool) -> None:
 
 
 def test_many_threads_and_timers_at_once_never_race() -> None:
-    """Each step works in a thread, then sleeps: its time is the sum of its sleeps, whatever the
-    threads did."""
+    """Each step works in a thread, then sleeps: its total time is the sum of its sleeps, whatever
+    the threads do."""
 
     async def test(clock: VirtualTime) -> None:
         began = clock.monotonic()
@@ -130,7 +130,7 @@ def test_many_threads_and_timers_at_once_never_race() -> None:
     run(test)
 
 
-def test_what_can_be_read_comes_before_any_timer() -> None:
+def test_readable_sockets_come_before_any_timer() -> None:
     async def test(clock: VirtualTime) -> None:
         began = clock.monotonic()
         here, there = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Alerts to a webhook: each at least once and in order, whatever the URL does meanwhile."""
+"""Alerts to a webhook: each arrives at least once and in order, whatever the URL does meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.pipeline.jobs.alerts import notice_of
 
 
 class Listener:
-    """Somebody's URL. It answers what it is told to, and remembers what it took."""
+    """A server that responds as scripted and records the requests it accepted."""
 
     def __init__(self) -> None:
         self.took: list[dict[str, Any]] = []
@@ -95,7 +95,7 @@ def test_an_alert_arrives_signed_and_for_people_and_programs(
     )
 
 
-def test_that_it_is_over_has_the_same_id(listener: Listener) -> None:
+def test_the_end_of_an_alert_has_the_same_id(listener: Listener) -> None:
     start = 1_790_000_000_000_000
     raised, over = (
         notice_of(Alert("stall", "q", "*", start, start + n, bool(n))) for n in (0, 90_000_000)
@@ -105,7 +105,7 @@ def test_that_it_is_over_has_the_same_id(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, 408])
-def test_what_it_does_not_take_waits_and_comes_in_order(
+def test_alerts_that_the_url_does_not_accept_wait_and_arrive_in_order(
     listener: Listener, tmp_path: Path, trouble: int
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json")
@@ -116,7 +116,7 @@ def test_what_it_does_not_take_waits_and_comes_in_order(
     assert listener.texts == ["a", "b", "c", "d"]
 
 
-def test_what_it_refuses_is_not_sent_for_ever(
+def test_alerts_that_the_url_refuses_are_not_sent_for_ever(
     listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json")
@@ -126,7 +126,7 @@ def test_what_it_refuses_is_not_sent_for_ever(
     assert "refuses" in caplog.text and "secret" not in caplog.text
 
 
-def test_what_waits_outlives_a_crash(tmp_path: Path) -> None:
+def test_waiting_alerts_survive_a_crash(tmp_path: Path) -> None:
     with listening() as gone:
         url = gone.url
     away = Webhook(url, tmp_path / "waiting.json")
@@ -136,7 +136,7 @@ def test_what_waits_outlives_a_crash(tmp_path: Path) -> None:
         assert back.texts == ["a", "b"]
 
 
-def test_the_same_alert_of_a_batch_that_comes_again_does_not_wait_twice(tmp_path: Path) -> None:
+def test_an_alert_of_a_repeated_batch_waits_only_once(tmp_path: Path) -> None:
     with listening() as gone:
         url = gone.url
     hook = Webhook(url, tmp_path / "waiting.json")
@@ -144,7 +144,7 @@ def test_the_same_alert_of_a_batch_that_comes_again_does_not_wait_twice(tmp_path
     assert hook.send([notice("a")]) == 1
 
 
-def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(
+def test_an_accepted_alert_is_not_posted_again_with_a_repeated_batch(
     listener: Listener, tmp_path: Path
 ) -> None:
     start = 1_790_000_000_000_000
@@ -153,7 +153,7 @@ def test_what_was_taken_is_not_posted_again_with_a_batch_that_comes_again(
         for seconds, is_over in ((10, False), (10, True), (60, False))
     )
     Webhook(listener.url, tmp_path / "known.json").send([raised])
-    hook = Webhook(listener.url, tmp_path / "known.json")  # after a crash
+    hook = Webhook(listener.url, tmp_path / "known.json")  # a new process after a crash
     hook.send([raised, over])
     hook.send([raised, over])
     assert [each["state"] for each in listener.took] == ["open", "over"]
@@ -174,6 +174,6 @@ def test_only_the_newest_are_remembered(
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "hook", "http://"])
-def test_what_is_no_address_is_refused(url: str, tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="https://"):
         Webhook(url, tmp_path / "waiting.json")
