@@ -1,5 +1,5 @@
-"""Who takes part in a simulated lane: its tasks, its owners and their calls to the store; and how
-they are shown."""
+"""The participants of a simulated lane: its tasks, its owners and their calls to the store; and
+their short forms in messages."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ class Task:
     trigger: Trigger
     is_committed: bool
     is_late: bool = False
-    """It appeared below a place that some owner had read already: only its own announcement, or a
-    sweep, finds it."""
+    """Whether the row appeared below a position that an owner had read already, so that only its
+    announcement or a sweep finds it."""
     is_to_be_announced: bool = False
     runs: int = 0
 
 
 @dataclass(eq=False)
 class Call:
-    """A call to a store, from its beginning until nobody waits for it and it can no longer do
-    anything."""
+    """A call to a store, until no owner waits for it and it can no longer take effect."""
 
     owner: Owner
     what: str
@@ -46,42 +45,43 @@ class Call:
 
 @dataclass(eq=False)
 class Owner:
-    """What an owner has in memory: gone when it crashes."""
+    """State in the memory of an owner, lost in a crash."""
 
     range_id: int
-    """Of its levels, it stands above the 40 bits in which it counts."""
+    """Range id above the 40 low bits of the owner's level ids."""
     backlog: Backlog
     position: int
-    """The source has been read up to here."""
+    """Position up to which the source has been read."""
     table: dict[Level, Trigger] = field(default_factory=dict)
-    """What may be dispatched, as the backlog's changes told it."""
+    """Triggers that may be dispatched, according to the backlog's changes."""
     to_ack: list[Trigger] = field(default_factory=list)
     intake: list[Trigger] | None = None
-    """Read from the source, and being looked up in the store."""
+    """Triggers read from the source, while the store is asked which of them have a level."""
     write: Write | None = None
     placed: Sequence[Trigger] = ()
-    """Of the write, those that were given their levels for it."""
+    """Triggers that got their levels for the current write."""
     is_write_to_repeat: bool = False
     is_busy: set[str] = field(default_factory=set)
-    """Kinds of calls of which it makes one at a time."""
+    """Kinds of calls that the owner makes one at a time, with one under way."""
     ack_level: Level = LOWEST
-    """A, as it was after the step before."""
+    """Ack level (A) after the previous step."""
 
     @property
     def has_acked_a_successor(self) -> bool:
-        """It has read and dispatched what a later owner placed. Its own levels may then be below A;
-        none of them can land, as it was fenced before the other one could write."""
+        """Whether the owner has dispatched a task that a later owner levelled. Its own levels may
+        then be below A; none of them can land, because it was fenced before the other could
+        write."""
         return self.backlog.ack_level.id >> 40 > self.range_id
 
     def in_memory(self) -> Iterator[Trigger]:
-        """Whatever it has and has not acked."""
+        """All triggers that the owner has and has not acked."""
         yield from self.table.values()
         yield from self.backlog._taken.values()
         yield from self.write.entries if self.write is not None else ()
 
 
 def above(rows: Sequence[Trigger], level: Level) -> Sequence[Trigger]:
-    """Of rows that ascend, those above the level."""
+    """Return the rows above the level, from rows in ascending order."""
     return rows[bisect_right(rows, level, key=level_of) :]
 
 
@@ -95,7 +95,7 @@ def level_of(trigger: Trigger) -> Level:
 
 
 def shown(value: Any) -> Any:
-    """Short: t3 or t3v2 for a task, turn/owner.count for a level."""
+    """Return the short form: t3 or t3v2 for a task, pass/owner.count for a level."""
     if isinstance(value, Level):
         return f"{value.pass_ / 1e6:g}/{value.id >> 40}.{value.id & (1 << 40) - 1}"
     if isinstance(value, Trigger):

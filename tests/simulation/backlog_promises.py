@@ -1,4 +1,4 @@
-"""What a fair backlog promises, looked at from outside after every step of a simulation."""
+"""The promises of a fair backlog, checked from outside after every step of a simulation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Waiting = Mapping[tuple[str, int], Task]
 def check_next_owner(
     record: LaneRecord, stored: Sequence[Trigger], waiting: Waiting, begin: Callable[[], Backlog]
 ) -> None:
-    """If the owner crashed now, the next one would find every task. `stored`: above the A that is
-    kept."""
+    """Check that after a crash now the next owner would find every task. `stored`: entries above
+    the saved A."""
     if stored and record.max_level <= record.ack_level:
         assert not begin().is_at_end, "the next owner will not read what is stored"
     for key in waiting.keys() - map(key_of, stored):
@@ -27,8 +27,8 @@ def check_next_owner(
 
 
 def check_levels(owner: Owner) -> None:
-    """A only moves forward, is not above R, and is pinned below what has been given a level and is
-    not merged yet."""
+    """Check that A only moves forward, is not above R, and is pinned below every level that was
+    given and is not merged."""
     backlog = owner.backlog
     assert backlog.ack_level >= owner.ack_level, "A moved back"
     owner.ack_level = backlog.ack_level
@@ -41,8 +41,8 @@ def check_levels(owner: Owner) -> None:
 
 
 def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -> None:
-    """Every task that waits is ahead in the source, on its way into the backlog, or in it.
-    `stored`: above A."""
+    """Check that every waiting task is ahead in the source, on its way into the backlog, or in it.
+    `stored`: entries above A."""
     missing = waiting.keys() - map(key_of, chain(owner.in_memory(), owner.intake or (), stored))
     for key in missing:
         task = waiting[key]
@@ -52,7 +52,7 @@ def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -
 
 
 def check_memory(backlog: Backlog, stored: set[Level]) -> None:
-    """Memory is what is stored in (A, R]. `stored`: above A."""
+    """Check that memory holds the stored entries in (A, R]. `stored`: entries above A."""
     assert not (stored and backlog.is_at_end) or max(stored) <= backlog.max_level, "a row above M"
     if backlog.is_writing:
         return

@@ -1,10 +1,10 @@
-"""One lane of a fair backlog under faults: the real core over a store whose answers get lost, on a
+"""One lane of a fair backlog under faults: the real core over a store that loses responses, on a
 clock of its own.
 
-A schedule is a seed: every step is drawn from it. What a call to the store asks, does and answers
-are three steps, and anything may come between them. A call that timed out may have done its work,
-may do it later, or never. An owner may crash between any two steps, or be followed by another one
-before it knows.
+A schedule is a seed: every step is drawn from it. The request of a call to the store, its effect
+and its response are three steps, and anything may come between them. A call that timed out may have
+taken effect, may do so later, or never. An owner may crash between any two steps, or be followed by
+another one before it knows.
 
     python -m tests.simulation.backlog_simulation SEED
 """
@@ -46,17 +46,17 @@ NAMES = ("mail", "pay", "sync")
 WEIGHTS = (1.0, 1.0, 5.0, 0.5)
 
 MOST_WAITING = 30
-"""Tasks submitted and not yet claimed."""
+"""Most tasks submitted and not yet claimed."""
 
 LINES_SHOWN = 30
 
 
 class Broken(Exception):
-    """A promise was broken; says which, in which schedule, and what led to it."""
+    """Raised for a broken promise, with the schedule and its last steps."""
 
 
 class Simulation:
-    """One schedule. Raises Broken as soon as a promise is."""
+    """One schedule. Raises Broken as soon as a promise is broken."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class Simulation:
         self.store = store()
         self.tasks: list[Task] = []
         self.waiting: dict[tuple[str, int], Task] = {}
-        """Of the tasks, those that nobody has claimed."""
+        """Tasks that no owner has claimed."""
         self.range_id = 0
-        """Of whoever has taken over last, even if it never heard of it."""
+        """Range id of the last take-over, even if its owner never got the response."""
         self.owner: Owner | None = None
         self.former: Owner | None = None
-        """An owner that has been followed by another one and does not know."""
+        """Owner that another one has followed, and that does not know it."""
         self.calls: list[Call] = []
         self.late: list[Call] = []
-        """Calls nobody waits for which may still land."""
+        """Calls that no owner waits for and that may still land."""
         self.held: set[str] = set()
-        """Names held back by a limit."""
+        """Names that a limit holds back."""
         self.now = 0.0
         self.furthest_position = 0
         self.ids: set[int] = set()
@@ -92,18 +92,18 @@ class Simulation:
             delete_acks=self.chance.choice((1, 5, 1000)),
             persist_seconds=self.chance.choice((1.0, 5.0, 50.0)),
         )
-        # Each schedule leans another way: what is rare in one is common in the next.
+        # The schedules differ in their odds: an event rare in one is common in the next.
         self._kinds = [*self._steps()]
         self._leans = [
             weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds
         ]
         self._is_faulty = self.chance.random() < 0.9
         self._slow = self.chance.choice((None, "write", "write", "read", "claim"))
-        """Calls of this kind take long, so that much comes between their steps."""
+        """Kind of call that takes long, so that many steps come between its own."""
         self._crashes = self.chance.choice((0.0, 0.01, 0.03, 0.06))
 
     def run(self) -> None:
-        """All of it: the steps, then the end, when faults are over and everything drains."""
+        """Run all steps, then the end without faults, in which everything drains."""
         try:
             for _ in range(self.chance.randint(30, 110)):
                 self._step()
@@ -116,7 +116,7 @@ class Simulation:
     # steps ----------------------------------------------------------------------------------------
 
     def _steps(self) -> Iterator[tuple[Callable[[], bool], float]]:
-        """The kinds of steps and how often each is drawn. A step that cannot be made now answers
+        """Return the kinds of steps and their odds. A step that cannot be made now returns
         False."""
         yield self._submit, 2.0
         yield self._commit, 1.0
@@ -169,7 +169,7 @@ class Simulation:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Become the owner while the one before, if any, still believes it is."""
+        """Become the owner while the previous one, if any, still believes to own the lane."""
         ownership: Ownership = _result(self.store.take_over(PARTITION))
         self.range_id = ownership.range_id
         if self._is_faulty and self.chance.random() < 0.1:
@@ -182,7 +182,7 @@ class Simulation:
         backlog = self._new_backlog(self.range_id, record)
         self.owner = Owner(self.range_id, backlog, backlog.read_seq, ack_level=backlog.ack_level)
         for task in self.waiting.values():
-            # A sweep finds again what only an announcement had told the owner before.
+            # A sweep finds again what only an announcement had shown the previous owner.
             task.is_to_be_announced = (
                 task.is_committed and task.is_late and task.trigger.seq <= backlog.read_seq
             )
@@ -192,7 +192,7 @@ class Simulation:
         return self._backlog(range_id, record, Passes(Counters()), self._capacity, self._timing)
 
     def _leave(self, owner: Owner) -> None:
-        """Its memory is gone. What it had asked for may still be done."""
+        """Drop the memory of an owner; its calls under way may still land."""
         for call in [call for call in self.calls if call.owner is owner]:
             self._abandon(call)
         if owner is self.owner:
@@ -201,7 +201,7 @@ class Simulation:
             self.former = None
 
     def _resize(self, owner: Owner) -> bool:
-        """The lanes of a node share its memory: more of them, less for each."""
+        """Change the capacity, as the lanes of a node share its memory."""
         owner.backlog.capacity = self.chance.randint(1, self._capacity)
         self._say("owner %d has room for %d", owner.range_id, owner.backlog.capacity)
         return True
@@ -258,7 +258,7 @@ class Simulation:
         self._say("committed%s: %s", " late" if task.is_late else "", task.trigger)
 
     def _announce(self) -> bool:
-        """The owner hears of what came late: it reads the source again from there."""
+        """Announce a late task, so that the owner reads the source again from there."""
         late = [task for task in self.waiting.values() if task.is_to_be_announced]
         if not late or self.owner is None:
             return False
@@ -269,7 +269,7 @@ class Simulation:
         return True
 
     def _take_in(self, owner: Owner) -> bool:
-        """Read on in the source, and ask the store which of that has a level already."""
+        """Read on in the source, and ask the store which of the tasks have a level already."""
         if not self._may_write(owner):
             return False
         limit = self.chance.choice((1, 2, 5, 10))
@@ -310,8 +310,8 @@ class Simulation:
         return True
 
     def _may_write(self, owner: Owner) -> bool:
-        """The writes of a lane are made one after the other: what a record says of one under way
-        may not come true."""
+        """Return whether no write is under way: the writes of a lane are made one after the other,
+        because a record's statement about a write under way may turn out false."""
         return (
             owner.intake is None and not owner.backlog.is_writing and "record" not in owner.is_busy
         )
@@ -327,7 +327,7 @@ class Simulation:
         self._check_given(owner, triggers, given)
 
     def _make_room(self, owner: Owner) -> bool:
-        """What is held back stands aside."""
+        """Evict triggers that a limit holds back."""
         if not self._may_write(owner):
             return False
         held = [
@@ -431,8 +431,8 @@ class Simulation:
     # dispatch -------------------------------------------------------------------------------------
 
     def _dispatch(self, owner: Owner) -> bool:
-        """Take the lowest that no limit holds back and claim them: a compare-and-set on the
-        source."""
+        """Take the lowest triggers that no limit holds back and claim them, by a compare-and-set on
+        the source."""
         free = sorted(
             level for level, trigger in owner.table.items() if trigger.name not in self.held
         )
@@ -472,7 +472,7 @@ class Simulation:
         self._say("owner %d acks %s", owner.range_id, triggers)
         return True
 
-    # what is kept ---------------------------------------------------------------------------------
+    # deletes and records --------------------------------------------------------------------------
 
     def _tick(self) -> bool:
         self.now += self.chance.choice((0.5, 1.0, 5.0, 20.0))
@@ -514,7 +514,7 @@ class Simulation:
         )
         return True
 
-    # calls and what becomes of them ---------------------------------------------------------------
+    # calls and their outcomes ---------------------------------------------------------------------
 
     def _call(
         self,
@@ -536,7 +536,7 @@ class Simulation:
         return True
 
     def _do(self, call: Call) -> None:
-        """It does its work, unless it is refused."""
+        """Carry out a call, unless it is refused."""
         call.has_landed = True
         is_stale = call.owner.range_id != self.range_id
         before = (list(self.store.rows(LANE)), self.store.record(LANE)) if is_stale else None
@@ -595,7 +595,7 @@ class Simulation:
         return True
 
     def _abandon(self, call: Call) -> None:
-        """Nobody waits for it any longer."""
+        """Abandon a call: its owner no longer waits for it."""
         self.calls.remove(call)
         call.owner.is_busy.discard(call.what)
         if call.may_be_late and not call.has_landed and self.chance.random() < 0.5:
@@ -630,7 +630,7 @@ class Simulation:
     # the end --------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """No more faults and nothing held back: everything must come to an end."""
+        """Run without faults and limits until everything comes to an end."""
         self._say("no more faults")
         self._is_faulty = False
         self._slow = None
@@ -677,7 +677,7 @@ class Simulation:
         _result(self.store.delete_through(LANE, owner.range_id, backlog.ack_level))
         assert not self.store.rows(LANE), "rows are left"
 
-    # what is shown --------------------------------------------------------------------------------
+    # messages -------------------------------------------------------------------------------------
 
     def _say(self, line: str, *values: Any) -> None:
         self.lines.append((self.steps, line, *values))
@@ -697,7 +697,7 @@ class Simulation:
 
 
 def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What the coroutine returns; it must not wait for anything."""
+    """Return the result of a coroutine that must not wait for anything."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,5 +1,6 @@
-"""The closed loop of weights and limits on a virtual clock: the real table and booking of a node,
-what a lake would tell of its hours, and the two control laws that read it."""
+"""The closed loop of weights and limits on a virtual clock: the real table and slot ledger of a
+node, the measurements that a lake would have of its hours, and the two control laws that use
+them."""
 
 from __future__ import annotations
 
@@ -26,31 +27,31 @@ MINUTE, HOUR = 60.0, 3600.0
 
 
 class Load(NamedTuple):
-    """A key's tasks."""
+    """Load of a key."""
 
     run: float
-    """Seconds each."""
+    """Seconds of one task."""
     asks: float
-    """Workers it could use on average; more than there are: it always has tasks waiting."""
+    """Workers that the key could use on average; beyond the slots, tasks always wait."""
     due: float = 1.0
 
 
 class Round(NamedTuple):
-    """An hour of the loop."""
+    """One hour of the loop."""
 
     limits: dict[str, int]
-    """At its end."""
+    """Limits at the end of the hour."""
     peak: dict[str, float]
     """Workers that each key had in its busiest minute."""
     busy: float
-    """Part of the workers that was used, 0 to 1."""
+    """Fraction of the workers that was used, 0 to 1."""
     wait: dict[str, float]
-    """The p99 of each key that does not always have tasks waiting, in seconds."""
+    """99th percentile of the wait in seconds, of each key whose tasks do not always wait."""
     published: bool
 
 
 class _Hour:
-    """What was measured."""
+    """Measurements of one hour."""
 
     def __init__(self) -> None:
         self.busy: dict[tuple[str, int], float] = {}
@@ -67,11 +68,11 @@ class _Hour:
 
 
 class Loop:
-    """A node with `slots`; every hour weights and limits are computed from what was measured, and
-    count at once.
+    """A node with `slots`; every hour weights and limits are computed from the measurements and
+    take effect at once.
 
-    `load`: what the keys ask for at an hour. Arrivals are a Poisson process. `weights`: these
-    count, and are not tuned."""
+    `load`: load of the keys at an hour. Arrivals are a Poisson process. `weights`: fixed weights,
+    which are not tuned."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Loop:
         self._ends: list[tuple[float, int, Trigger]] = []
         self._arrivals: list[tuple[float, int, str]] = []
         self._waiting: dict[str, dict[str, tuple[float, float]]] = {key: {} for key in self._keys}
-        """By task: when it came, and how long it runs."""
+        """Arrival and run time of each waiting task."""
         self._hours: deque[_Hour] = deque(maxlen=1 + int(10 * guards.half_life / HOUR))
         self._hour = _Hour()
         for key in self._keys:
@@ -171,7 +172,7 @@ class Loop:
         return next(at for at, _, running in self._ends if running is trigger)
 
     def _count(self, key: str, since: float, until: float) -> None:
-        """Split over the minutes."""
+        """Add a run to the minutes it spans."""
         start = (since // HOUR) * HOUR
         minute = int((since - start) // MINUTE)
         while since < until:
@@ -181,7 +182,7 @@ class Loop:
 
     def _next_arrival(self, key: str) -> None:
         load = self._load(self._now / HOUR)[key]
-        if load.asks >= self.slots:  # there are always some; it is looked at again later
+        if load.asks >= self.slots:  # tasks always wait; check again later
             heapq.heappush(self._arrivals, (self._now + HOUR, next(self._numbers), key))
         else:
             rate = max(load.asks, 1e-6) / load.run

@@ -1,9 +1,9 @@
-"""Ordered queues under faults: the real partitions over stores that fail, lose answers and are
-slow, nodes that crash, on a clock of their own.
+"""Ordered queues under faults: the real partitions over slow stores that fail and lose responses,
+nodes that crash, on a clock of their own.
 
-A schedule is a seed. Between any two calls to a store a node may crash: nothing of it goes on, and
-a call on its way may have done its work or not. Another one follows it, when its leases have run
-out, or at once, before it knows.
+A schedule is a seed. A node may crash between any two calls to a store: the node stops at once, and
+a call under way may have taken effect or not. Another node follows when the leases have expired, or
+at once, before the first node knows.
 
     python -m tests.simulation.ordered_simulation SEED
 """
@@ -39,22 +39,22 @@ HOUR = 3600.0
 
 
 class Broken(Exception):
-    """A promise was broken; says which, in which schedule."""
+    """Raised for a broken promise, with the schedule."""
 
 
 @dataclass
 class Faults:
-    """What happens to the calls of one node."""
+    """Faults of the calls of one node."""
 
     chance: Random
     clock: VirtualClock
     share: float
     is_dead: bool = False
     crash_in: int | None = None
-    """Calls until it crashes."""
+    """Number of calls until the node crashes."""
     crashed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def around(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def wrap(self, call: Callable[[], Awaitable[Any]]) -> Any:
         await self._pause()
         if self.share and self.chance.random() < self.share / 2:
             raise StoreUnavailable("not reached")
@@ -65,7 +65,7 @@ class Faults:
         return result
 
     async def _pause(self) -> None:
-        """Nothing comes back to a dead node."""
+        """Pause; a dead node never gets a response."""
         if self.crash_in is not None:
             self.crash_in -= 1
             if self.crash_in <= 0:
@@ -80,7 +80,7 @@ class Faults:
 
 
 class Faulty:
-    """A store or a log whose calls go through faults."""
+    """A store or a log whose calls are subject to faults."""
 
     def __init__(self, real: Any, faults: Faults) -> None:
         self._real = real
@@ -90,11 +90,11 @@ class Faulty:
         found = getattr(self._real, name)
         if name in ("poke", "joins_transactions", "location"):
             return found
-        return lambda *rest, **named: self._faults.around(lambda: found(*rest, **named))
+        return lambda *rest, **named: self._faults.wrap(lambda: found(*rest, **named))
 
 
 class Node:
-    """What a node does for its ordered queues, without threads and stores of tasks."""
+    """The parts of a node that serve ordered queues, without threads and task stores."""
 
     def __init__(self, simulation: Simulation, faults: Faults) -> None:
         self.simulation = simulation
@@ -203,14 +203,14 @@ class Node:
         self._wanted.set()
 
     async def die(self) -> None:
-        """Nothing of it goes on."""
+        """Crash: nothing of the node goes on."""
         self.faults.is_dead = True
         self.task.cancel()
         await asyncio.wait([self.task])
 
 
 class Simulation:
-    """One schedule. Raises Broken as soon as a promise is."""
+    """One schedule. Raises Broken as soon as a promise is broken."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -229,13 +229,13 @@ class Simulation:
         self.share = self.chance.choice((0.0, 0.02, 0.2))
         self.keys: dict[str, TaskKey] = {}
         self.appended: dict[TaskKey, int] = {}
-        """When the log had it first."""
+        """Time of the first append to the log, by key."""
         self.dropped: set[TaskKey] = set()
         self.done: dict[TaskKey, int] = {}
-        """When a run of it ended well, the first time."""
+        """Time of the first successful run, by key."""
         self.good_runs: Counter[TaskKey] = Counter()
         self.at_work: dict[str, tuple[Node, str]] = {}
-        """By ordering key."""
+        """Running node and task by ordering key."""
         self.lives: list[Node] = []
         self.node: Node | None = None
         self.told: list[asyncio.Task[None]] = []
@@ -245,7 +245,7 @@ class Simulation:
     def fail(self, why: str) -> None:
         raise Broken(f"seed {self.seed}: {why}")
 
-    # what the handlers see ------------------------------------------------------------------------
+    # handlers -------------------------------------------------------------------------------------
 
     def started(self, node: Node, task_id: str, key: TaskKey) -> None:
         if self.clock.now() < key.run_at:
@@ -254,7 +254,7 @@ class Simulation:
             self.fail(f"two tasks of {key.ordering_key!r} run at once")
         self.at_work[key.ordering_key] = (node, task_id)
         if node is not self.node:
-            return  # it has been followed by another, and will be told so by its first write
+            return  # another node has followed; the first write of this one will be refused
         patience = 200 * MICROS
         for other, at in self.appended.items():
             if (
@@ -273,7 +273,7 @@ class Simulation:
             self.good_runs[key] += 1
             self.done.setdefault(key, self.clock.now())
 
-    # what happens ---------------------------------------------------------------------------------
+    # events ---------------------------------------------------------------------------------------
 
     def of(self, ordering_key: str) -> int:
         return partition_of(ordering_key, 0, self.partitions)
@@ -328,8 +328,8 @@ class Simulation:
         self.node.ordered.assign([PartitionKey(QUEUE, n) for n in range(self.partitions)])
 
     async def follow(self) -> None:
-        """Another node takes over: the one before is dead, has left in good order, or does not know
-        yet."""
+        """Let another node take over: the one before is dead, has left in good order, or does not
+        know yet."""
         node, self.node = self.node, None
         if node is not None:
             fate = self.chance.random()
@@ -337,7 +337,7 @@ class Simulation:
                 self.crashes += 1
                 await node.die()
             elif fate >= 0.7:
-                self.told.append(asyncio.create_task(self._tell(node)))
+                self.told.append(asyncio.create_task(self._expire_leases(node)))
             else:
                 leaving = asyncio.create_task(
                     node.ordered.release([PartitionKey(QUEUE, n) for n in range(self.partitions)])
@@ -346,8 +346,8 @@ class Simulation:
                 await node.die()
         self.begin()
 
-    async def _tell(self, node: Node) -> None:
-        """Its leases have run out: it finds out by itself."""
+    async def _expire_leases(self, node: Node) -> None:
+        """Let a node find out that its leases have expired."""
         await self.clock.sleep(self.chance.choice((0.1, 2.0, 10.0)))
         node.ordered.assign([])
 
@@ -387,7 +387,7 @@ class Simulation:
                 self.fail(f"{key} counts as completed and never ran to its end")
         most = 2 * len(
             self.lives
-        )  # a run of each node may be cut off, or end unheard after the node has been followed
+        )  # a run of each node may be cut off, or end unreported after another node followed
         if too_often := [key for key, runs in self.good_runs.items() if runs > most]:
             self.fail(f"ran too often: {too_often[:5]}")
 

@@ -1,11 +1,11 @@
-"""Readers and writers of a sharded queue, one command of one of them at a time, in an order that a
-seed draws.
+"""Readers and writers of a sharded queue, one command of one of them at a time, in an order drawn
+from a seed.
 
-The real steps and scripts on a real Redis. A reader that waits is asked about instead of left
-waiting: would its XREAD return now? Anybody may die between two commands, before or after the
-server has done one: readers, those that reclaim or acknowledge, and writers, whose client writes
-again. Time passes for the dead only: what they hold becomes old, what the living hold does not. A
-seed makes the same schedule each time: nothing depends on the clock.
+The real steps and scripts run on a real Redis. A waiting reader is not blocked; the simulation
+checks instead whether its XREAD would return now. Readers, reclaimers and writers may die between
+two commands, before or after the server has carried one out; the client of a writer writes again.
+Time passes only for the dead: their messages become old, those of the living do not. A seed always
+makes the same schedule, because nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAST = timedelta(hours=-1)
 
 
 class Broken(Exception):
-    """A promise was broken; says which, in which schedule, and what led to it."""
+    """Raised for a broken promise, with the schedule and its last steps."""
 
 
 class Reader:
@@ -48,7 +48,7 @@ class Reader:
 
 
 class Simulation:
-    """One schedule. Raises Broken as soon as a promise is."""
+    """One schedule. Raises Broken as soon as a promise is broken."""
 
     def __init__(self, seed: int, redis: Redis, steps: type[QueueSteps] = QueueSteps) -> None:
         self.seed = seed
@@ -69,16 +69,16 @@ class Simulation:
         self._named = 0
         self.readers: list[Reader] = [self._reader() for _ in range(self.chance.randint(1, 4))]
         self.waiting: set[str] = set()
-        """Written and not yet delivered to anybody."""
+        """Messages written and not yet delivered."""
         self.late: set[str] = set()
-        """Past their deadline when they were written."""
+        """Messages written after their deadline."""
         self.claimed: set[str] = set()
-        """Delivered, as far as the server knows, and not acknowledged."""
+        """Messages delivered, as far as the server knows, and not acknowledged."""
         self.done: Counter[str] = Counter()
         self.dead: set[str] = set()
         self.written: set[str] = set()
         self.later: dict[str, str] = {}
-        """Written for later and not yet read: their tickets, by what their field says."""
+        """Tickets of messages written for later and not yet read, by the value of their field."""
         self.due: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=LINES_SHOWN)
@@ -123,8 +123,8 @@ class Simulation:
             self._written(id)
 
     def _write_again(self) -> None:
-        """The answer is lost, and the client of Redis writes again by itself: two messages, and the
-        writer knows of one."""
+        """Lose the response, so that the Redis client writes again by itself: two messages, of
+        which the writer knows one."""
         key = self._key()
         self._write(key)
         self._write(key)
@@ -139,13 +139,13 @@ class Simulation:
         self.lines.append(f"wrote {id}")
 
     def _fall_due(self) -> None:
-        """The time of one has come. Who waits sees to it by his own clock, which does not run
-        here."""
+        """Make one delayed message due and wake the readers that wait for it, whose own clocks do
+        not run here."""
         if self.later:
             self._make_due(self.chance.choice(list(self.later)))
 
     def _write_plain(self) -> None:
-        """A producer that knows nothing of streams."""
+        """Write as a producer that knows nothing of streams."""
         self._written(f"default/{self._redis.xadd(self._name, {'n': 1}).decode()}")
 
     def _write_late(self) -> None:
@@ -155,7 +155,7 @@ class Simulation:
         self.lines.append(f"wrote {id}, past its deadline")
 
     def _step(self) -> None:
-        """One command of one reader, or the beginning of its read."""
+        """Do one command of one reader, or begin its read."""
         reader = self.chance.choice(self.readers)
         if reader.next is None:
             if len(reader.holds) < 3:
@@ -167,11 +167,11 @@ class Simulation:
             return
         if isinstance(reader.next, WaitForEntry):
             if self._would_wake(reader.next):
-                self._tell(reader, True)
+                self._send(reader, True)
             elif self.chance.random() < 0.1:
-                self._tell(reader, False)  # its time is up, and it looks by itself
+                self._send(reader, False)  # its time is up, so it checks by itself
             return
-        self._tell(reader, self._execute(reader.next))
+        self._send(reader, self._execute(reader.next))
 
     def _ack(self) -> None:
         reader = self.chance.choice(self.readers)
@@ -185,7 +185,7 @@ class Simulation:
                 self._replace(reader, "as it acknowledged")
 
     def _die(self) -> None:
-        """Between two commands; or after the server has done one, before the answer has come."""
+        """Kill a reader between two commands, or after a command and before its response."""
         reader = self.chance.choice(self.readers)
         lost = ""
         if isinstance(reader.next, RunScript) and self.chance.random() < 0.7:
@@ -241,7 +241,7 @@ class Simulation:
     # promises -------------------------------------------------------------------------------------
 
     def _check_waits(self) -> None:
-        """No reader waits while a message lies there."""
+        """Check that no reader waits while a message is there."""
         if self.waiting:
             for reader in self.readers:
                 if isinstance(reader.next, WaitForEntry) and not self._would_wake(reader.next):
@@ -255,7 +255,7 @@ class Simulation:
                 raise self._broken(f"{id} was delivered while {other.name}, who lives, has it")
 
     def _finish(self) -> None:
-        """Everybody dies, and one reader takes what is left: nothing may be missing."""
+        """Kill all readers and let one take what is left: no message may be missing."""
         for reader in self.readers:
             self._bury(reader)
         for text in self.later:
@@ -322,7 +322,7 @@ class Simulation:
         self.claimed.add(id)
         reader.holds.add(id)
 
-    def _tell(self, reader: Reader, answer: Any) -> None:
+    def _send(self, reader: Reader, answer: Any) -> None:
         assert reader.steps is not None
         try:
             reader.next = reader.steps.send(answer)
@@ -334,14 +334,14 @@ class Simulation:
                 self.lines.append(f"{reader.name} read {message.id}")
 
     def _replace(self, reader: Reader, why: str) -> None:
-        """It dies, and another one comes."""
+        """Replace a dead reader by a new one."""
         self._bury(reader)
         self.counts["deaths"] += 1
         self.lines.append(f"{reader.name} died {why}")
         self.readers[self.readers.index(reader)] = self._reader()
 
     def _bury(self, reader: Reader) -> None:
-        """What it holds has been idle for long."""
+        """Make the messages of a dead reader idle for long."""
         for id in reader.holds:
             stream, _, entry = id.partition("/")
             key, group = (
@@ -378,7 +378,7 @@ class Simulation:
             return self._redis.eval(run.script.text, 1, run.key, *run.arguments)
 
     def _do(self, steps: Steps[Any]) -> Any:
-        """All steps of an operation that no other comes between."""
+        """Do all steps of an operation at once."""
         answer: Any = None
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The fair backlog under faults: ten thousand schedules of crashes, lost answers and late writes,
-each checked at every step.
+"""The fair backlog under faults: ten thousand schedules of crashes, lost responses and late writes,
+checked after every step.
 
-A failure prints the schedule, its last steps and how to run it again. FAIRLEAD_SEED repeats a whole
+A failure prints the schedule, its last steps and how to repeat it. FAIRLEAD_SEED repeats a whole
 run.
 """
 
@@ -25,7 +25,7 @@ from tests.tiers import seeds
 SEED = tiers.seed()
 BLOCKS = 25
 SCHEDULES = 400
-"""In each block."""
+"""Schedules in each block."""
 
 
 @pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
@@ -38,7 +38,7 @@ def test_no_task_is_lost_and_each_runs_once_whatever_fails(block: int) -> None:
             pytest.fail(f"FAIRLEAD_SEED={SEED}, block {block}: {broken}", pytrace=False)
 
 
-# the simulation can fail --------------------------------------------------------------------------
+# mutants: the simulation can fail -----------------------------------------------------------------
 
 
 class Unpinned(Backlog):
@@ -48,21 +48,21 @@ class Unpinned(Backlog):
 
 
 class LoadsTwice(Backlog):
-    """A read that races with acks brings back what is tracked already."""
+    """A read that races with acks adds triggers that are in memory already."""
 
     def _is_news(self, level: Level) -> bool:
         return level > self.ack_level
 
 
 class LoadsBelowA(Backlog):
-    """A read that races with acks brings back what was dispatched."""
+    """A read that races with acks adds dispatched entries."""
 
     def _is_news(self, level: Level) -> bool:
         return level not in self._loaded and level not in self._taken and level not in self._acked
 
 
 class CarriedOver(Backlog):
-    """An ack above the cut carries A over what was dropped below it."""
+    """An ack above the cut moves A past entries dropped below it."""
 
     def _trim(self) -> list[Trigger]:
         read_level = self.read_level
@@ -72,7 +72,7 @@ class CarriedOver(Backlog):
 
 
 class AtEndAfterTrim(Backlog):
-    """What was dropped is never read."""
+    """The reader counts as at the end after a trim, so dropped entries are never read."""
 
     def _trim(self) -> list[Trigger]:
         is_at_end = self.is_at_end
@@ -82,7 +82,7 @@ class AtEndAfterTrim(Backlog):
 
 
 class AtEndAfterRead(Backlog):
-    """One read is taken for all there is."""
+    """The reader counts as at the end after any read."""
 
     def read(self, entries: Sequence[Trigger]) -> Changes:
         changes = super().read(entries)
@@ -91,7 +91,7 @@ class AtEndAfterRead(Backlog):
 
 
 class Forgetful(Backlog):
-    """A second read dispatches again what was acked above A."""
+    """A second read dispatches entries acked above A again."""
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
         super().ack(triggers)
@@ -99,14 +99,14 @@ class Forgetful(Backlog):
 
 
 class MergedDuringRead(Backlog):
-    """A write that comes back while a read is under way does not wait for it."""
+    """A write that lands while a read is under way is merged at once."""
 
     def written(self, write: Write) -> Changes:
         return self._merge(write)
 
 
 class UnwrittenKept(Backlog):
-    """What memory alone has held is not written with the rest."""
+    """Triggers only in memory are not written with the others."""
 
     def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
         placed = super().place(triggers)
@@ -118,14 +118,14 @@ class UnwrittenKept(Backlog):
 
 
 class SaidToBeStored(Backlog):
-    """The record passes over what memory alone holds."""
+    """The record skips triggers that are only in memory."""
 
     def record(self, are_all_stored: bool = False) -> LaneRecord:
         return super().record(are_all_stored=True)
 
 
 class SharedIds(Backlog):
-    """Ids are not tied to the range id."""
+    """Ids do not depend on the range id."""
 
     def __init__(
         self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing
@@ -142,7 +142,7 @@ class Unfenced(MemoryBacklogStore):
 
 
 class HalfWritten(MemoryBacklogStore):
-    """A write is not all or nothing."""
+    """Only half of a write lands."""
 
     async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
         await super().write(lane, range_id, entries[:-1] if len(entries) > 2 else entries, record)
@@ -194,13 +194,13 @@ def _breaks(simulation: Simulation) -> bool:
     return False
 
 
-# what is rare in the schedules --------------------------------------------------------------------
+# rare events in the schedules ---------------------------------------------------------------------
 
 
 async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:
     store = MemoryBacklogStore()
     owner = _backlog(await store.take_over(PARTITION))
-    late = owner.record()  # times out, and is on its way
+    late = owner.record()  # times out and may land later
     await _write_three(store, owner)
     await store.write(LANE, owner.range_id, (), late)
     assert _backlog(await store.take_over(PARTITION)).next_read() is not None

@@ -1,7 +1,7 @@
-"""Queues that charge run time, simulated from placing to the end of the run, with run times chosen
-to do harm.
+"""Queues that charge run time, simulated from the level to the end of the run, with adverse run
+times.
 
-The whole core takes part: levels by expected run time, a memory smaller than the backlog, turns,
+The whole core takes part: levels by expected run time, a memory smaller than the backlog, shares,
 accounts, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
 """
 
@@ -29,7 +29,7 @@ SECOND = 1_000_000
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 0.5}
 
 Costs = Callable[[str, int, random.Random], int]
-"""Microseconds of the n-th run of a key."""
+"""Run time of the n-th run of a key in microseconds."""
 
 
 def constant(key: str, n: int, chance: random.Random) -> int:
@@ -37,7 +37,8 @@ def constant(key: str, n: int, chance: random.Random) -> int:
 
 
 def changing(key: str, n: int, chance: random.Random) -> int:
-    """A hundred times as long from one stretch of tasks to the next, each key at another time."""
+    """Return run times that change a hundredfold between windows of tasks, at other times per
+    key."""
     return SECOND // 100 * (100 if (n // 40 + ord(key)) % 2 else 1)
 
 
@@ -46,12 +47,12 @@ def heavy_tailed(key: str, n: int, chance: random.Random) -> int:
 
 
 def deceiving(key: str, n: int, chance: random.Random) -> int:
-    """Key a is short for as long as it is watched, and long once it is believed."""
+    """Return run times of key a that are short while learnt and long afterwards."""
     return SECOND if key == "a" and n % 31 == 30 else SECOND // 100 if key == "a" else SECOND // 10
 
 
 class Lane:
-    """One lane on some workers; each key has `depth` tasks waiting all the time. Time in
+    """One lane on several workers; each key always has `depth` tasks waiting. Time in
     microseconds."""
 
     def __init__(
@@ -109,13 +110,13 @@ class Lane:
             heappush(self.table, (pass_, level_of(one).id, one))
 
     def served(self, until: int) -> Iterator[tuple[str, int]]:
-        """(key, run time) of each task, as it starts."""
+        """Yield (key, run time) of each task as it starts."""
         while self.now < until:
             self.feed()
             while self.free and self.table:
                 one = heappop(self.table)[2]
                 if level_of(one) not in self.shown:
-                    continue  # it was dropped, to be read again
+                    continue  # dropped from memory, to be read again
                 self.shown.discard(level_of(one))
                 self.free -= 1
                 self.backlog.take([one])
@@ -141,7 +142,7 @@ def level_of(one: Trigger) -> Level:
 
 
 def index(lane: Lane, learnt: int, until: int) -> float:
-    """Jain's index of what the keys got by their weights, after a time in which run times are
+    """Return Jain's index of the run times of keys by weight, after a time in which run times are
     learnt."""
     got: Counter[str] = Counter()
     for key, cost in lane.served(until):
@@ -168,7 +169,7 @@ def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(
     lane = Lane(costs, random.Random(SEED), 4, depth=100, memory=100)
     found = index(
         lane, 200 * SECOND, 400 * SECOND
-    )  # what was placed before anything was known has run by then
+    )  # tasks that got their levels before anything was known have run by then
     assert found > 0.9, f"FAIRLEAD_SEED={SEED}"
 
 

@@ -1,5 +1,5 @@
-"""The engine over a store that fails before its commits, or after them: the answer is lost, the
-work is done.
+"""The engine over a store that fails before its commits or after them, when the work is done and
+only the response is lost.
 
 Each seed is one schedule of faults; a failure prints its seed.
 """
@@ -30,21 +30,21 @@ TASKS = 120
 
 
 class HastyClock(SystemClock):
-    """Pauses after outages last a hundredth."""
+    """A clock on which pauses after outages last a hundredth."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 100)
 
 
 class Faults:
-    """Fails a share of the calls, half of them after the work was done."""
+    """Faults for a share of the calls, half of them after the work was done."""
 
     def __init__(self, seed: int, share: float) -> None:
         self.random = random.Random(seed)
         self.share = share
         self.lost_answers: Counter[str] = Counter()
 
-    async def around(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def wrap(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         fate = self.random.random()
         if fate < self.share / 2:
             raise StoreUnavailable(f"{what}: not reached")
@@ -61,44 +61,44 @@ class FaultyStore(SqliteTaskStore):
     faults: Faults
 
     async def claim(self, *arguments: Any) -> Any:
-        return await self.faults.around("claim", lambda: SqliteTaskStore.claim(self, *arguments))
+        return await self.faults.wrap("claim", lambda: SqliteTaskStore.claim(self, *arguments))
 
     async def complete(self, *arguments: Any) -> Any:
-        return await self.faults.around(
+        return await self.faults.wrap(
             "complete", lambda: SqliteTaskStore.complete(self, *arguments)
         )
 
     async def hand_back(self, *arguments: Any) -> Any:
-        return await self.faults.around(
+        return await self.faults.wrap(
             "hand_back", lambda: SqliteTaskStore.hand_back(self, *arguments)
         )
 
 
 class FaultyBacklog(SqliteBacklogStore):
-    """A backlog store whose calls fail, all of them."""
+    """A backlog store all of whose calls fail."""
 
     faults: Faults
 
     async def take_over(self, *arguments: Any) -> Any:
-        return await self.faults.around(
+        return await self.faults.wrap(
             "take_over", lambda: SqliteBacklogStore.take_over(self, *arguments)
         )
 
     async def write(self, *arguments: Any) -> None:
-        await self.faults.around("write", lambda: SqliteBacklogStore.write(self, *arguments))
+        await self.faults.wrap("write", lambda: SqliteBacklogStore.write(self, *arguments))
 
     async def read_above(self, *arguments: Any) -> Any:
-        return await self.faults.around(
+        return await self.faults.wrap(
             "read_above", lambda: SqliteBacklogStore.read_above(self, *arguments)
         )
 
     async def delete_through(self, *arguments: Any) -> None:
-        await self.faults.around(
+        await self.faults.wrap(
             "delete_through", lambda: SqliteBacklogStore.delete_through(self, *arguments)
         )
 
     async def levelled(self, *arguments: Any) -> Any:
-        return await self.faults.around(
+        return await self.faults.wrap(
             "levelled", lambda: SqliteBacklogStore.levelled(self, *arguments)
         )
 
@@ -136,9 +136,7 @@ async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_ar
             handles += key.submit_many([{"n": n} for n in range(start, start + 20)])
             await asyncio.sleep(chance.random() / 50)
         await settled(app, node, timeout=60)
-        async with asyncio.timeout(
-            10
-        ):  # a trigger that came twice may still be on its way to be refused
+        async with asyncio.timeout(10):  # a doubled trigger may still be on its way to be refused
             while (node.parts.context.ledger.room, len(node.parts.context.table)) != (
                 20,
                 0,
@@ -152,16 +150,15 @@ async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_ar
             attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"
         ]
         assert len(done) == 1, f"seed {seed}"
-    # No fault makes a run happen twice here: an unanswered claim is handed back unrun, an unanswered
-    # completion is final.
+    # No fault repeats a run here: a claim without a response is handed back unrun, a completion
+    # without a response is final.
     assert set(runs.values()) == {1}, f"seed {seed}"
     assert sum(store.faults.lost_answers.values()) > 0
     app.close()
 
 
 class Watched(SqliteTaskStore):
-    """A store that tells when a node looks at what it holds, and does something of ours before it
-    answers."""
+    """A store that records when a node reads its held tasks, and calls back before it returns."""
 
     def __init__(self, database: Any) -> None:
         super().__init__(database)
@@ -191,7 +188,7 @@ class Watched(SqliteTaskStore):
         return found
 
     async def until(self, looks: int) -> None:
-        """It was looked so often; what came of the look before is done then."""
+        """Wait for this number of reads; the read before has been handled by then."""
         async with self.looked:
             await asyncio.wait_for(
                 self.looked.wait_for(lambda: self.looks >= looks), 60
@@ -214,7 +211,7 @@ async def test_a_claim_lost_while_the_node_reconciles_an_earlier_one_is_reconcil
 ) -> None:
     app, store = watched
     async with running(app) as node:
-        store.first_look = node.parts.on_claim_unknown  # what it claimed is not in what was found
+        store.first_look = node.parts.on_claim_unknown  # its claim is not in the read
         node.parts.on_claim_unknown()
         await store.until(looks=2)
 
@@ -233,7 +230,7 @@ async def test_a_claim_under_way_while_the_node_reconciles_a_lost_one_is_not_han
 
         async def answer_late() -> None:
             for looks in (store.looks + 1, store.looks + 2):
-                node.parts.on_claim_unknown()  # an earlier one's
+                node.parts.on_claim_unknown()  # for an earlier claim
                 await store.until(looks)
 
         store.claimed = answer_late

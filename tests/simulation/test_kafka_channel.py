@@ -1,6 +1,6 @@
-"""The Kafka channel between rows that commit in any order, reads that take their time, and messages
-that are lost, doubled, late and in any order: whatever was committed reaches the node. Each
-schedule has a seed, which a failure prints."""
+"""The Kafka channel between rows that commit in any order, slow reads, and messages that are lost,
+doubled, late and reordered: every committed task reaches the node. Each schedule has a seed, which
+a failure prints."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
 
 PARTITION = PartitionKey("mail", 0)
 PATIENCE = 3.0
-"""Seconds; a guard against a hang. Whatever is not found by then is lost."""
+"""Seconds after which a task counts as lost, as a guard against a hang."""
 
 
 class Rows:
-    """The rows of the lanes: a read sees what was committed at some moment while it runs."""
+    """Rows of the lanes; a read sees the commits up to some moment while it runs."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -49,7 +49,7 @@ class Rows:
 
 
 class Node:
-    """Takes what the channel gives while there is room, claims it some time, and forgets it."""
+    """A node that takes triggers while there is room, claims each some time later, and drops it."""
 
     def __init__(self, channel: Any, rows: Rows, chance: random.Random) -> None:
         self._channel, self._rows, self._chance = channel, rows, chance
@@ -86,15 +86,15 @@ class Node:
 
 
 def begin(channel: Any) -> None:
-    """Own the partition, without the sweep that comes with that."""
+    """Own the partition without the sweep of a new partition."""
     channel.assign({PARTITION: {}})
     for lane in channel._lanes.values():
         lane.sweep_seq = None
 
 
 async def run(seed: int, loses: str, heal_every: float) -> None:
-    """One schedule. `loses`: "messages" of whole submits or their wakes, never both; or
-    "anything"."""
+    """Run one schedule. `loses`: "messages" for all messages or all notifications of a submit,
+    never both; or "anything"."""
     chance = random.Random(seed)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)
@@ -108,7 +108,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
     offsets = iter(range(1 << 30))
 
     async def submit(number: int) -> None:
-        """Takes its places, commits later, is told of later still."""
+        """Take positions, commit later, and announce later still."""
         await rows.a_while(60)
         priority = chance.choice([3, 5])
         lane = LaneKey(*PARTITION, priority)
@@ -126,8 +126,8 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
             if fate > 0.2:
                 channel._on_any_notification(Notification(ready=[news]))
         if loses == "messages" and fate > 0.2 and chance.random() < 0.2:
-            return  # all messages are lost: the wake finds no twin
-        # One sent long ago, from a place that was passed, is left to the sweeps.
+            return  # all messages are lost: the notification has none to wait for
+        # A message sent long ago, from a skipped position, is left to the sweeps.
         at = time.time() - (chance.choice([0, 100]) if loses == "anything" else 0)
         for content in triggers if chance.random() < 0.9 else [news]:
             for _ in range(chance.choice([1, 1, 1, 2])):
@@ -150,7 +150,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
                 while expected - node.received:
                     node.news.clear()
                     await node.news.wait()
-                while channel._progress._held:  # until the last one is claimed
+                while channel._progress._held:  # until the last trigger is claimed
                     await asyncio.sleep(0)
         except TimeoutError:
             lost = sorted(expected - node.received)
@@ -178,16 +178,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
 async def test_every_committed_task_reaches_the_node(loses: str, heal_every: float) -> None:
-    """Without any sweep as long as of a submit either the messages or the wake come; with sweeps in
-    any case."""
+    """Without sweeps if either the messages or the notification of each submit arrive; with sweeps
+    in any case."""
     first = tiers.seed()
     for seed in range(first, first + tiers.examples(300)):
         await run(seed, loses, heal_every)
 
 
 async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() -> None:
-    """The read has seen 10 and not yet 5, of which Kafka tells; a wake of 20 has the lane read
-    again, but from where?"""
+    """A read has seen row 10 and not yet row 5, which Kafka announces; a notification of row 20
+    then has the lane read again, and row 5 must not be skipped."""
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)

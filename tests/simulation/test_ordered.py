@@ -1,5 +1,5 @@
-"""Ordered queues under faults: what is promised holds in every schedule, and a part that breaks a
-promise is found out."""
+"""Ordered queues under faults: every schedule keeps the promises, and a part that breaks a promise
+is detected."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
         low_water_mark_ignores_what_is_written,
         no_fence,
         early_by_a_second,
-        # Few schedules show these two, so many are run.
+        # Few schedules reveal these two, so many are run.
         pytest.param(committed_before_persisted, marks=FULL("a long run")),
         pytest.param(the_log_forgets_what_was_received, marks=FULL("a long run")),
     ],

@@ -1,8 +1,8 @@
-"""The sharded queue under every order of commands: the published race, forced, and schedules drawn
-from a seed.
+"""The sharded queue under every order of commands: the race of the published queue, forced, and
+schedules drawn from a seed.
 
 A failure prints the schedule and its last steps. FAIRLEAD_SEED repeats a whole run;
-FAIRLEAD_SCHEDULES asks for more of them.
+FAIRLEAD_SCHEDULES asks for more schedules.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 SEED = tiers.seed()
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
 MUTANTS_SEED, TRIES = 0, 500
-"""A queue that is broken on purpose has been found out by these schedules, which are the same in
-every run."""
+"""Seed and number of schedules that detect a queue broken on purpose; the same in every run."""
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 def advance(client: Any, steps: Steps[Any], run: RunScript) -> Any:
-    """The command's answer reaches the reader: what it does next, or the message."""
+    """Pass the response of a command to the reader; return its next command, or the message."""
     found = client.eval(run.script.text, 1, run.key, *run.arguments)
     try:
         return steps.send(found)
@@ -98,7 +97,7 @@ def test_no_message_is_lost_doubled_or_slept_over_whatever_commands_interleave(
 
 
 class WaitsForWhatIsNew(QueueSteps):
-    """It waits from when it begins to wait, not from when it looked."""
+    """The reader waits from the start of its wait instead of from its check."""
 
     def waiting(self, found: Any, seconds: float) -> WaitForEntry:
         after = super().waiting(found, seconds).after
@@ -106,14 +105,14 @@ class WaitsForWhatIsNew(QueueSteps):
 
 
 class NeverReclaims(QueueSteps):
-    """What the dead hold is nobody's."""
+    """Messages of the dead are never reclaimed."""
 
     def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
         return super().reclaim(group, consumer, 1e9, count)
 
 
 class ReclaimsFromTheLiving(QueueSteps):
-    """Nobody is given time."""
+    """Messages are reclaimed at once, even from the living."""
 
     def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
         return super().reclaim(group, consumer, 0.0, count)

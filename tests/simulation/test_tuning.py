@@ -1,5 +1,5 @@
-"""The feedback as a closed loop over the real fair lane: it comes to rest where it should, soon,
-and stays there."""
+"""The feedback as a closed loop over the real fair lane: it settles at the right weights, soon, and
+stays there."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tests.tiers import FULL
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
 RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
 FAST = Guards(half_life=2 * HOUR)
-"""A change of the run times is half believed after two rounds; with a day it would take days,
-whatever the law does."""
+"""Guards under which half of a change of run times is learnt in two rounds; with a half-life of a
+day it would take days, whatever the law does."""
 
 SOON = 10
 STEP_AT = 60
 
 
 def with_a_step(key: str, hour: float) -> float:
-    """The tasks of one key take four times as long from then on."""
+    """Make the tasks of one key take four times as long from then on."""
     return RUNS[key] * (4 if key == "a" and hour >= STEP_AT else 1)
 
 
 def farthest(round: Round, due: dict[str, float] = DUE) -> float:
-    """How far from what was due to it the key is that is farthest off: 0.1 is a tenth too much or
-    too little."""
+    """Return the greatest deviation of a key from its due: 0.1 is a tenth too much or too
+    little."""
     return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
 
 
 def turns(rounds: list[Round], key: str) -> int:
-    """How often the weight of a key changed its direction."""
+    """Return how often the weight of a key changed its direction."""
     moves = [
         after.weights[key] - before.weights[key]
         for before, after in zip(rounds, rounds[1:], strict=False)
@@ -49,15 +49,15 @@ def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
     ("delay", "off"), [(0, 0.1), pytest.param(1, 0.15, marks=FULL("a long run"))]
 )
 def test_the_feedback_settles_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
-    """From the start, and after a step; also when what is measured comes an hour late."""
+    """From the start and after a step; also if measurements come an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(200)
     assert all(farthest(round) < off for round in rounds[SOON + delay : STEP_AT])
     settled = rounds[STEP_AT + SOON + delay :]
     assert all(farthest(round) < off for round in settled)
-    # The tasks of `a` were short: it came from too little. After the step it comes from too much.
+    # The tasks of `a` were short: its weight starts too low. After the step it is too high.
     parts = [round.share["a"] * 5 for round in rounds]
     assert max(parts[:STEP_AT]) < 1.1 and min(parts[STEP_AT + delay :]) > 0.9
-    # At rest nothing is published any more, and on the way there no weight swings.
+    # At rest nothing more is published, and no weight swings on the way there.
     assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
     assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
     assert (
@@ -71,7 +71,7 @@ def test_the_feedback_settles_within_ten_rounds_without_overshoot(delay: int, of
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.full("a long run")
 def test_noise_seldom_moves_a_weight(seed: int) -> None:
-    """Run times that spread lognormally with sigma 1, measured an hour late."""
+    """Run times spread lognormally with sigma 1, measured an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=1, noise=1.0, seed=seed).run(120)
     for first, last in ((SOON + 1, STEP_AT), (STEP_AT + SOON + 2, 120)):
         settled = rounds[first:last]
@@ -83,8 +83,8 @@ def test_noise_seldom_moves_a_weight(seed: int) -> None:
 
 @pytest.mark.full("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """Run times that swing by 5 % between two rounds and the next two, for 200 rounds: nothing is
-    published after the start."""
+    """Run times swing by 5 % every two rounds, for 200 rounds: nothing is published after the
+    start."""
 
     def swings(key: str, hour: float) -> float:
         return RUNS[key] * (1.05 if (int(hour) // 2 + (key == "a")) % 2 else 0.95)

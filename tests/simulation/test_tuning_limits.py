@@ -1,5 +1,5 @@
-"""Limits as a closed loop over the real table and booking: they come to rest where they should,
-soon, and open up again."""
+"""Limits as a closed loop over the real table and slot ledger: they settle at the right values,
+soon, and rise again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ FAST = Guards(half_life=2 * HOUR)
 SLOTS = 10
 SOON = 10
 WEIGHTS = {"long": 0.05}
-"""What `tune` gives a key whose tasks run so much longer: others go first when a slot is free."""
+"""Weight that `tune` gives a key whose tasks run this much longer: others go first at a free
+slot."""
 
 CALM = {"long": Load(240.0, 99.0), "a": Load(6.0, 1.5), "b": Load(6.0, 1.5), "c": Load(6.0, 1.5)}
-"""The others ask for 4.5 slots, so 5.5 are due to `long`, and a quarter more makes a limit of 7."""
+"""Load in which the others ask for 4.5 slots: 5.5 are due to `long`, with headroom a limit of 7."""
 SHOULD = 1.25 * 5.5
 
 
 def alone(hour: float) -> dict[str, Load]:
-    """The others have nearly nothing to do between these hours."""
+    """Give the others nearly nothing to do between these hours."""
     if not 24 <= hour < 48:
         return CALM
     return {key: load if key == "long" else load._replace(asks=0.05) for key, load in CALM.items()}
@@ -51,7 +52,7 @@ def test_the_feedback_settles_within_ten_rounds_without_overshoot(seed: int) -> 
     assert min(limits) > SHOULD * 0.9
     assert not any(round.published for round in rounds[SOON:])
     assert max(round.peak["long"] for round in rounds[SOON:]) <= 7 + 1e-6
-    # Nobody else is limited, and no slot is left empty while the others have work.
+    # No other key is limited, and no slot is empty while the others have work.
     assert all(round.limits.keys() <= {"long"} for round in rounds)
     assert min(round.busy for round in rounds[SOON:]) > 0.95
 
@@ -68,8 +69,8 @@ def test_other_keys_wait_less_with_the_limit() -> None:
 
 @pytest.mark.full("a long run")
 def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
-    """Else a limit would tighten by itself: at its limit a key shows no more than that it uses
-    it."""
+    """Without this a limit would tighten by itself, because a key at its limit shows no more than
+    full use of it."""
     rounds = Loop(alone, FAST, SLOTS, weights=WEIGHTS).run(80)
     assert rounds[23].limits == {"long": 7} and rounds[24].busy < 0.95
     assert (
@@ -84,7 +85,7 @@ def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
 
 @pytest.mark.full("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """What the others ask for swings by a tenth every two hours: after the start nothing is
+    """The demand of the others swings by a tenth every two hours: after the start nothing is
     published."""
 
     def swings(hour: float) -> dict[str, Load]:
@@ -100,8 +101,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
 
 @pytest.mark.full("a long run")
 def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
-    """Counts are equal at first, so the others starve; what they could not do they ask for
-    later."""
+    """Counts are equal at first, so the others starve; they ask for the missed work later."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
     last = rounds[40:]
     assert settled(last) and last[0].limits.keys() == {"long"}

@@ -1,5 +1,5 @@
-"""The closed loop on a virtual clock: workers over a real fair lane, what they measure, and the
-control law that reads it."""
+"""The closed loop on a virtual clock: workers over a real fair lane, their measurements, and the
+control law that uses them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ RunTime = Callable[[str, float], float]
 
 
 class Round(NamedTuple):
-    """An hour of the loop."""
+    """One hour of the loop."""
 
     share: dict[str, float]
-    """Of the worker time, by key."""
+    """Fraction of the worker time, by key."""
     weights: dict[str, float]
-    """At its end."""
+    """Weights at the end of the hour."""
     published: bool
 
 
 class Loop:
-    """Some keys with `waiting` tasks each, on `slots` workers; every hour the control law looks at
-    what was measured.
+    """Some keys with `waiting` tasks each, on `slots` workers; every hour the control law uses the
+    measurements.
 
     `delay`: hours by which measurements come late. `noise`: sigma of the lognormal run times.
     """
@@ -61,7 +61,7 @@ class Loop:
         self._waiting = waiting
         self._now = 0.0
         self._overrides: dict[str, float] = {}
-        """As in the engine: one mapping, which the lane reads and a publish changes."""
+        """One mapping, as in the engine, which the lane reads and a publish changes."""
         self._lane = Order(
             1, lambda: VirtualNode("", 1, memory=Memory(triggers=1000), weights=self._overrides)
         )

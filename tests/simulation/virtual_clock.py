@@ -1,4 +1,4 @@
-"""A clock that jumps to the next thing somebody waits for, as soon as nothing else can go on."""
+"""A clock that jumps to the next event as soon as nothing else can go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START = 1_700_000_000 * MICROS
 
 
 class VirtualClock:
-    """See `fairlead.clock.Clock`. Everything of a simulation waits by it, and by nothing else."""
+    """The `fairlead.clock.Clock` of a simulation, which waits by nothing else."""
 
     def __init__(self) -> None:
         self._now = START
@@ -34,7 +34,7 @@ class VirtualClock:
         await future
 
     async def run(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until that is so; False: it was not after so long."""
+        """Let time pass until the condition holds; return False if it does not in time."""
         end = self._now + round(seconds * MICROS)
         while True:
             await self._settle()
@@ -50,7 +50,7 @@ class VirtualClock:
             future.set_result(None)
 
     async def _settle(self) -> None:
-        """Until nothing can go on without time passing."""
+        """Wait until nothing can go on without time passing."""
         ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
         await asyncio.sleep(0)
         while ready:

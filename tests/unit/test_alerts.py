@@ -53,11 +53,11 @@ class Queue:
         what.setdefault("arrived", sum(what.get("keys", {}).values()))
         return Sign("store", "payouts", self.relay, self.at, **what)
 
-    def tell(self, *signs: Sign) -> list[Alert]:
+    def feed(self, *signs: Sign) -> list[Alert]:
         return observe(self.watched, signs, self, self.rules)
 
     def during(self, seconds: float, **what: Any) -> list[Alert]:
-        return [alert for _ in range(round(seconds / 2)) for alert in self.tell(self.sign(**what))]
+        return [alert for _ in range(round(seconds / 2)) for alert in self.feed(self.sign(**what))]
 
     def waiting(self, seconds: float, since: int, **what: Any) -> list[Alert]:
         return self.during(seconds, waits_since=since, **{"running": 0, **what})
@@ -203,7 +203,7 @@ def test_conditions_that_are_not_a_burst(runs: dict[str, int]) -> None:
 
 def test_few_errors_are_no_burst_though_nothing_succeeds() -> None:
     queue = Queue()
-    assert [alert for _ in range(9) for alert in queue.tell(queue.sign(failed=2))] == []
+    assert [alert for _ in range(9) for alert in queue.feed(queue.sign(failed=2))] == []
 
 
 def test_stuck_tasks_and_lost_nodes() -> None:
@@ -211,8 +211,8 @@ def test_stuck_tasks_and_lost_nodes() -> None:
     assert kinds(queue.during(4, stuck=2, running=2)) == [("stuck", "*", False)]
     assert queue.during(10, stuck=None) == []  # not counted
     assert kinds(queue.during(2, stuck=0, running=0)) == [("stuck", "*", True)]
-    assert kinds(queue.tell(queue.sign(silent=["n1"]))) == [("node loss", "n1", False)]
-    assert queue.tell(queue.sign(lost={"n1": 3})) == []
+    assert kinds(queue.feed(queue.sign(silent=["n1"]))) == [("node loss", "n1", False)]
+    assert queue.feed(queue.sign(lost={"n1": 3})) == []
     over = queue.during(302, done=1)
     assert kinds(over) == [("node loss", "n1", True)]
     assert over[0].tasks == 3
@@ -221,8 +221,8 @@ def test_stuck_tasks_and_lost_nodes() -> None:
 def test_signs_that_come_again_or_in_another_order_change_nothing() -> None:
     first, again = Queue(), Queue()
     signs = [first.sign(keys={"a": 30}, failed=9) for _ in range(60)]
-    once = first.tell(*signs)
-    twice = again.tell(*signs[20:40:-1], *signs[:30]) + again.tell(*signs) + again.tell(*signs)
+    once = first.feed(*signs)
+    twice = again.feed(*signs[20:40:-1], *signs[:30]) + again.feed(*signs) + again.feed(*signs)
     assert once == twice != []
     assert first.watched == again.watched and first.keys == again.keys
 
@@ -231,8 +231,8 @@ def test_one_of_two_relays_counts_until_it_falls_silent() -> None:
     queue = Queue()
     queue.during(30, done=1)
     other = Queue(at=queue.at, relay="two")
-    assert queue.tell(*(other.sign(failed=30) for _ in range(5))) == []
-    assert kinds(queue.tell(other.sign(failed=30))) == [("error burst", "*", False)]
+    assert queue.feed(*(other.sign(failed=30) for _ in range(5))) == []
+    assert kinds(queue.feed(other.sign(failed=30))) == [("error burst", "*", False)]
 
 
 SIGNS = st.lists(
@@ -262,10 +262,10 @@ def test_each_alert_is_raised_then_over_and_the_state_stays_small(
     signs: list[Sign], cut: int
 ) -> None:
     queue = Queue()
-    told = queue.tell(*signs[:cut])
+    told = queue.feed(*signs[:cut])
     # The state as it is stored between two batches.
     queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
-    told += queue.tell(*map(decode, map(encode, signs[cut:])))
+    told += queue.feed(*map(decode, map(encode, signs[cut:])))
     is_open: dict[tuple[str, str], int] = {}
     for alert in told:
         name = (alert.kind, alert.subject)

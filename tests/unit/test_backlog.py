@@ -608,7 +608,7 @@ class Lane:
             self.backlog.take([one])
             self._taken.append(one)
 
-    def give_back(self, number: int) -> None:
+    def take_back(self, number: int) -> None:
         if self._taken:
             one = self._taken.pop(number % len(self._taken))
             self.backlog.take_back([one])
@@ -688,7 +688,7 @@ STEPS = [
     "take",
     "ack",
     "ack",
-    "give_back",
+    "take_back",
     "delete",
     "keep",
 ]

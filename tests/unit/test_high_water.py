@@ -69,16 +69,16 @@ class Relaying:
                 Position(*rows[-1][:2]),
                 "rows",
             )
-            self.give(self.batch.attempts(rows))
+            self.produce(self.batch.attempts(rows))
         elif self.stage == "rows":
             assert self.batch is not None
-            self.give(self.batch.marks(self.end))
+            self.produce(self.batch.marks(self.end))
             self.stage = "marks"
         else:
             self.own, self.stage = self.end, "idle"
             self.world.confirmed = max(self.world.confirmed, self.end)
 
-    def give(self, messages: object) -> None:
+    def produce(self, messages: object) -> None:
         for message in messages:  # type: ignore[attr-defined]
             self.out[message.partition].append(message)
 

@@ -480,7 +480,7 @@ async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_
 async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when_it_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same holds if the log cannot be rewound at once."""
+    """A rewind that fails at first makes no difference."""
     receive, rewind, failures = bench.log.receive, bench.log.rewind, 0
 
     async def leaving(*about: Any) -> Any:

@@ -305,7 +305,7 @@ def refused_by_the_store(here: Engine, one: Trigger) -> None:
     here.intake.claim_ended([taken])
 
 
-def gone_from_the_table(here: Engine, one: Trigger) -> None:
+def removed_from_the_table(here: Engine, one: Trigger) -> None:
     """Drop a trigger as Ordering does when a read of the store lacks it."""
     here.receive(one)
     (waiting,) = here.table.waiting(KEY)
@@ -314,7 +314,7 @@ def gone_from_the_table(here: Engine, one: Trigger) -> None:
 
 
 leaving = pytest.mark.parametrize(
-    "leave", [kept_out_because_of_its_ordering_key, refused_by_the_store, gone_from_the_table]
+    "leave", [kept_out_because_of_its_ordering_key, refused_by_the_store, removed_from_the_table]
 )
 
 

@@ -498,7 +498,7 @@ def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
         table.push(one)
         model.triggers.append(one)
 
-    def give_back(one: Trigger, ran: bool) -> None:
+    def release(one: Trigger, ran: bool) -> None:
         for slot_ledger in (table._slot_ledger, model.slot_ledger):
             limits = slot_ledger.release(one, now) if ran else slot_ledger.cancel(one, now)
             if one.ordering_key is not None:
@@ -516,14 +516,14 @@ def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
             assert taken == model.take(value, now) and not failed
             if what == "lose":
                 for one in taken:
-                    give_back(one, ran=False)
+                    release(one, ran=False)
                 for one in taken:
                     push(one)
             else:
                 running += taken
         elif what == "free" and running:
             assert isinstance(value, int)
-            give_back(running.pop(value % len(running)), ran=True)
+            release(running.pop(value % len(running)), ran=True)
         elif what == "wait":
             assert isinstance(value, int)
             now += value / 1000
@@ -548,7 +548,7 @@ def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
         model.paused.discard(queue)
     while table:
         for one in running:
-            give_back(one, ran=True)
+            release(one, ran=True)
         running, _ = table.take(100, now)
         assert running == model.take(100, now)
         if not running:
