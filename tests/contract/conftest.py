@@ -1,4 +1,4 @@
-"""A contract is kept by each store, so its suite runs over all of them in both tiers."""
+"""Fixtures for contract tests, which run over every store in both tiers of tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.conftest import url_of
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """A fresh store of each kind in turn."""
+    """Return the URL of a new store, for each kind of store."""
     return url_of(request.param, request)

@@ -1,5 +1,5 @@
-"""The promises of `fairlead.ports.backlog_store.BacklogStore`, kept by every adapter against its
-real database."""
+"""Promises of `fairlead.ports.backlog_store.BacklogStore`, for every adapter on its real
+database."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest) -> str:
-    """A fresh place of this kind."""
+    """Return the URL of a new database, for each kind of store."""
     return "" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
 
 
@@ -80,7 +80,7 @@ async def store(kind: str, url: str) -> AsyncIterator[BacklogStore]:
 
 @pytest.fixture
 async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogStore]:
-    """Another node's way to the same data."""
+    """Return another node's store on the same data."""
     if kind == "memory":
         yield store
         return
@@ -90,7 +90,7 @@ async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogSto
 
 
 def make(count: int, lane: LaneKey = LANE, first: int = 1, **changes: Any) -> list[Trigger]:
-    """Entries with the levels (10, first), (20, first + 1) ..., as they are read back."""
+    """Return entries with the levels (10, first), (20, first + 1) ..., as a read returns them."""
     return [
         msgspec.structs.replace(
             Trigger(
@@ -121,7 +121,7 @@ def record_of(entries: list[Trigger], **changes: Any) -> LaneRecord:
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:
-    """As the port says: what raised StoreUnavailable is repeated."""
+    """Repeat the call while it raises StoreUnavailable, as the port says."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -137,7 +137,7 @@ async def everything(store: Adapter, lane: LaneKey = LANE) -> list[Trigger]:
 # ownership ----------------------------------------------------------------------------------------
 
 
-async def test_every_take_over_raises_the_range_id_and_finds_what_the_owner_before_has_kept(
+async def test_every_take_over_raises_the_range_id_and_finds_the_records_of_the_previous_owner(
     store: Adapter,
 ) -> None:
     first = await store.take_over(PARTITION)
@@ -156,7 +156,7 @@ async def test_every_take_over_raises_the_range_id_and_finds_what_the_owner_befo
     assert range_ids[0] >= 1
 
 
-async def test_owners_that_take_over_at_once_get_range_ids_of_their_own_and_only_the_greatest_may_write(
+async def test_concurrent_take_overs_get_different_range_ids_and_only_the_greatest_may_write(
     store: Adapter, other: Adapter
 ) -> None:
     async def take(by: Adapter) -> list[int]:
@@ -174,7 +174,7 @@ async def test_owners_that_take_over_at_once_get_range_ids_of_their_own_and_only
     assert await everything(other) == entries
 
 
-async def test_taking_one_partition_over_fences_nobody_in_another(store: Adapter) -> None:
+async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Adapter) -> None:
     neighbours = [PartitionKey("payouts", 4), PartitionKey("payouts2", 3)]
     owned = {
         partition: (await store.take_over(partition)).range_id
@@ -216,7 +216,7 @@ async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(
     assert await other.records() == {PARTITION: Ownership(later, {5: record_of(new, buffered=7)})}
 
 
-async def test_nobody_writes_to_a_partition_that_nobody_has_taken_over(store: Adapter) -> None:
+async def test_a_partition_without_an_owner_refuses_writes(store: Adapter) -> None:
     with pytest.raises(Fenced):
         await store.write(LANE, 1, make(1), LaneRecord())
     with pytest.raises(Fenced):
@@ -233,13 +233,12 @@ async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
         assert await everything(store) == entries
         assert (await store.records())[PARTITION].lanes == {5: record_of(entries)}
     more = make(5, first=100)
-    # Some are there, some are not, as after a write that has landed in part of what is now tried
-    # again.
+    # Some entries exist already, as after a write that succeeded in part and is tried again.
     await store.write(LANE, range_id, entries[10:] + more, record_of(more))
     assert await store.count(LANE, LOWEST) == len({entry.level for entry in entries + more})
 
 
-async def test_a_write_without_entries_keeps_the_record_and_leaves_the_rows(store: Adapter) -> None:
+async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(3)
     await store.write(LANE, range_id, entries, record_of(entries))
@@ -252,7 +251,7 @@ async def test_a_write_without_entries_keeps_the_record_and_leaves_the_rows(stor
     assert await everything(store) == entries
 
 
-async def test_whoever_looks_while_a_write_is_under_way_sees_all_of_it_or_nothing(
+async def test_a_concurrent_read_sees_all_of_a_write_or_nothing(
     store: Adapter, other: Adapter
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -264,7 +263,7 @@ async def test_whoever_looks_while_a_write_is_under_way_sees_all_of_it_or_nothin
         await store.write(LANE, range_id, entries, record_of(entries))
         is_written.set()
 
-    async def look() -> None:
+    async def read_often() -> None:
         while True:
             is_last = is_written.is_set()
             count = await other.count(LANE, LOWEST)
@@ -274,9 +273,9 @@ async def test_whoever_looks_while_a_write_is_under_way_sees_all_of_it_or_nothin
                 assert kept == {5: record_of(entries)}
             if is_last:
                 return
-            await asyncio.sleep(0.001)  # a read of SQLite does not wait: the writer needs its turn
+            await asyncio.sleep(0.001)  # let the writer run, because a read of SQLite does not wait
 
-    await asyncio.gather(write(), look())
+    await asyncio.gather(write(), read_often())
     assert seen <= {0, 1000}
     assert 1000 in seen
 
@@ -321,7 +320,7 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
         next_passes=[(text, 2**62 + n) for n, text in enumerate(texts)],
     )
     range_id = (await store.take_over(PartitionKey(lane.queue, 999))).range_id
-    # Where a trigger came from is not kept: whatever is read back was spilled.
+    # The trigger path is not stored: entries are read back with the path SPILL.
     sent = [msgspec.structs.replace(entry, path=TriggerPath.HOOK) for entry in entries]
     await store.write(lane, range_id, sent, record)
     found = await store.read_above(lane, LOWEST, 100)
@@ -335,11 +334,11 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
 # reads --------------------------------------------------------------------------------------------
 
 
-async def test_entries_are_read_ascending_strictly_above_a_level_at_most_so_many_never_one_twice(
+async def test_a_read_returns_entries_above_a_level_ascending_up_to_a_limit_and_none_twice(
     store: Adapter,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
-    # Ten to a turn: it takes both halves of the level to tell them apart.
+    # Ten entries for each pass, so that both halves of the level are needed to order them.
     entries = [
         msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
         for n, entry in enumerate(make(95))
@@ -362,7 +361,7 @@ async def test_entries_are_read_ascending_strictly_above_a_level_at_most_so_many
         assert await store.count(LANE, level) == len(above)
 
 
-async def test_a_page_of_five_thousand_is_written_and_read_at_once(store: Adapter) -> None:
+async def test_a_page_of_five_thousand_is_written_and_read_in_one_call(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(5000)
     await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
@@ -379,7 +378,7 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
         for priority in (0, 9)
     ]
     owned = {lane[:2]: (await store.take_over(PartitionKey(*lane[:2]))).range_id for lane in lanes}
-    entries = {lane: make(3, lane) for lane in lanes}  # of the same levels in every lane
+    entries = {lane: make(3, lane) for lane in lanes}  # with the same levels in every lane
     for n, lane in enumerate(lanes):
         await store.write(
             lane, owned[lane[:2]], entries[lane], record_of(entries[lane], buffered=n)
@@ -410,7 +409,7 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
     }
 
 
-async def test_records_name_every_owner_and_change_nothing(store: Adapter) -> None:
+async def test_records_returns_every_owner_and_changes_nothing(store: Adapter) -> None:
     assert await store.records() == {}
     first = await store.take_over(PARTITION)
     assert await store.records() == {PARTITION: Ownership(first.range_id, {})}
@@ -420,13 +419,13 @@ async def test_records_name_every_owner_and_change_nothing(store: Adapter) -> No
         assert await store.records() == {
             PARTITION: Ownership(first.range_id, {5: record_of(entries)})
         }
-    await store.write(LANE, first.range_id, [], LaneRecord())  # still the owner
+    await store.write(LANE, first.range_id, [], LaneRecord())  # it is still the owner
 
 
 # deletes ------------------------------------------------------------------------------------------
 
 
-async def test_a_delete_takes_exactly_what_lies_at_or_below_the_level(store: Adapter) -> None:
+async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = [
         msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
@@ -447,7 +446,7 @@ async def test_a_delete_takes_exactly_what_lies_at_or_below_the_level(store: Ada
         entries = [entry for entry in entries if entry.level > level]
         assert await everything(store) == entries
     assert (await store.records())[PARTITION] == Ownership(range_id, {5: record})
-    # What is written above a delete is not touched by it, whichever came first.
+    # A delete leaves entries above its level, also those written before.
     more = make(3, first=5)
     await store.write(
         LANE, range_id, [msgspec.structs.replace(e, level=Level(100, e.seq)) for e in more], record
@@ -457,17 +456,17 @@ async def test_a_delete_takes_exactly_what_lies_at_or_below_the_level(store: Ada
     assert await everything(store) == []
 
 
-# looking things up --------------------------------------------------------------------------------
+# lookups ------------------------------------------------------------------------------------------
 
 
-async def test_levelled_knows_the_tasks_with_an_entry_above_the_level_at_that_very_version(
+async def test_levelled_returns_the_tasks_with_an_entry_above_a_level_and_the_same_version(
     store: Adapter,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(50)
     again = msgspec.structs.replace(
         entries[7], version=4, level=Level(5000, 5000)
-    )  # an older entry lies below
+    )  # an older entry is below
     await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
     unknown = make(2)
     asked = [(entry.id, 1) for entry in [*entries, *unknown]]
@@ -494,7 +493,7 @@ async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels
     assert await store.ahead(LANE, LOWEST, Level(10**6, 0)) == (30, 7)
 
 
-async def test_entry_is_the_highest_of_its_task(store: Adapter) -> None:
+async def test_entry_returns_the_highest_entry_of_a_task(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     entries = make(30)
     higher = msgspec.structs.replace(entries[2], version=2, level=Level(155, 40))
@@ -505,11 +504,11 @@ async def test_entry_is_the_highest_of_its_task(store: Adapter) -> None:
     assert await store.entry(LANE, NO_ID) is None
 
 
-# the real thing -----------------------------------------------------------------------------------
+# crashes ------------------------------------------------------------------------------------------
 
 
 async def written_before_a_crash(store: Adapter) -> tuple[Ownership, list[Trigger]]:
-    """Writes, deletes and writes; answers what is then there."""
+    """Write, delete and write again; return the entries that are left."""
     range_id = (await store.take_over(PARTITION)).range_id
     entries, last = make(100), make(1, first=1000, level=Level(100_000, 1000))
     await store.write(LANE, range_id, entries, record_of(entries))
@@ -519,7 +518,7 @@ async def written_before_a_crash(store: Adapter) -> tuple[Ownership, list[Trigge
 
 
 @pytest.mark.slow
-async def test_what_was_written_is_there_after_postgresql_crashed(
+async def test_writes_survive_a_crash_of_postgresql(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
     store = await opened("postgres", postgres_url)
@@ -540,14 +539,14 @@ def cassandra_driver() -> Iterator[Any]:
 
 
 @pytest.mark.full("an outage")
-async def test_cassandra_killed_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
+async def test_a_kill_of_cassandra_loses_nothing_and_the_same_store_works_after_the_restart(
     cassandra_driver: Any, own_cassandra_server: CassandraServer, cassandra_url: str
 ) -> None:
     store = await opened("cassandra", cassandra_url)
     late = cassandra_driver.CassandraBacklogStore(cassandra_url)
     owned, there = await written_before_a_crash(store)
     more = make(1, first=2000, level=Level(200_000, 2000))
-    own_cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    own_cassandra_server.crash()  # kill -9; only the commit log is on disk
     try:
         for call in (
             lambda: store.take_over(PARTITION),
@@ -593,7 +592,7 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
         await store.write(LANE, range_id, entries, record)
     landed = await everything(store)
     assert landed == entries[: len(landed)] and 0 < len(landed) < 100
-    # Nothing lies above its max_level, and no trigger of the write counts as received.
+    # No entry is above max_level, and no trigger of the write counts as received.
     assert (await store.records())[PARTITION].lanes == {
         5: msgspec.structs.replace(record, read_seq=300)
     }
@@ -604,7 +603,7 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
     await closed(store)
 
 
-async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_met(
+async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
     cassandra_driver: Any, cassandra_url: str
 ) -> None:
     store = await opened("cassandra", cassandra_url)
@@ -614,7 +613,7 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_met(
     assert await store.traced_read(LANE, LOWEST, 10) == (
         entries[:10],
         0,
-    )  # no null was written, nothing expires
+    )  # no null was written, and no row expires
     await store.delete_through(LANE, range_id, entries[49].level)
     assert await store.traced_read(LANE, LOWEST, 10) == (entries[50:60], 2)
     assert await store.traced_read(LANE, entries[49].level, 10) == (
@@ -624,7 +623,7 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_met(
     await closed(store)
 
 
-async def test_on_cassandra_a_keyspace_without_tables_says_what_to_run(
+async def test_on_cassandra_the_error_about_missing_tables_names_the_command(
     cassandra_driver: Any, cassandra_url: str
 ) -> None:
     store = cassandra_driver.CassandraBacklogStore(cassandra_url)
@@ -655,7 +654,7 @@ async def test_on_cassandra_a_keyspace_without_tables_says_what_to_run(
         "cassandra://u:hush@host/k?consistancy=QUORUM",
     ],
 )
-def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(
+def test_the_error_about_a_wrong_cassandra_url_has_no_password(
     cassandra_driver: Any, url: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
@@ -663,7 +662,7 @@ def test_a_cassandra_url_that_is_wrong_is_refused_without_its_password(
     assert "hush" not in str(raised.value)
 
 
-def test_a_cassandra_url_says_where_who_and_how(cassandra_driver: Any) -> None:
+def test_a_cassandra_url_has_hosts_login_and_options(cassandra_driver: Any) -> None:
     url = "cassandra://me:p%40ss@one:9043,two/tasks?replication=3&consistency=QUORUM"
     assert cassandra_driver.CassandraUrl.parse(url) == cassandra_driver.CassandraUrl(
         [("one", 9043), ("two", 9042)], "tasks", "me", "p@ss", "3", "QUORUM"

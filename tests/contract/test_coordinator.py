@@ -1,4 +1,4 @@
-"""What every coordinator promises (fairlead.ports.coordinator.Coordinator)."""
+"""Promises of every `fairlead.ports.coordinator.Coordinator`."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ NAMES = [f"partition/payouts/{n}" for n in range(8)]
 
 
 class Cluster(ABC):
-    """What coordinators of one kind share, and how to have time pass there."""
+    """A place where coordinators of one kind share leases, and where a test can let time pass."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     @abstractmethod
     def coordinator(self) -> Coordinator:
-        """One more, as another process would have it."""
+        """Return another coordinator, as another process would have it."""
 
     @abstractmethod
     def leave_alone(self, *owners: str) -> None:
-        """What more than TTL seconds without a renewal do to the leases of these owners."""
+        """Expire the leases of these owners, as TTL seconds without a renewal do."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close all of them."""
+        """Close all coordinators."""
 
 
 class Databases(Cluster):
@@ -68,7 +68,7 @@ class Databases(Cluster):
             self.pass_time(TTL + 1, f"owner = '{owner}'")
 
     def pass_time(self, seconds: float, leases: str = "true") -> None:
-        """So many seconds, by whatever clock the coordinator goes."""
+        """Let `seconds` pass for these leases, whatever clock the coordinator uses."""
 
         def steps() -> Steps[None]:
             yield Statement(
@@ -103,8 +103,10 @@ class ZooKeeper(Cluster):
 
 
 def end_session(session: Session) -> None:
-    """As ZooKeeper ends it: whoever shows its id and password may end a session, and its owner
-    hears of it afterwards."""
+    """End a session as ZooKeeper does, and wait until its owner has noticed.
+
+    ZooKeeper lets every client with the id and password of a session end it.
+    """
     lost = threading.Event()
 
     def listen(state: str) -> bool:
@@ -150,7 +152,7 @@ def run(cluster: Cluster, test: Callable[[Coordinator], Awaitable[None]]) -> Non
 
 
 async def close(coordinator: Coordinator) -> None:
-    """Connections of this event loop end with it."""
+    """Close the coordinator's connections of the running event loop."""
     if isinstance(coordinator, DatabaseCoordinator) and hasattr(
         coordinator._database, "close_async"
     ):
@@ -163,7 +165,7 @@ def test_a_free_lease_is_won_and_a_held_one_is_not(cluster: Cluster) -> None:
         assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
         assert (
             await coordinator.acquire(["a"], "one", TTL) == {}
-        )  # nor by its own holder: that is what renew is for
+        )  # even for its owner, who renews instead
         assert await coordinator.acquire([], "one", TTL) == {}
         assert [(lease.name, lease.owner) for lease in await coordinator.leases()] == [
             ("a", "one"),
@@ -245,7 +247,7 @@ def test_renewing_after_another_took_the_lease_takes_nothing_back(cluster: Clust
     run(cluster, test)
 
 
-def test_a_released_lease_is_free_at_once_and_the_wake_says_so(cluster: Cluster) -> None:
+def test_a_released_lease_is_free_at_once_and_a_notification_says_so(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a", "b"], "one", TTL)
         assert await coordinator.release(["a", "unknown"], "one") == Notification(control=True)
@@ -256,7 +258,7 @@ def test_a_released_lease_is_free_at_once_and_the_wake_says_so(cluster: Cluster)
     run(cluster, test)
 
 
-def test_range_ids_grow_with_each_change_of_hands_and_never_repeat(cluster: Cluster) -> None:
+def test_range_ids_ascend_with_each_new_owner_and_never_repeat(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         seen = []
         for n in range(10):
@@ -297,7 +299,7 @@ def test_names_and_owners_are_data_whatever_they_contain(cluster: Cluster) -> No
     run(cluster, test)
 
 
-def test_of_many_threads_that_want_the_same_leases_exactly_one_gets_each(cluster: Cluster) -> None:
+def test_exactly_one_of_many_threads_gets_each_lease(cluster: Cluster) -> None:
     start = threading.Barrier(6)
 
     def take(n: int) -> dict[str, int]:
@@ -305,7 +307,7 @@ def test_of_many_threads_that_want_the_same_leases_exactly_one_gets_each(cluster
 
         async def test(coordinator: Coordinator) -> None:
             start.wait()
-            # Each asks in another order: whoever took them as asked would dead-lock with the rest.
+            # Each thread asks in another order, which would deadlock without sorting.
             for _ in range(3):
                 won.update(await coordinator.acquire(NAMES[n:] + NAMES[:n], f"node {n}", TTL))
                 won.update(await coordinator.renew(f"node {n}", TTL))
@@ -362,10 +364,10 @@ def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
     assert len(won) == len(set(won))
     for name in "ab":
         ids = sorted(range_id for lease, range_id in won if lease == name)
-        assert ids == list(range(1, len(ids) + 1))  # each change of hands raised it by one
+        assert ids == list(range(1, len(ids) + 1))  # each new owner raised the range id by one
 
 
-def test_a_book_is_changed_only_by_who_has_read_its_last_version(cluster: Cluster) -> None:
+def test_a_ledger_is_written_only_on_top_of_its_last_version(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         other = cluster.coordinator()
         assert await coordinator.read_ledger("payouts") == (b"", 0)
@@ -382,7 +384,7 @@ def test_a_book_is_changed_only_by_who_has_read_its_last_version(cluster: Cluste
     run(cluster, test)
 
 
-def test_of_many_who_change_a_book_nobody_overwrites_another(cluster: Cluster) -> None:
+def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) -> None:
     def add(n: int) -> None:
         async def test(coordinator: Coordinator) -> None:
             for _ in range(10):
@@ -408,7 +410,7 @@ def test_of_many_who_change_a_book_nobody_overwrites_another(cluster: Cluster) -
     run(cluster, test)
 
 
-def test_on_sqlite_leases_go_by_the_given_clock(sqlite_url: str) -> None:
+def test_on_sqlite_leases_expire_by_the_given_clock(sqlite_url: str) -> None:
     class Clock:
         instant = 1_000_000_000
 
@@ -416,7 +418,7 @@ def test_on_sqlite_leases_go_by_the_given_clock(sqlite_url: str) -> None:
             return self.instant
 
         def monotonic(self) -> float:
-            raise AssertionError("leases go by wall time: they are shared between processes")
+            raise AssertionError("leases expire by wall time, because processes share them")
 
         async def sleep(self, seconds: float) -> None:
             raise AssertionError
@@ -437,10 +439,10 @@ def test_on_sqlite_leases_go_by_the_given_clock(sqlite_url: str) -> None:
     store.database.close()
 
 
-def test_on_postgresql_leases_go_by_the_server_s_clock_not_the_node_s(postgres_url: str) -> None:
+def test_on_postgresql_leases_expire_by_the_clock_of_the_server(postgres_url: str) -> None:
     class WrongClock:
         def now(self) -> int:
-            raise AssertionError("the node's clock was asked")
+            raise AssertionError("the clock of the node was used")
 
         def monotonic(self) -> float:
             raise AssertionError
@@ -485,7 +487,7 @@ def test_on_zookeeper_a_session_outlives_a_restart_of_the_server() -> None:
 
 
 class SwallowingProxy:
-    """A TCP proxy that can be told to accept the next connection and leave it without a response,
+    """A TCP proxy that accepts the next connection without a response after `swallows_next` is set,
     as a server that is starting may do."""
 
     def __init__(self, server_port: int) -> None:
@@ -504,7 +506,7 @@ class SwallowingProxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Stop to accept connections, and close all of them."""
+        """Close all connections and accept no more."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.drop_connections()
@@ -558,7 +560,7 @@ def test_on_zookeeper_a_session_outlives_a_connection_that_gets_no_response(
         cluster.close()
 
 
-def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_without_the_password(
+def test_on_zookeeper_an_error_about_a_missing_server_has_its_address_and_no_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fairlead.backends.zookeeper.session._RESPONSE_SECONDS", 0.5)
@@ -573,7 +575,7 @@ def test_on_zookeeper_a_server_that_is_not_there_is_told_by_its_address_and_with
     run(ZooKeeper("zookeeper://me:secret@127.0.0.1:1"), test)
 
 
-def test_on_zookeeper_leases_are_closed_to_those_with_another_password(zookeeper_url: str) -> None:
+def test_on_zookeeper_leases_cannot_be_read_with_another_password(zookeeper_url: str) -> None:
     host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
     ours, theirs = (
         ZooKeeper(f"zookeeper://me:right@{host}/{folder}"),
@@ -597,6 +599,6 @@ def test_on_zookeeper_leases_are_closed_to_those_with_another_password(zookeeper
 @pytest.mark.parametrize(
     "url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host", "zookeeper://host/?a=1"]
 )
-def test_on_zookeeper_a_url_that_names_no_server_is_wrong_use(url: str) -> None:
+def test_on_zookeeper_a_url_without_a_server_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use zookeeper://\[user:password@\]host"):
         ZooKeeperCoordinator(url)

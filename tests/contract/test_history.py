@@ -1,5 +1,5 @@
-"""The promises of `fairlead.ports.history.HistoryStore`, kept by both stores, and what the cleaner
-owes those who follow it."""
+"""Promises of `fairlead.ports.history.HistoryStore`, and of the cleaner to readers of the history,
+for both stores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ source = IdSource()
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[SqlTaskStore]:
-    """A fresh store of each kind in turn, its tables made."""
+    """Return a new store with tables, for each kind of store."""
     store: SqlTaskStore = migrated(store_url)
     yield store
     store.database.close()
@@ -66,7 +66,7 @@ def places(rows: list[Row]) -> list[Position]:
 
 
 def numbers(rows: list[Row]) -> list[int]:
-    """Of attempts made by `add_attempts`."""
+    """Return the numbers of attempts that `add_attempts` made."""
     return [int(row[2].replace("-", ""), 16) for row in rows]
 
 
@@ -77,9 +77,7 @@ def horizon(history: SqlHistory) -> Position:
 # order --------------------------------------------------------------------------------------------
 
 
-def test_a_store_has_one_name_which_no_second_migration_changes(
-    store_url: str, tmp_path: Any
-) -> None:
+def test_a_second_migration_keeps_the_name_of_a_store(store_url: str, tmp_path: Any) -> None:
     store = migrated(store_url)
     history = SqlHistory(store.database)
     first = history.database.read_now(history.store_id())
@@ -92,7 +90,7 @@ def test_a_store_has_one_name_which_no_second_migration_changes(
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 100])
-def test_attempts_are_read_in_order_each_once_whatever_the_page(
+def test_attempts_are_read_in_order_and_once_with_pages_of_any_size(
     store_url: str, history: SqlHistory, page: int
 ) -> None:
     with connected(store_url) as connection:
@@ -107,7 +105,7 @@ def test_attempts_are_read_in_order_each_once_whatever_the_page(
     assert numbers(read) == list(range(25))
     assert places(read) == sorted(set(places(read)))
     assert attempts(history, *places(read)[4:8:3]) == read[5:7], (
-        "behind the one place and before the other"
+        "after the first position and before the second"
     )
 
 
@@ -134,22 +132,22 @@ def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(
     assert places(attempts(history))[0] >= before
 
 
-def test_what_commits_late_is_read_in_its_place_and_nothing_before_a_horizon(
+def test_a_late_commit_is_read_in_order_and_never_appears_before_a_horizon(
     postgres_url: str,
 ) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     with connected(postgres_url) as late, connected(postgres_url) as other:
-        add_attempts(late, [0])  # its connection has the lower numbers from now on
+        add_attempts(late, [0])  # its connection has the lower numbers reserved now
         late.execute("BEGIN")
         add_attempts(late, [1])
         add_attempts(other, [2])
         early = horizon(history)
         seen = attempts(history, START, early)
-        assert numbers(seen) == [0], "2 is there, and 1 may still come before it"
+        assert numbers(seen) == [0], "2 is there, and 1 may still appear before it"
         late.execute("COMMIT")
         assert attempts(history, START, early) == seen, "nothing has appeared before the horizon"
         assert numbers(attempts(history, START, horizon(history))) == [0, 1, 2]
-        # A later transaction with an earlier number stands behind: the transaction counts first.
+        # A later transaction with a lower number comes after: the transaction decides first.
         add_attempts(late, [3])
         rows = attempts(history, START, horizon(history))
         assert numbers(rows) == [0, 1, 2, 3]
@@ -196,7 +194,7 @@ def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_
 # sums ---------------------------------------------------------------------------------------------
 
 
-def test_sums_over_a_stretch_are_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
+def test_sums_over_a_range_are_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(40))
         connection.execute(
@@ -222,7 +220,9 @@ def _is(url: str, n: int) -> str:
     return f"task_id = '{id_text(n)}'"
 
 
-def test_the_place_so_many_rows_on_is_found_or_the_end(store_url: str, history: SqlHistory) -> None:
+def test_position_after_a_number_of_rows_is_found_or_the_end(
+    store_url: str, history: SqlHistory
+) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
     all_places = places(attempts(history))
@@ -265,7 +265,7 @@ def submitted(history: SqlHistory, after: str, now: int, limit: int = 1000) -> l
     return list(history.database.read_now(history.submitted(after, now, limit)))
 
 
-def test_tasks_that_have_not_run_are_told_once_in_the_order_of_their_submits(
+def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits(
     store: SqlTaskStore, history: SqlHistory
 ) -> None:
     now = SYSTEM_CLOCK.now()
@@ -291,9 +291,7 @@ def test_tasks_that_have_not_run_are_told_once_in_the_order_of_their_submits(
     assert [row[1] for row in submitted(history, told[-1][0], later)] == [more[0].id]
 
 
-def test_a_task_that_has_a_run_behind_it_is_not_told_as_submitted(
-    store_url: str, tmp_path: Any
-) -> None:
+def test_a_task_that_has_run_is_not_returned_as_submitted(store_url: str, tmp_path: Any) -> None:
     app = App(store_url)
     app.migrate()
     history = SqlHistory(app.store.database)
@@ -344,7 +342,7 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
         later = SYSTEM_CLOCK.now() + 60 * SECOND
         told = submitted(history, "", later)
         assert [row[1] for row in told] == [old[0].id], (
-            "the late one is there, but earlier ones may commit"
+            "the later task is there, but earlier ones may commit"
         )
         slow.execute("COMMIT")
     assert [row[1] for row in submitted(history, told[-1][0], later)] == [
@@ -363,7 +361,7 @@ def events(app: App) -> list[dict[str, Any]]:
     return [dict(zip(EVENT_FIELDS, row, strict=True)) for row in rows]
 
 
-def test_what_people_do_to_a_task_is_an_event_with_its_version_and_actor(app: App) -> None:
+def test_a_change_by_a_person_is_an_event_with_version_and_actor(app: App) -> None:
     @app.task
     async def pay() -> None: ...
 
@@ -391,7 +389,7 @@ def test_what_people_do_to_a_task_is_an_event_with_its_version_and_actor(app: Ap
     assert sorted(one["at"] for one in told) == [one["at"] for one in told]
 
 
-async def test_giving_up_and_retrying_a_failed_task_are_events(app: App) -> None:
+async def test_failing_and_retrying_a_task_in_error_are_events(app: App) -> None:
     from fairlead import NoRetry
 
     @app.task(retry=NoRetry())
@@ -411,7 +409,7 @@ async def test_giving_up_and_retrying_a_failed_task_are_events(app: App) -> None
     ]
 
 
-def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
+def test_a_change_that_comes_too_late_is_not_an_event(app: App) -> None:
     @app.task
     async def pay() -> None: ...
 
@@ -426,7 +424,7 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
     )
     assert not store.database.run(store.end(handle.id, stale, State.CANCELLED, NOW, "Ada"))
     assert events(app) == []
-    # Of many at once one is first, and one event tells.
+    # One of many concurrent changes is first, and makes the only event.
     with ThreadPoolExecutor(8) as pool:
         done = list(
             pool.map(
@@ -443,7 +441,7 @@ def test_a_change_that_comes_too_late_is_no_event(app: App) -> None:
 # readers and cleaning -----------------------------------------------------------------------------
 
 
-def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: SqlHistory) -> None:
+def test_readers_are_known_until_they_are_dropped_and_never_go_back(history: SqlHistory) -> None:
     run, look = history.database.run, history.database.read_now
     run(history.advance("lake a", "lake", Position(0, 7), NOW))
     run(history.advance("lake a", "lake", Position(0, 3), NOW + 1))
@@ -470,7 +468,7 @@ def test_readers_are_known_until_they_are_forgotten_and_never_go_back(history: S
     assert [reader.name for reader in look(history.readers())] == ["lake a"]
 
 
-def test_a_reader_on_postgresql_goes_by_transaction_first(postgres_url: str) -> None:
+def test_a_reader_on_postgresql_advances_by_transaction_first(postgres_url: str) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     run = history.database.run
     for place in (Position(5, 9), Position(6, 1), Position(5, 100)):
@@ -480,7 +478,7 @@ def test_a_reader_on_postgresql_goes_by_transaction_first(postgres_url: str) -> 
 
 
 async def left(url: str, history: SqlHistory) -> list[int]:
-    """The numbers of the attempts that are there after cleaning all that is old."""
+    """Clean everything old and return the numbers of the attempts that are left."""
     store = task_store(url)
     while await store.clean(2**62, 7):
         pass
@@ -489,7 +487,7 @@ async def left(url: str, history: SqlHistory) -> list[int]:
 
 
 @pytest.mark.parametrize("at_once", [1, 30])
-async def test_nothing_is_cleaned_that_a_reader_has_not_read_or_a_lake_was_not_compared_with(
+async def test_attempts_are_kept_until_every_reader_has_read_and_every_lake_has_checked_them(
     store_url: str, history: SqlHistory, at_once: int
 ) -> None:
     with connected(store_url) as connection:
@@ -532,7 +530,7 @@ async def test_events_are_kept_until_their_reader_has_read_them(store_url: str, 
     assert events(app) == []
 
 
-def test_who_registers_while_the_cleaner_is_at_work_finds_what_stays(postgres_url: str) -> None:
+def test_a_reader_that_registers_during_cleaning_finds_rows_that_stay(postgres_url: str) -> None:
     store = migrated(postgres_url)
     history = SqlHistory(store.database)
     with connected(postgres_url) as connection, ThreadPoolExecutor(1) as pool:
@@ -541,7 +539,7 @@ def test_who_registers_while_the_cleaner_is_at_work_finds_what_stays(postgres_ur
         store.database.join(connection, store._clean("clean_attempts", 2**62, 100))
         registering = pool.submit(store.database.run, history.advance("lake", "lake", START, NOW))
         time.sleep(0.2)
-        assert not registering.done(), "else it would go on to read what is being deleted"
+        assert not registering.done(), "otherwise the reader would read rows that are being deleted"
         connection.execute("COMMIT")
         registering.result(10)
     store.database.close()

@@ -1,5 +1,4 @@
-"""What every notifier promises (fairlead.ports.trigger_channel.Notifier), and what each does when
-its world breaks."""
+"""Promises of every `fairlead.ports.notifier.Notifier`, and their behaviour under failures."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from fairlead.connect import task_store
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.notifier import Notifier
 
-A_WAKE = Notification(
+NOTIFICATION = Notification(
     ready=[Lane("payouts", 3, 5, 17)], due=123, control=True, finished=["some id"]
 )
 
 
-class Heard:
-    """The wakes one listener heard."""
+class Received:
+    """Notifications that one listener has received."""
 
     def __init__(self) -> None:
         self.notifications: list[Notification] = []
@@ -56,8 +55,8 @@ class Heard:
                 await self._more.wait()
 
 
-class Town:
-    """Bells that hear each other, as if each were in a process of its own."""
+class Neighbours:
+    """Notifiers that reach each other, as if each were in a process of its own."""
 
     def __init__(
         self, make: Callable[[], Notifier], notify: Callable[[Notification], None]
@@ -79,24 +78,24 @@ class Town:
 
 
 @pytest.fixture(params=["memory", "fifo", "postgres"])
-def town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Neighbours]:
     store = None
     if request.param == "memory":
         first = MemoryNotifier()
-        town = Town(lambda: MemoryNotifier(beside=first), first.notify)
+        neighbours = Neighbours(lambda: MemoryNotifier(beside=first), first.notify)
     elif request.param == "fifo":
-        town = Town(
+        neighbours = Neighbours(
             lambda: FifoNotifier(tmp_path / "tasks.db"), FifoNotifier(tmp_path / "tasks.db").notify
         )
     else:
         store = task_store(request.getfixturevalue("postgres_url"))
-        # A ring travels with the transaction that announces it.
-        town = Town(
+        # The notification is part of the transaction that announces it.
+        neighbours = Neighbours(
             lambda: PostgresNotifier(store.database),
             lambda notification: store.database.run(store.announce(notification)),
         )
-    yield town
-    town.close()
+    yield neighbours
+    neighbours.close()
     if store is not None:
         store.database.close()
 
@@ -105,77 +104,79 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(test())  # type: ignore[arg-type]
 
 
-# what every notifier promises ---------------------------------------------------------------------
+# promises of every notifier -----------------------------------------------------------------------
 
 
-def test_every_listener_hears_a_wake_whole_whatever_thread_rings(town: Town) -> None:
+def test_every_listener_gets_the_whole_notification_from_any_thread(neighbours: Neighbours) -> None:
     async def test() -> None:
-        notifiers, ears = [town.make(), town.make()], [Heard(), Heard()]
-        for notifier, heard in zip(notifiers, ears, strict=True):
-            await notifier.listen(heard)
-        town.notify(A_WAKE)
-        await asyncio.to_thread(town.notify, A_WAKE)
-        for notifier, heard in zip(notifiers, ears, strict=True):
-            await heard.until(lambda notifications: len(notifications) >= 2)
-            assert heard.notifications == [A_WAKE, A_WAKE]
+        notifiers, listeners = [neighbours.make(), neighbours.make()], [Received(), Received()]
+        for notifier, received in zip(notifiers, listeners, strict=True):
+            await notifier.listen(received)
+        neighbours.notify(NOTIFICATION)
+        await asyncio.to_thread(neighbours.notify, NOTIFICATION)
+        for notifier, received in zip(notifiers, listeners, strict=True):
+            await received.until(lambda notifications: len(notifications) >= 2)
+            assert received.notifications == [NOTIFICATION, NOTIFICATION]
             await notifier.close()
 
     run(test)
 
 
-def test_on_wake_runs_in_the_event_loop(town: Town) -> None:
+def test_on_notification_runs_in_the_event_loop(neighbours: Neighbours) -> None:
     async def test() -> None:
-        notifier, threads = town.make(), list[threading.Thread]()
-        heard = Heard()
+        notifier, threads = neighbours.make(), list[threading.Thread]()
+        received = Received()
 
         def on_notification(notification: Notification) -> None:
             threads.append(threading.current_thread())
-            asyncio.get_running_loop()  # raises outside of one
-            heard(notification)
+            asyncio.get_running_loop()  # raises outside of an event loop
+            received(notification)
 
         await notifier.listen(on_notification)
-        await asyncio.to_thread(town.notify, A_WAKE)
-        await heard.until(lambda notifications: A_WAKE in notifications)
+        await asyncio.to_thread(neighbours.notify, NOTIFICATION)
+        await received.until(lambda notifications: NOTIFICATION in notifications)
         assert set(threads) == {threading.current_thread()}
         await notifier.close()
 
     run(test)
 
 
-def test_a_wake_of_a_thousand_lanes_arrives_with_every_lane_or_as_look_everywhere(
-    town: Town,
+def test_a_notification_of_a_thousand_lanes_arrives_whole_or_as_look_everywhere(
+    neighbours: Neighbours,
 ) -> None:
     lanes = [Lane(f"queue-{n}", n, 5, n + 1) for n in range(1000)]
 
     async def test() -> None:
-        notifier, heard = town.make(), Heard()
-        await notifier.listen(heard)
-        town.notify(Notification(ready=lanes))
+        notifier, received = neighbours.make(), Received()
+        await notifier.listen(received)
+        neighbours.notify(Notification(ready=lanes))
 
         def is_all(notifications: list[Notification]) -> bool:
             return LOOK_EVERYWHERE in notifications or {
                 lane for notification in notifications for lane in notification.ready
             } == set(lanes)
 
-        await heard.until(is_all)
+        await received.until(is_all)
         await notifier.close()
 
     run(test)
 
 
-def test_a_closed_bell_hears_nothing_more_and_can_listen_again(town: Town) -> None:
+def test_a_closed_notifier_gets_no_notification_and_can_listen_again(
+    neighbours: Neighbours,
+) -> None:
     async def test() -> None:
-        closed, other = town.make(), town.make()
-        silent, heard = Heard(), Heard()
+        closed, other = neighbours.make(), neighbours.make()
+        silent, received = Received(), Received()
         await closed.listen(silent)
-        await other.listen(heard)
+        await other.listen(received)
         await closed.close()
-        town.notify(A_WAKE)
-        await heard.until(lambda notifications: A_WAKE in notifications)
+        neighbours.notify(NOTIFICATION)
+        await received.until(lambda notifications: NOTIFICATION in notifications)
         assert silent.notifications == []
         await closed.listen(silent)
-        town.notify(A_WAKE)
-        await silent.until(lambda notifications: A_WAKE in notifications)
+        neighbours.notify(NOTIFICATION)
+        await silent.until(lambda notifications: NOTIFICATION in notifications)
         await closed.close()
         await closed.close()
         await other.close()
@@ -183,77 +184,79 @@ def test_a_closed_bell_hears_nothing_more_and_can_listen_again(town: Town) -> No
     run(test)
 
 
-def test_ringing_with_no_listener_is_no_error(town: Town) -> None:
-    town.notify(A_WAKE)
+def test_notifying_without_a_listener_is_not_an_error(neighbours: Neighbours) -> None:
+    neighbours.notify(NOTIFICATION)
 
 
-def test_waiting_ends_when_the_task_may_have_finished(town: Town) -> None:
-    notifier = town.make()
+def test_waiting_ends_when_the_task_may_have_finished(neighbours: Neighbours) -> None:
+    notifier = neighbours.make()
     stop, done = threading.Event(), threading.Event()
 
     def wait_until_finished() -> None:
-        # As a handle does: look whether it has finished, else wait. Here: it has when the rings say
-        # so.
+        # As a handle does: check whether the task has finished, else wait.
         while not done.is_set():
             notifier.wait_finished("the task", 10.0)
         stop.set()
 
     thread = threading.Thread(target=wait_until_finished, daemon=True)
     thread.start()
-    time.sleep(0.3)  # its ear is open now and it waits
+    time.sleep(0.3)  # its listener is open now, and the thread waits
     done.set()
     began = time.monotonic()
-    town.notify(Notification(finished=["another", "the task"]))
+    neighbours.notify(Notification(finished=["another", "the task"]))
     assert stop.wait(5.0)
     assert time.monotonic() - began < 2.0
     thread.join()
 
 
-def test_waiting_ends_at_its_time_and_not_for_another_task(town: Town) -> None:
-    notifier = town.make()
-    notifier.wait_finished(
-        "the task", 1.0
-    )  # the first one may return at once: what was rung before was not heard
+def test_waiting_ends_at_the_time_out_and_not_when_another_task_finishes(
+    neighbours: Neighbours,
+) -> None:
+    notifier = neighbours.make()
+    # The first wait may return at once, because earlier notifications are lost.
+    notifier.wait_finished("the task", 1.0)
     began = time.monotonic()
-    threading.Timer(0.1, town.notify, (Notification(finished=["another"]),)).start()
+    threading.Timer(0.1, neighbours.notify, (Notification(finished=["another"]),)).start()
     notifier.wait_finished("the task", 0.5)
     assert 0.45 < time.monotonic() - began < 3.0
 
 
-def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(town: Town) -> None:
-    notifier = town.make()
+def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(
+    neighbours: Neighbours,
+) -> None:
+    notifier = neighbours.make()
     notifier.wait_finished("a task", 0.3)
-    notifier.wait_finished("a task", 0.3)  # surely listening now
-    town.notify(Notification(finished=["the task"]))
+    notifier.wait_finished("a task", 0.3)  # the listener is open now
+    neighbours.notify(Notification(finished=["the task"]))
     time.sleep(0.3)
     began = time.monotonic()
     notifier.wait_finished("the task", 5.0)
     assert time.monotonic() - began < 2.0
 
 
-def test_twenty_threads_wait_each_for_its_own_task(town: Town) -> None:
-    notifier = town.make()
+def test_twenty_threads_wait_each_for_its_own_task(neighbours: Neighbours) -> None:
+    notifier = neighbours.make()
     done = [threading.Event() for _ in range(20)]
 
     def wait(n: int) -> None:
-        for _ in range(2):  # once more if it was only sent to look
+        for _ in range(2):  # the first wait may end only for a check of the task
             notifier.wait_finished(f"task {n}", 20.0)
-            if rung.is_set():
+            if notified.is_set():
                 break
         done[n].set()
 
-    rung = threading.Event()
+    notified = threading.Event()
     threads = [threading.Thread(target=wait, args=(n,), daemon=True) for n in range(20)]
     for thread in threads:
         thread.start()
     time.sleep(0.5)
     assert not any(event.is_set() for event in done)
-    rung.set()
-    town.notify(Notification(finished=[f"task {n}" for n in range(19)]))
+    notified.set()
+    neighbours.notify(Notification(finished=[f"task {n}" for n in range(19)]))
     for event in done[:19]:
         assert event.wait(5.0)
     assert not done[19].is_set()
-    town.notify(LOOK_EVERYWHERE)
+    neighbours.notify(LOOK_EVERYWHERE)
     assert done[19].wait(5.0)
 
 
@@ -263,7 +266,7 @@ LISTEN = """
 import asyncio, sys
 from fairlead.backends.sqlite.notifier import FifoNotifier
 async def main():
-    await FifoNotifier(sys.argv[1]).listen(lambda wake: print("heard", flush=True))
+    await FifoNotifier(sys.argv[1]).listen(lambda wake: print("received", flush=True))
     print("ready", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -296,24 +299,24 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_a_listener_in_another_process_hears(
+def test_a_listener_in_another_process_gets_notifications(
     path: Path, other_process: subprocess.Popen[str]
 ) -> None:
-    FifoNotifier(path).notify(A_WAKE)
-    assert other_process.stdout is not None and other_process.stdout.readline() == "heard\n"
+    FifoNotifier(path).notify(NOTIFICATION)
+    assert other_process.stdout is not None and other_process.stdout.readline() == "received\n"
 
 
 @pytest.mark.parametrize("knows_it_already", [True, False])
-def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_ring(
+def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_notification(
     path: Path, other_process: subprocess.Popen[str], knows_it_already: bool
 ) -> None:
     notifier = FifoNotifier(path)
     if knows_it_already:
-        notifier.notify(A_WAKE)
+        notifier.notify(NOTIFICATION)
     other_process.send_signal(signal.SIGKILL)
     other_process.wait()
     assert len(pipes(path)) == 1
-    notifier.notify(A_WAKE)
+    notifier.notify(NOTIFICATION)
     assert pipes(path) == []
 
 
@@ -325,7 +328,7 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
 
     async def test() -> None:
         notifier = FifoNotifier(path)
-        await notifier.listen(Heard())
+        await notifier.listen(Received())
         assert len(pipes(path)) == 1
         await notifier.close()
         assert pipes(path) == []
@@ -333,10 +336,10 @@ def test_the_pipe_of_a_killed_listener_is_removed_by_the_next_listener(
     run(test)
 
 
-def test_nobody_else_can_listen_or_ring(path: Path) -> None:
+def test_other_users_can_neither_listen_nor_notify(path: Path) -> None:
     async def test() -> None:
         notifier = FifoNotifier(path)
-        await notifier.listen(Heard())
+        await notifier.listen(Received())
         (pipe,) = pipes(path)
         assert (pipe.parent.stat().st_mode & 0o777, pipe.stat().st_mode & 0o777) == (0o700, 0o600)
         await notifier.close()
@@ -344,58 +347,55 @@ def test_nobody_else_can_listen_or_ring(path: Path) -> None:
     run(test)
 
 
-def test_a_listener_that_does_not_listen_delays_no_ring_and_then_looks_everywhere(
+def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     path: Path,
 ) -> None:
     async def test() -> None:
-        notifier, ringer, heard = FifoNotifier(path), FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, ringer, received = FifoNotifier(path), FifoNotifier(path), Received()
+        await notifier.listen(received)
         began = time.monotonic()
-        for n in range(
-            5000
-        ):  # far more than a pipe holds, while the loop is held up by this very test
+        for n in range(5000):  # far more than a pipe holds, while this test blocks the loop
             ringer.notify(Notification(ready=[Lane("payouts", n, 5, 1)]))
         assert time.monotonic() - began < 5.0
-        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        ringer.notify(A_WAKE)
-        await heard.until(lambda notifications: notifications[-1] == A_WAKE)
+        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        ringer.notify(NOTIFICATION)
+        await received.until(lambda notifications: notifications[-1] == NOTIFICATION)
         await notifier.close()
 
     run(test)
 
 
 @pytest.mark.parametrize("size", [1, 100, 2040, 2060, 3000, 3900])
-def test_a_pipe_that_refuses_a_message_of_any_size_is_seen_as_full(path: Path, size: int) -> None:
-    """The rule "half full means that somebody may have been refused" holds however the system packs
-    the messages."""
+def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(path: Path, size: int) -> None:
+    """A half-full pipe may have refused a message, however the system packs the messages."""
 
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         end = os.open(pipes(path)[0], os.O_WRONLY | os.O_NONBLOCK)
         message = b'{"finished":["' + b"x" * size + b'"]}\n'
         with suppress(BlockingIOError):
             while True:
                 os.write(end, message)
         os.close(end)
-        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
         await notifier.close()
 
     run(test)
 
 
-def test_a_message_nobody_can_read_means_look_everywhere(path: Path) -> None:
+def test_an_unreadable_message_means_look_everywhere(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         pipes(path)[0].write_bytes(b"\xff\xfe not a wake\n")
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
     run(test)
 
 
-def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) -> None:
+def test_senders_reach_every_lasting_listener_while_others_come_and_go(path: Path) -> None:
     async def test() -> None:
         stop = threading.Event()
         ringer = FifoNotifier(path)
@@ -408,9 +408,9 @@ def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) ->
         thread.start()
         try:
             for _ in range(50):
-                notifier, heard = FifoNotifier(path), Heard()
-                await notifier.listen(heard)
-                await heard.until(bool, 2.0)
+                notifier, received = FifoNotifier(path), Received()
+                await notifier.listen(received)
+                await received.until(bool, 2.0)
                 await notifier.close()
         finally:
             stop.set()
@@ -419,34 +419,34 @@ def test_ringers_while_listeners_come_and_go_miss_none_that_stays(path: Path) ->
     run(test)
 
 
-def test_a_removed_pipe_is_made_anew_and_the_listener_looks_everywhere(path: Path) -> None:
+def test_a_removed_pipe_is_created_again_and_the_listener_looks_everywhere(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         pipes(path)[0].unlink()
-        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
-        FifoNotifier(path).notify(A_WAKE)
-        await heard.until(lambda notifications: A_WAKE in notifications)
+        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        FifoNotifier(path).notify(NOTIFICATION)
+        await received.until(lambda notifications: NOTIFICATION in notifications)
         await notifier.close()
 
     run(test)
 
 
-def test_a_forked_child_rings_by_itself_and_keeps_no_pipe_of_its_parent_alive(path: Path) -> None:
+def test_a_forked_child_can_notify_and_keeps_no_pipe_of_its_parent_alive(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         notifier.notify(Notification(control=True))
-        await heard.until(lambda notifications: len(notifications) == 1)
+        await received.until(lambda notifications: len(notifications) == 1)
         go, may_go = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(may_go)
-            notifier.notify(A_WAKE)
-            os.read(go, 1)  # lives until its parent lets go
+            notifier.notify(NOTIFICATION)
+            os.read(go, 1)  # lives until its parent ends it
             os._exit(0)
         os.close(go)
-        await heard.until(lambda notifications: A_WAKE in notifications)
+        await received.until(lambda notifications: NOTIFICATION in notifications)
         pipe = pipes(path)[0]
         notifier._listener._pipe.after_fork()  # type: ignore[union-attr]  # the parent dies: its end is closed, nothing is cleaned up
         try:
@@ -472,36 +472,36 @@ def commit(path: Path, sql: str, *params: Any) -> None:
     connection.close()
 
 
-def test_new_work_of_a_writer_that_rings_nothing_is_looked_for_within_a_second(path: Path) -> None:
+def test_new_work_without_a_notification_is_found_within_a_second(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         commit(path, INSERT, "one")
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE], 2.0)
         commit(path, "UPDATE fairlead_sequence SET value = value + 1")
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2, 2.0)
         await notifier.close()
 
     run(test)
 
 
-def test_new_work_that_no_ring_announced_is_looked_for_also_between_rings(path: Path) -> None:
+def test_unannounced_new_work_is_found_also_between_notifications(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         notifier.notify(Notification(control=True))
         commit(path, INSERT, "one")
-        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications, 3.0)
+        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications, 3.0)
         await notifier.close()
 
     run(test)
 
 
-def test_a_node_s_own_commits_that_bring_no_work_make_nobody_look(path: Path) -> None:
+def test_commits_of_a_node_without_new_work_cause_no_look_everywhere(path: Path) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
+        notifier, received = FifoNotifier(path), Received()
         commit(path, INSERT, "one")
-        await notifier.listen(heard)
+        await notifier.listen(received)
         commit(path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)")
         commit(
             path,
@@ -510,7 +510,7 @@ def test_a_node_s_own_commits_that_bring_no_work_make_nobody_look(path: Path) ->
         await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
         commit(path, "DELETE FROM fairlead_tasks")
         await asyncio.sleep(3 * fifo_notifier.WATCH_EVERY)
-        assert heard.notifications == []
+        assert received.notifications == []
         await notifier.close()
 
     run(test)
@@ -524,21 +524,21 @@ def no_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "mkfifo", refuse)
 
 
-def test_where_there_can_be_no_pipes_new_work_is_noticed_by_looking_and_a_log_line_says_so(
+def test_without_pipes_new_work_is_found_by_polling_and_a_warning_is_logged(
     path: Path, no_pipes: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        notifier, heard = FifoNotifier(path), Heard()
-        await notifier.listen(heard)
+        notifier, received = FifoNotifier(path), Received()
+        await notifier.listen(received)
         commit(path, INSERT, "one")
         began = time.monotonic()
-        await heard.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
         assert time.monotonic() - began < 0.3
         await asyncio.sleep(0.1)
         commit(
             path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)"
-        )  # might as well be a pause
-        await heard.until(lambda notifications: len(notifications) > 1)
+        )  # any other change, such as a pause
+        await received.until(lambda notifications: len(notifications) > 1)
         await notifier.close()
 
     with caplog.at_level(logging.WARNING):
@@ -546,9 +546,7 @@ def test_where_there_can_be_no_pipes_new_work_is_noticed_by_looking_and_a_log_li
     assert "cannot create a named pipe" in caplog.text
 
 
-def test_where_there_can_be_no_pipes_a_wait_ends_at_the_next_commit(
-    path: Path, no_pipes: None
-) -> None:
+def test_without_pipes_a_wait_ends_at_the_next_commit(path: Path, no_pipes: None) -> None:
     notifier = FifoNotifier(path)
     notifier.wait_finished("the task", 5.0)
     threading.Timer(0.2, commit, (path, INSERT, "one")).start()
@@ -574,7 +572,7 @@ def notify(database: PostgresDatabase, message: str) -> None:
 
 
 def hang_up(database: PostgresDatabase) -> int:
-    """End every session of this database that listens; answers how many."""
+    """End every listening session of this database, and return their number."""
     with database.connection() as connection:
         rows = connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -585,25 +583,25 @@ def hang_up(database: PostgresDatabase) -> int:
 
 def test_an_unreadable_notification_means_look_everywhere(database: PostgresDatabase) -> None:
     async def test() -> None:
-        notifier, heard = PostgresNotifier(database), Heard()
-        await notifier.listen(heard)
+        notifier, received = PostgresNotifier(database), Received()
+        await notifier.listen(received)
         notify(database, "not a wake")
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
     run(test)
 
 
-def test_a_lost_connection_is_made_anew_and_the_listener_looks_everywhere(
+def test_after_a_lost_connection_the_listener_connects_again_and_looks_everywhere(
     database: PostgresDatabase,
 ) -> None:
     async def test() -> None:
-        notifier, heard = PostgresNotifier(database), Heard()
-        await notifier.listen(heard)
+        notifier, received = PostgresNotifier(database), Received()
+        await notifier.listen(received)
         assert hang_up(database) == 1
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         notify(database, '{"control":true}')
-        await heard.until(lambda notifications: notifications[-1] == Notification(control=True))
+        await received.until(lambda notifications: notifications[-1] == Notification(control=True))
         await notifier.close()
 
     run(test)
@@ -614,7 +612,7 @@ def test_waiting_threads_survive_a_lost_connection(database: PostgresDatabase) -
     notifier.wait_finished("the task", 5.0)
     threading.Timer(0.2, hang_up, (database,)).start()
     began = time.monotonic()
-    notifier.wait_finished("the task", 10.0)  # the new connection says: look
+    notifier.wait_finished("the task", 10.0)  # the new connection makes it look everywhere
     assert 0.1 < time.monotonic() - began < 8.0
     threading.Timer(0.2, notify, (database, '{"finished":["the task"]}')).start()
     began = time.monotonic()
@@ -623,8 +621,8 @@ def test_waiting_threads_survive_a_lost_connection(database: PostgresDatabase) -
 
 
 class Proxy:
-    """Between the notifier and the server; can fall silent without hanging up, as a dead network
-    does, or refuse."""
+    """A proxy between the notifier and the server that can refuse connections, or pass nothing on
+    without closing them, as a dead network does."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -678,13 +676,16 @@ def test_a_connection_that_died_silently_is_noticed(
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_TIMEOUT", 0.3)
 
     async def test() -> None:
-        proxy, heard = Proxy(postgres_url), Heard()
+        proxy, received = Proxy(postgres_url), Received()
         notifier = PostgresNotifier(await proxy.start())
-        await notifier.listen(heard)
+        await notifier.listen(received)
         await asyncio.sleep(0.5)
-        assert (proxy.accepted, heard.notifications) == (1, [])  # a living one is kept
+        assert (proxy.accepted, received.notifications) == (
+            1,
+            [],
+        )  # a connection that works is kept
         proxy.is_silent = True
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         assert proxy.accepted > 1
         await notifier.close()
         await proxy.stop()
@@ -692,19 +693,19 @@ def test_a_connection_that_died_silently_is_noticed(
     run(test)
 
 
-def test_a_server_that_is_away_at_first_is_waited_for_and_the_log_says_it_once(
+def test_a_missing_server_is_waited_for_and_logged_once(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        proxy, heard = Proxy(postgres_url), Heard()
+        proxy, received = Proxy(postgres_url), Received()
         database = await proxy.start()
         await proxy.stop()
         notifier = PostgresNotifier(database)
-        await notifier.listen(heard)
-        await asyncio.sleep(1.0)  # several tries
-        assert heard.notifications == []
+        await notifier.listen(received)
+        await asyncio.sleep(1.0)  # time for several tries
+        assert received.notifications == []
         await proxy.start(proxy.port)
-        await heard.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+        await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
         await proxy.stop()
 

@@ -1,4 +1,4 @@
-"""The promises of `fairlead.ports.policy_store.PolicyStore`, kept by both stores."""
+"""Promises of `fairlead.ports.policy_store.PolicyStore`, for both stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = 1_700_000_000_000_000
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[SqlTaskStore]:
-    """A fresh store of each kind in turn, with two queues."""
+    """Return a new store with two queues, for each kind of store."""
     store = task_store(store_url)
     migrate(store.database)
     for queue in ("q", "other"):
@@ -56,12 +56,12 @@ def publish(
 
 
 def weights(policies: SqlPolicies, queue: str = "q") -> dict[str, float]:
-    """As nodes read them."""
+    """Return the weights as nodes read them."""
     return policies.tasks.database.read_now(policies.tasks.weights(queue))
 
 
 def limits(policies: SqlPolicies, queue: str = "q") -> dict[str, int]:
-    """As nodes read them."""
+    """Return the limits as nodes read them."""
     return policies.tasks.database.read_now(policies.tasks.limits(queue))
 
 
@@ -88,7 +88,7 @@ def switch(policies: SqlPolicies, mode: SwitchMode, queue: str = EVERY_QUEUE) ->
     policies.tasks.database.run(policies.switch(Switch(queue, mode, "bob", "a flood", NOW)))
 
 
-def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
+def test_a_version_is_stored_as_it_was_published(policies: SqlPolicies) -> None:
     whole = PolicyDraft(
         queue="q",
         author="ann",
@@ -122,7 +122,7 @@ def test_a_version_is_kept_as_it_was_published(policies: SqlPolicies) -> None:
     assert policies.tasks.database.read_now(policies.policy(version + 1)) is None
 
 
-def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell(
+def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_notice(
     policies: SqlPolicies,
 ) -> None:
     first = publish(policies, a=2.0, b=0.5)
@@ -138,8 +138,10 @@ def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_can_tell
     assert weights(policies, "other") == {}
 
 
-def test_what_is_not_published_on_top_of_what_counts_is_refused(policies: SqlPolicies) -> None:
-    """Compare-and-set: somebody else has published meanwhile, or rolled back."""
+def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
+    policies: SqlPolicies,
+) -> None:
+    """Another writer may have published or rolled back meanwhile."""
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
     before = weights_version(policies)
@@ -151,7 +153,7 @@ def test_what_is_not_published_on_top_of_what_counts_is_refused(policies: SqlPol
     assert weights_version(policies) >= before
 
 
-def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> None:
+def test_one_of_many_concurrent_publishes_succeeds(policies: SqlPolicies) -> None:
     gate = threading.Barrier(4)
 
     def run(number: int) -> int | None:
@@ -166,7 +168,7 @@ def test_of_many_that_publish_at_once_one_succeeds(policies: SqlPolicies) -> Non
     ]
 
 
-def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(
+def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_person(
     policies: SqlPolicies,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
@@ -180,7 +182,7 @@ def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_is_a_persons(
     assert weights(policies) == {"pinned": 7.0, "a": 5.0, "b": 1.5}
 
 
-def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies) -> None:
+def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: SqlPolicies) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
@@ -194,11 +196,11 @@ def test_a_roll_back_brings_the_weights_back_and_tells_why(policies: SqlPolicies
         NOW + 5,
     )
     assert look(policies.policy(third)).supersedes == second
-    assert run(policies.roll_back(draft(), second, "again")) is None  # it does not count any more
+    assert run(policies.roll_back(draft(), second, "again")) is None  # it is not active any more
     assert weights(policies) == {"a": 2.0}
 
 
-def test_a_trial_ends_once(policies: SqlPolicies) -> None:
+def test_a_canary_window_ends_once(policies: SqlPolicies) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish(policies, a=2.0)
     assert first is not None and look(policies.policy(first)).judged_at is None
@@ -213,7 +215,7 @@ def test_a_trial_ends_once(policies: SqlPolicies) -> None:
 
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_takes_computed_weights_away_and_nothing_is_published(
+def test_off_removes_computed_weights_and_refuses_publishing(
     policies: SqlPolicies, queue: str
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
@@ -232,7 +234,7 @@ def test_off_takes_computed_weights_away_and_nothing_is_published(
     assert publish(policies, None, a=1.5) is not None
 
 
-def test_frozen_keeps_the_weights_and_still_goes_back(policies: SqlPolicies) -> None:
+def test_frozen_keeps_the_weights_and_allows_a_roll_back(policies: SqlPolicies) -> None:
     run = policies.tasks.database.run
     first = publish(policies, a=2.0)
     assert first is not None
@@ -243,7 +245,7 @@ def test_frozen_keeps_the_weights_and_still_goes_back(policies: SqlPolicies) -> 
     assert weights(policies) == {}
 
 
-def test_publishing_and_switching_off_at_once_leaves_nothing_behind(policies: SqlPolicies) -> None:
+def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: SqlPolicies) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     for _ in range(10):
         gate = threading.Barrier(2)
@@ -290,7 +292,7 @@ def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicie
 
 
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
-def test_off_takes_limits_away_and_frozen_keeps_them(policies: SqlPolicies, queue: str) -> None:
+def test_off_removes_limits_and_frozen_keeps_them(policies: SqlPolicies, queue: str) -> None:
     first = publish_limits(policies, a=3)
     publish_limits(policies, None, "other", a=4)
     switch(policies, SwitchMode.FROZEN, queue)
@@ -303,7 +305,7 @@ def test_off_takes_limits_away_and_frozen_keeps_them(policies: SqlPolicies, queu
     assert weights_version(policies) > before
 
 
-def test_old_versions_go(policies: SqlPolicies) -> None:
+def test_old_versions_are_deleted(policies: SqlPolicies) -> None:
     look = policies.tasks.database.read_now
     of_other = publish(policies, None, "other", a=1.0)
     version = None

@@ -1,5 +1,5 @@
-"""The promises of `fairlead.ports.schedule_store.ScheduleStore`, kept by every adapter against its
-real database."""
+"""Promises of `fairlead.ports.schedule_store.ScheduleStore`, for every adapter on its real
+database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Adapter = Any
 
 
 async def opened(kind: str, tasks: SqlTaskStore, url: str = "") -> Adapter:
-    """The adapter, and in `tasks` the history it writes to."""
+    """Return the adapter; its history is in `tasks`."""
     if kind == "cassandra":
         pytest.importorskip(
             "cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'"
@@ -60,7 +60,7 @@ async def opened(kind: str, tasks: SqlTaskStore, url: str = "") -> Adapter:
 
 
 def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
-    """The history of a task."""
+    """Return the history of a task."""
     if isinstance(store, MemoryScheduleStore):
         rows = [
             attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id
@@ -76,7 +76,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def tasks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[SqlTaskStore]:
-    """The task store with the history."""
+    """Return the task store with the history."""
     tasks = task_store(
         str(request.getfixturevalue("postgres_url" if kind == "postgres" else "sqlite_url"))
     )
@@ -162,7 +162,7 @@ async def everything(store: Adapter, partition: PartitionKey = PARTITION) -> lis
     return list(await store.read(partition, BEFORE_ALL, END, 100_000))
 
 
-async def test_every_take_over_raises_the_range_id_and_finds_the_record_that_was_kept(
+async def test_every_take_over_raises_the_range_id_and_finds_the_saved_record(
     store: Adapter,
 ) -> None:
     first = await store.take_over(PARTITION)
@@ -174,7 +174,7 @@ async def test_every_take_over_raises_the_range_id_and_finds_the_record_that_was
     assert (await store.take_over(BESIDE)).record == ScheduleRecord()
 
 
-async def test_of_two_owners_only_the_later_one_writes(store: Adapter) -> None:
+async def test_only_the_later_of_two_owners_can_write(store: Adapter) -> None:
     first = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, first, [task(1)], ScheduleRecord())
     (stored,) = await everything(store)
@@ -195,7 +195,7 @@ async def test_of_two_owners_only_the_later_one_writes(store: Adapter) -> None:
         await store.persist(BESIDE, 1, [task(2)], RECORD)
 
 
-async def test_o12_tasks_come_in_the_order_of_their_keys_from_any_place_over_hour_boundaries(
+async def test_tasks_are_read_in_the_order_of_their_keys_from_any_key_across_hours(
     store: Adapter,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -223,11 +223,11 @@ async def test_o12_tasks_come_in_the_order_of_their_keys_from_any_place_over_hou
     assert await store.read(PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
     assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
     assert await store.read(PARTITION, END, BEFORE_ALL, 100) == [], (
-        "a range that ends before it begins holds nothing"
+        "a range that ends before it begins is empty"
     )
 
 
-async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothing(
+async def test_another_task_with_the_same_key_overwrites_and_the_same_task_changes_nothing(
     store: Adapter,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -239,11 +239,11 @@ async def test_o12_the_same_key_overwrites_and_the_same_task_again_changes_nothi
     assert await everything(store) == [ScheduledTask(stored.key, first, 1, 1, 99)]
     await store.persist(PARTITION, range_id, [second], RECORD)
     assert await everything(store) == [ScheduledTask.of(second)]
-    await store.finish(PARTITION, range_id, [again(stored, 100)])  # of the one before
+    await store.finish(PARTITION, range_id, [again(stored, 100)])  # of the overwritten task
     assert await everything(store) == [ScheduledTask.of(second)]
 
 
-async def test_o17_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:
+async def test_a_task_with_a_completed_key_is_never_persisted(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(1), task(2), task(1, "b")], RECORD)
     done = (await everything(store))[0]
@@ -260,7 +260,7 @@ async def test_o17_a_completed_key_is_left_out_for_ever(store: Adapter) -> None:
     ]
 
 
-async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
+async def test_a_run_is_in_the_history_once_even_if_its_end_is_reported_twice(
     store: Adapter, tasks: SqlTaskStore
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -302,7 +302,7 @@ async def test_runs_are_in_the_history_once_however_often_their_end_is_told(
     assert await everything(store) == []
 
 
-async def test_o12_one_task_is_found_by_its_key(store: Adapter) -> None:
+async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(1, AWKWARD), task(2, AWKWARD)], RECORD)
     found = await store.find(PARTITION, TaskKey(2, AWKWARD, "u"))
@@ -310,7 +310,7 @@ async def test_o12_one_task_is_found_by_its_key(store: Adapter) -> None:
     assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
 
 
-async def test_o12_completions_are_cleaned_by_age_and_never_above_the_floor(
+async def test_completions_are_cleaned_by_age_and_never_above_the_low_water_mark(
     store: Adapter, kind: str
 ) -> None:
     if kind == "cassandra":
@@ -327,7 +327,7 @@ async def test_o12_completions_are_cleaned_by_age_and_never_above_the_floor(
     assert sorted(key.run_at for key in completed) == list(range(11, 21))
 
 
-async def test_what_is_told_to_be_done_is_gone_and_nothing_else(store: Adapter) -> None:
+async def test_keep_deletes_the_given_completed_ranges_and_nothing_else(store: Adapter) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(n, unique_key=u) for n in (1, 2, HOUR - 1, HOUR, 3 * HOUR) for u in "uv"]
     await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
@@ -345,12 +345,12 @@ async def test_what_is_told_to_be_done_is_gone_and_nothing_else(store: Adapter) 
         assert await everything(store) == left
     assert len(await store.persist(PARTITION, range_id, tasks, ScheduleRecord())) == 7
     assert await everything(store) == left
-    late = task(HOUR - 5)  # where all was done
+    late = task(HOUR - 5)  # in a range that was completed
     await store.persist(PARTITION, range_id, [late], ScheduleRecord())
     assert await everything(store) == [*left[:2], ScheduledTask.of(late), *left[2:]]
 
 
-async def test_o12_what_is_left_is_counted(store: Adapter) -> None:
+async def test_unfinished_tasks_are_counted(store: Adapter) -> None:
     record = msgspec.structs.replace(RECORD, low_water_mark=BEFORE_ALL)
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(n) for n in range(1, 11)], record)
@@ -367,8 +367,8 @@ async def test_o12_what_is_left_is_counted(store: Adapter) -> None:
     assert statuses[4] == (beside, record, 1, 0, TaskKey(100, "a", "u"))
 
 
-async def test_writes_of_one_partition_at_once_leave_nothing_half_done(store: Adapter) -> None:
-    """The engine ends runs while it persists what comes again."""
+async def test_concurrent_writes_of_one_partition_are_atomic(store: Adapter) -> None:
+    """The engine ends runs while it persists tasks that come again."""
     range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(n) for n in range(40)]
     await store.persist(PARTITION, range_id, tasks, RECORD)

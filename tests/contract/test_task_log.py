@@ -1,5 +1,4 @@
-"""The promises of `fairlead.ports.task_log.TaskLog`, kept by every adapter against its real
-server."""
+"""Promises of `fairlead.ports.task_log.TaskLog`, for every adapter on its real server."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ async def log(kind: str, url: str) -> AsyncIterator[Log]:
 
 @pytest.fixture
 async def other(kind: str, url: str, log: Log) -> AsyncIterator[Log]:
-    """Another node's way to the same log."""
+    """Return another node's adapter of the same log."""
     other = await opened(kind, url, beside=log)
     yield other
     await closed(other)
@@ -103,7 +102,7 @@ def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") ->
 
 
 def insert(log: Log, message: str) -> None:
-    """Of P0, by other means than ours."""
+    """Append a message to partition P0, past the adapter."""
     if hasattr(log, "_database"):
         sql = f"INSERT INTO fairlead_task_log (queue, partition, message) VALUES ('reminders', 0, '{message}')"
         with log._database.transaction() as connection:
@@ -123,7 +122,7 @@ async def append(log: Log, new: list[Entry]) -> None:
 async def received(
     log: Log, wanted: Iterable[PartitionKey], count: int
 ) -> dict[PartitionKey, list[Entry]]:
-    """The next `count` entries of the partitions, which are committed."""
+    """Receive and commit the next `count` entries of the partitions."""
     found: dict[PartitionKey, list[Entry]] = {}
     wanted = list(wanted)
     async with asyncio.timeout(60):
@@ -135,7 +134,7 @@ async def received(
 
 
 async def next_batch(log: Log, wanted: list[PartitionKey]) -> Batch:
-    """A batch, not committed; how many of the entries are in it is the log's affair."""
+    """Receive a batch without a commit; the log decides how many entries are in it."""
     async with asyncio.timeout(60):
         while not (found := await log.receive(wanted, 100)):
             pass
@@ -144,7 +143,7 @@ async def next_batch(log: Log, wanted: list[PartitionKey]) -> Batch:
 
 
 async def waits(log: Log, lag: dict[int, int]) -> None:
-    """Until the log says that so many wait: commits may take a moment to reach it."""
+    """Wait until the log reports this lag; a commit may take a moment to arrive."""
     async with asyncio.timeout(60):
         while await log.lag("reminders") != lag:
             await asyncio.sleep(0.05)
@@ -167,13 +166,13 @@ async def test_entries_come_by_partition_in_the_order_in_which_they_were_appende
     assert await received(log, [OTHER], 5) == {OTHER: strange}
 
 
-async def test_a_drop_comes_as_it_was_made(log: Log) -> None:
+async def test_a_drop_arrives_unchanged(log: Log) -> None:
     drop = Drop(*P0, TaskKey(5, AWKWARD, "u"), AWKWARD, 9)
     await append(log, [*entries(1), drop])
     assert (await received(log, [P0], 2))[P0][1] == drop
 
 
-async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_is_committed_is_not(
+async def test_the_next_owner_receives_uncommitted_entries_and_no_committed_ones(
     log: Log, other: Log
 ) -> None:
     first, second = entries(3), entries(4)
@@ -186,24 +185,24 @@ async def test_what_is_not_committed_is_given_again_to_the_next_owner_and_what_i
     assert await received(other, [P0], 4) == {P0: second}
 
 
-async def test_one_batch_of_a_partition_is_out_until_it_is_committed_or_taken_back(
+async def test_a_partition_has_one_batch_until_a_commit_or_a_rewind(
     log: Log,
 ) -> None:
     first, second = entries(3), entries(4)
     await append(log, first)
     await next_batch(log, [P0])
     await append(log, [*second, *entries(1, P1)])
-    assert (await next_batch(log, [P0, P1])).partition == P1, "of the other partition only"
+    assert (await next_batch(log, [P0, P1])).partition == P1, "only the other partition"
     await log.rewind(P0)
     assert await received(log, [P0], 7) == {P0: first + second}
 
 
-async def test_a_batch_is_not_larger_than_asked_for_by_much(log: Log) -> None:
+async def test_a_batch_is_not_much_larger_than_the_limit(log: Log) -> None:
     await append(log, entries(500))
     assert 1 <= len((await next_batch(log, [P0])).entries) <= 100
 
 
-async def test_it_waits_until_told_to_look(log: Log) -> None:
+async def test_receive_waits_until_it_is_poked(log: Log) -> None:
     waiting = asyncio.create_task(log.receive([P0], 100))
     await asyncio.sleep(0)
     log.poke()
@@ -211,7 +210,7 @@ async def test_it_waits_until_told_to_look(log: Log) -> None:
         assert await waiting == ()
 
 
-async def test_an_append_is_found_without_a_wake(log: Log, other: Log) -> None:
+async def test_an_append_is_found_without_a_notification(log: Log, other: Log) -> None:
     waiting = asyncio.create_task(received(log, [P0], 1))
     await asyncio.sleep(0)
     new = entries(1)
@@ -219,7 +218,7 @@ async def test_an_append_is_found_without_a_wake(log: Log, other: Log) -> None:
     assert await waiting == {P0: new}
 
 
-async def test_it_says_whether_anything_is_left_in_a_partition(log: Log, other: Log) -> None:
+async def test_is_behind_returns_whether_a_partition_has_more_entries(log: Log, other: Log) -> None:
     await append(log, entries(1, P1))
     assert not await log.is_behind(P0)
     await append(other, entries(30))
@@ -231,20 +230,20 @@ async def test_it_says_whether_anything_is_left_in_a_partition(log: Log, other: 
     assert not await log.is_behind(P0)
 
 
-async def test_large_payloads_travel_whole(log: Log) -> None:
+async def test_large_payloads_arrive_whole(log: Log) -> None:
     new = entries(2, payload=bytes(range(256)) * 4096)
     await append(log, new)
     assert await received(log, [P0], 2) == {P0: new}
 
 
-async def test_what_waits_is_counted(log: Log) -> None:
+async def test_lag_counts_the_waiting_entries(log: Log) -> None:
     await append(log, [*entries(3), *entries(2, P1), *entries(9, OTHER)])
     assert await log.lag("reminders") == {0: 3, 1: 2}
     await received(log, [P0], 3)
     assert await log.lag("reminders") == {1: 2}
 
 
-async def test_a_message_that_is_no_entry_is_passed_over_and_counted(log: Log, kind: str) -> None:
+async def test_an_unreadable_message_is_skipped_and_counted(log: Log, kind: str) -> None:
     if kind == "memory":
         pytest.skip("keeps entries, not messages")
     before, after = entries(1), entries(1)
@@ -262,10 +261,10 @@ async def test_a_message_that_is_no_entry_is_passed_over_and_counted(log: Log, k
     assert await log.lag("reminders") == {}
 
 
-async def test_an_append_in_the_callers_transaction_is_there_when_that_commits_also_when_later_ones_came_first(
+async def test_an_append_in_the_callers_transaction_arrives_after_its_commit_even_behind_later_ones(
     log: Log, other: Log
 ) -> None:
-    """SQLite has one writer, so there nothing can come in between."""
+    """On SQLite nothing can come between, because there is one writer."""
     if not log.joins_transactions:
         pytest.skip("joins no transaction")
     late, soon, never = entries(1), entries(1), entries(1)

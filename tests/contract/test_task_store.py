@@ -1,5 +1,5 @@
-"""The promises of `fairlead.ports.task_store.TaskStore`, and what records and tables add to them,
-kept by every store against its real database."""
+"""Promises of `fairlead.ports.task_store.TaskStore`, of its records and of its tables, for every
+store on its real database."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def open_store(url: str) -> Store:
 
 @pytest.fixture
 def url(store_url: str) -> str:
-    """A fresh database with the tables in it."""
+    """Return the URL of a new database with tables."""
     database = open_store(store_url).database
     migrate(database)
     database.close()
@@ -157,7 +157,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
 
 
 @pytest.mark.parametrize("count", [4, 200])
-async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: int) -> None:
+async def test_a_due_task_is_submitted_and_a_later_one_waits(store: Store, count: int) -> None:
     due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
     mixed = [task for pair in zip(due, later, strict=True) for task in pair]
     _, notification = store.database.run(store.submission(mixed))
@@ -176,8 +176,7 @@ async def test_what_is_due_is_submitted_and_the_rest_waits(store: Store, count: 
 
 @pytest.mark.parametrize("count", [1, 300])
 async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
-    """Insert in the caller's transaction: what fails after the insert takes the tasks and the keys
-    with it."""
+    """A failure after an insert in the caller's transaction also undoes the tasks and the keys."""
 
     def failing() -> Steps[None]:
         yield from store.submission([*make(count), *make(1, unique_key="k")])
@@ -200,7 +199,7 @@ async def test_nothing_is_submitted_when_nothing_is_given(store: Store) -> None:
 # unique keys --------------------------------------------------------------------------------------
 
 
-async def test_a_taken_unique_key_answers_the_first_tasks_id(store: Store) -> None:
+async def test_a_used_unique_key_returns_the_id_of_the_first_task(store: Store) -> None:
     first = make(1, unique_key=AWKWARD)[0]
     assert submit(store, [first]) == [Submitted(first.id, True)]
     again, free, other_queue = (
@@ -241,9 +240,7 @@ def _submit_keys_in_threads(url: str, seed: int, results: Any) -> None:
         thread.join()
 
 
-async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(
-    store: Store, url: str
-) -> None:
+async def test_8_threads_and_2_processes_submit_the_same_1000_keys(store: Store, url: str) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [
@@ -264,7 +261,7 @@ async def test_t22_8_threads_and_2_processes_submit_the_same_1000_keys(
 # order and claiming -------------------------------------------------------------------------------
 
 
-async def test_of_an_ordering_key_one_runs_at_a_time_in_order_and_a_skipped_one_beside_no_other(
+async def test_tasks_of_an_ordering_key_run_one_at_a_time_in_order_also_a_skipped_one(
     store: Store,
 ) -> None:
     tasks = make(100, ordering_key="o")
@@ -318,7 +315,7 @@ async def test_a_claim_needs_the_version_and_the_state(store: Store) -> None:
 async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store) -> None:
     tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0)
     submit(store, tasks)
-    for task in tasks:  # those of one ordering key one at a time, in order
+    for task in tasks:  # tasks of one ordering key one at a time, in order
         (held,) = await claimed(store, tasks)
         assert held.id == task.id
         completed = await store.complete("node-1", [done(held)])
@@ -361,8 +358,7 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
 
 @pytest.mark.parametrize("with_result", [False, True])
 async def test_a_refused_completion_writes_nothing(store: Store, with_result: bool) -> None:
-    """Nothing is written of those whose version has moved on: a slow node cannot end a task given
-    to another."""
+    """A slow node cannot end a task that another node has: the version has changed."""
     tasks = make(4)
     submit(store, tasks)
     held = await claimed(store, tasks)
@@ -460,7 +456,7 @@ async def test_retry_error_and_snooze(store: Store) -> None:
     assert (await store.wake_due(NOW + 60 * SECOND, 100)).moved == 3
 
 
-async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> None:
+async def test_an_error_text_with_a_nul_is_stored_not_refused(store: Store) -> None:
     tasks = make(1)
     submit(store, tasks)
     task = (await claimed(store, tasks))[0]
@@ -475,7 +471,7 @@ async def test_an_error_text_with_a_nul_is_kept_not_refused(store: Store) -> Non
     assert shown(store, task.id).error_text == "a\ufffdb\\u0000"
 
 
-async def test_a_kept_result_can_be_read_and_its_waiters_are_told(store: Store) -> None:
+async def test_a_kept_result_can_be_read_and_its_waiters_are_notified(store: Store) -> None:
     tasks = make(2, keep_result=True)
     submit(store, tasks)
     held = await claimed(store, tasks)
@@ -504,7 +500,7 @@ async def test_a_completion_joins_the_handlers_own_transaction(store: Store) -> 
     assert [record.name for record in listed(store)] == ["next"]
 
 
-async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: Store) -> None:
+async def test_a_task_handed_back_keeps_its_position_and_spends_no_attempt(store: Store) -> None:
     tasks = make(3)
     submit(store, tasks)
     held = await claimed(store, tasks[:2])
@@ -526,8 +522,7 @@ async def test_what_is_handed_back_keeps_its_place_and_spends_no_attempt(store: 
 
 @pytest.mark.parametrize("count", [1, 100])
 async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -> None:
-    """One insert, one update and one delete of the task, one insert of its attempt; no other row of
-    these tables."""
+    """A task costs one insert, one update and one delete, and one insert of its attempt."""
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
@@ -544,7 +539,7 @@ async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -
     }
 
 
-async def test_a_batch_costs_a_few_statements_however_long_it_is(store: Store) -> None:
+async def test_a_batch_of_any_length_costs_a_few_statements(store: Store) -> None:
     def steps_of(steps: Steps[Any]) -> int:
         return store.database.run(_counted(steps))
 
@@ -614,7 +609,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
     assert history(store, record.id)[0].trigger_path == "poller"
 
 
-async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Store) -> None:
+async def test_tasks_of_a_dead_node_are_resumed_and_keep_their_attempt(store: Store) -> None:
     tasks = make(5)
     submit(store, tasks)
     await claimed(store, tasks[:3], node="dead")
@@ -642,7 +637,7 @@ async def test_what_a_dead_node_held_is_resumed_with_the_attempt_kept(store: Sto
 
 
 @pytest.mark.parametrize("skipping", [[], ["send"]])
-async def test_one_given_up_as_stuck_or_lost_holds_its_ordering_key_unless_its_name_skips(
+async def test_a_stuck_or_lost_task_in_error_blocks_its_ordering_key_unless_its_name_skips(
     store: Store, skipping: list[str]
 ) -> None:
     for number, release in enumerate(
@@ -681,8 +676,7 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert shown(store, one.id).state is State.SUBMITTED
     ended = shown(store, two.id)
     assert (ended.state, ended.error_text) == (State.ERROR, AWKWARD)
-    # Its wait and its run are told by the attempt: whoever cancels it later must not tell them once
-    # more.
+    # The attempt has the times of the wait and the run, so a later cancel must not record them.
     assert (ended.ready_at, ended.claimed_at) == (None, None)
     assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == [
         "lost",
@@ -691,9 +685,9 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert await store.stuck(NOW + 99 * SECOND, 10) == []
 
 
-async def test_t22_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> None:
-    """Of 117 finished tasks, keys and results go with the attempts; what is younger and what still
-    lives stays."""
+async def test_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> None:
+    """Cleaning 117 finished tasks deletes their attempts, keys and results, and nothing younger or
+    unfinished."""
     old = [make(1, unique_key=f"k{n}", keep_result=True)[0] for n in range(117)]
     young = make(3, unique_key=None)
     living = make(1, unique_key="living")
@@ -744,7 +738,7 @@ async def test_listing_filters(store: Store) -> None:
 
 
 @pytest.mark.parametrize("task_id", NO_IDS)
-async def test_an_unknown_id_is_not_found_and_no_error(store: Store, task_id: str) -> None:
+async def test_an_unknown_id_is_not_found_without_an_error(store: Store, task_id: str) -> None:
     run = store.database.run
     assert run(store.task(task_id)) is None
     assert run(store.payload(task_id)) is None
@@ -755,7 +749,7 @@ async def test_an_unknown_id_is_not_found_and_no_error(store: Store, task_id: st
     assert await store.release_stuck(task_id, 1, State.SUBMITTED, NOW, "x") is None
 
 
-async def test_a_persons_move_is_a_compare_and_set_too(store: Store) -> None:
+async def test_a_move_by_a_person_is_a_compare_and_set(store: Store) -> None:
     tasks = make(2, run_at=NOW + 60 * SECOND)
     submit(store, tasks)
     task_id = tasks[0].id
@@ -781,7 +775,7 @@ async def test_a_persons_move_is_a_compare_and_set_too(store: Store) -> None:
     assert await store.next_due() == NOW + 40 * SECOND
 
 
-async def test_a_persons_end_writes_an_attempt(store: Store) -> None:
+async def test_an_end_by_a_person_writes_an_attempt(store: Store) -> None:
     cancelled, failed = tasks = make(2)
     submit(store, tasks)
     held = (await claimed(store, [failed]))[0]
@@ -833,15 +827,14 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     }
 
 
-async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
-    """Silence is judged by the clock that nodes share: on PostgreSQL the server's, whatever a node
-    believes it is."""
+async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -> None:
+    """Silence is measured by the clock that nodes share: on PostgreSQL that of the server."""
     now = SYSTEM_CLOCK.now()
 
-    def beaten_long_ago():
+    def set_old_heartbeat():
         yield store.statement("heartbeat", "two", now - 60 * SECOND, "[]")
 
-    store.database.run(beaten_long_ago())
+    store.database.run(set_old_heartbeat())
     await store.heartbeat("one", ["mail", AWKWARD], now)
     await store.heartbeat("one", ["mail"], now + SECOND)
     nodes = {record.node: record for record in store.database.run(store.nodes())}
@@ -853,7 +846,7 @@ async def test_nodes_beat_fall_silent_and_are_forgotten(store: Store) -> None:
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
 
 
-async def test_the_dialect_has_every_statement_that_both_share(store: Store) -> None:
+async def test_the_dialect_has_every_shared_statement(store: Store) -> None:
     own = (
         {"drop_claims", "drop_claims_of", "claim_unique_key"}
         if isinstance(store, PostgresTaskStore)

@@ -1,5 +1,7 @@
-"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, kept by every channel on its real
-server. The promises are in tests/contract/trigger_channel.py."""
+"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, for every channel on its real server.
+
+The tests are in tests/contract/trigger_channel.py.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class MemoryKit(DatabaseKit):
 
 
 class CarryingKit(DatabaseKit):
-    """A channel that carries triggers, beside the rows that stay the truth."""
+    """A channel that carries triggers, while the rows decide whether a task runs."""
 
     def __init__(self, url: str, channel: str, server: Any = None) -> None:
         super().__init__(url, channel, server)
@@ -74,7 +76,7 @@ class CarryingKit(DatabaseKit):
 
 
 class RedisTasksKit(ChannelKit):
-    """Tasks that live in Redis alone: no notification is needed, and none can be lost."""
+    """Tasks that are in Redis only, so that no notification is needed or can be lost."""
 
     gives_again = False
 
@@ -132,7 +134,7 @@ class TestServerAway(ServerAwayContract):
         servers = {"postgres": PostgresServer, "kafka": KafkaServer, "redis": RedisServer}
         if kind != "postgres":
             pytest.importorskip({"kafka": "confluent_kafka"}.get(kind, "redis"))
-        if kind == "kafka":  # what it could not send is given up sooner
+        if kind == "kafka":  # unsent messages are dropped sooner
             monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
         made = RedisServer(appendonly=True) if kind == "redis tasks" else servers[kind]()
         with made as server:

@@ -1,5 +1,5 @@
-"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, for any channel, also one from
-outside this repository.
+"""Promises of `fairlead.ports.trigger_channel.TriggerChannel`, for any channel, also from outside
+this repository.
 
 A new channel supplies a `ChannelKit` and a subclass of `TriggerChannelContract` whose fixture `kit`
 returns it. The suite drives the channel through its port alone, as a node does: see `Reader`.
@@ -35,10 +35,10 @@ from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.task_store import Claim
 
 SOON = 60.0
-"""Seconds that nothing takes unless it is broken."""
+"""Longest time in seconds that a wait may take."""
 
 A_MOMENT = 0.6
-"""Seconds in which whatever is going to arrive has arrived."""
+"""Seconds after which no more triggers are expected."""
 
 NEVER = 1e9
 
@@ -48,7 +48,7 @@ KEYS = frozenset(PartitionKey(QUEUE, partition) for partition in range(4))
 
 
 class ChannelKit:
-    """One channel under test: the applications that meet on it, and how its world breaks."""
+    """A channel under test: its applications, and the failures of its servers."""
 
     secret: str | None = None
     """Password of its server, which `location` must not show; None: there is none."""
@@ -60,21 +60,21 @@ class ChannelKit:
     """Whether two transactions of its store may commit in another order than they began."""
 
     def application(self) -> App:
-        """Return one more application on the same migrated store and channel, as a further process
-        would have it. Whoever calls closes it."""
+        """Return another application on the same migrated store and channel, as another process
+        would have it. The caller closes it."""
         raise NotImplementedError
 
     def lose_announcements(self, app: App) -> None:
-        """Let nothing that is announced, by anybody, reach `app`. Called before its channel is
-        opened. Nothing to do for a channel that has no notifications."""
+        """Keep every announcement from `app`. Called before its channel is opened. Does nothing for
+        a channel without notifications."""
 
     def sweep_every(self, app: App, seconds: float) -> None:
-        """Let the channel look for lost triggers every `seconds`. Nothing to do for a channel that
-        can lose none."""
+        """Let the channel look for lost triggers every `seconds`. Does nothing for a channel that
+        cannot lose any."""
 
 
 class Reader:
-    """One node's side of a channel: joins, owns, receives while there is room, keeps what came."""
+    """A node's side of a channel, which joins, receives while there is room, and keeps triggers."""
 
     def __init__(
         self,
@@ -84,8 +84,11 @@ class Reader:
         owns: Collection[PartitionKey] = KEYS,
         positions: dict[int, int] | None = None,
     ) -> None:
-        """`owns`: partitions that leases would give to it, where the channel does not share them
-        out. `positions`: by priority, where it begins to read."""
+        """Open nothing yet.
+
+        `owns` has the partitions that leases would give to the node, for a channel that does not
+        assign them itself. `positions` has the first positions to read after, by priority.
+        """
         self.app = app
         self.name = name
         self.room = room
@@ -94,7 +97,7 @@ class Reader:
         self.notifications: list[Notification] = []
         self.outages: list[StoreUnavailable] = []
         self.empty = 0
-        """How often `receive` returned nothing."""
+        """Number of times that `receive` returned nothing."""
         self.positions = positions or {}
         self._owns = frozenset(owns)
         self._kept: dict[str, Trigger] = {}
@@ -122,7 +125,7 @@ class Reader:
         self.own(self.owned - set(keys))
 
     def own(self, keys: Collection[PartitionKey]) -> None:
-        """Read these from now on, and no others."""
+        """Read these partitions from now on, and no others."""
         gone = self.owned - set(keys)
         self.owned = frozenset(keys)
         dropped = [t for t in self._kept.values() if (t.queue, t.partition) in gone]
@@ -154,7 +157,7 @@ class Reader:
             self._kept.update({trigger.id: trigger for trigger in triggers})
 
     async def leave(self) -> None:
-        """Receive nothing more, and give up all partitions, as a node that stops does first."""
+        """Receive nothing more and release all partitions, as a node that stops does first."""
         if self._work is not None:
             self._work.cancel()
             with suppress(asyncio.CancelledError):
@@ -172,7 +175,7 @@ class Reader:
     # what a node does with triggers ---------------------------------------------------------------
 
     async def claim(self, triggers: Iterable[Trigger] | None = None) -> list[ClaimedTask]:
-        """Claim these, or all that are kept; what the store refuses is gone too."""
+        """Claim these triggers, or all kept ones, and drop those that the store refuses."""
         wanted = list(self._kept.values() if triggers is None else triggers)
         stuck_at = self.app.clock.now() + 3_600_000_000
         claims = [Claim(t.id, t.version, t.path, stuck_at) for t in wanted]
@@ -181,7 +184,7 @@ class Reader:
         return claimed
 
     def drop(self, triggers: Iterable[Trigger]) -> None:
-        """Need these no longer."""
+        """Tell the channel that these triggers are no longer needed."""
         dropped = list(triggers)
         for trigger in dropped:
             self._kept.pop(trigger.id, None)
@@ -194,7 +197,7 @@ class Reader:
 
     @property
     def news(self) -> list[Trigger]:
-        """What was received, in the order in which each came first."""
+        """Return the received triggers, in the order of their first arrival."""
         first: dict[tuple[str, int], Trigger] = {}
         for trigger in self.received:
             first.setdefault((trigger.id, trigger.version), trigger)
@@ -205,7 +208,7 @@ class Reader:
         return {trigger.id for trigger in self.received}
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until that is so; whatever broke the reader is raised."""
+        """Wait until the condition is true. Raise the error that broke the reader, if any."""
         async with asyncio.timeout(SOON):
             while not is_so():
                 if self._work is not None and self._work.done():
@@ -217,7 +220,7 @@ class Reader:
         await self.until(lambda: wanted <= self.ids)
 
     async def until_up_to_date(self) -> None:
-        """Wait until every owned lane was read, and what the channel shares out is owned."""
+        """Wait until every owned lane was read and the channel has assigned its partitions."""
         lanes = [LaneKey(*key, priority) for key in KEYS for priority in PRIORITIES]
         await self.until(
             lambda: (
@@ -229,7 +232,7 @@ class Reader:
 
 @asynccontextmanager
 async def reading(app: App, **options: Any) -> AsyncIterator[Reader]:
-    """A reader for the block."""
+    """Run a reader during the block."""
     reader = Reader(app, **options)
     await reader.start()
     try:
@@ -249,13 +252,13 @@ def noting(app: App) -> Any:
 
 
 async def submitted(note: Any, count: int, **options: Any) -> list[str]:
-    """Submit so many tasks at once; return their ids in the order of submission."""
+    """Submit `count` tasks at once; return their ids in the order of submission."""
     handles = await note.options(**options).submit_many_async([{"n": n} for n in range(count)])
     return [handle.id for handle in handles]
 
 
 class TriggerChannelContract:
-    """Subclass this, and override `kit`."""
+    """Promises of every channel. Subclass this class and override `kit`."""
 
     @pytest.fixture
     def kit(self) -> ChannelKit:
@@ -263,8 +266,11 @@ class TriggerChannelContract:
 
     @pytest.fixture
     def apps(self, kit: ChannelKit) -> Any:
-        """A maker of applications, each as in a process of its own, closed at the end. Sweeps are
-        off: what arrives was announced, or was found at the start."""
+        """Return a function that makes applications, each as in a process of its own.
+
+        Sweeps are off, so triggers arrive by announcements or are found at the start. The
+        applications are closed at the end.
+        """
         made: list[App] = []
 
         def make() -> App:
@@ -295,7 +301,7 @@ class TriggerChannelContract:
 
     # arrival --------------------------------------------------------------------------------------
 
-    async def test_a_trigger_says_all_that_a_node_needs(self, app: App, note: Any) -> None:
+    async def test_a_trigger_has_everything_that_a_node_needs(self, app: App, note: Any) -> None:
         async with reading(app) as reader:
             await reader.until_up_to_date()
             task = await note.options(priority=3, fairness_key="acme", weight=2.5).submit_async(1)
@@ -386,7 +392,7 @@ class TriggerChannelContract:
             later = [trigger for trigger in reader.news if trigger.version > first]
             assert len(await reader.claim(later)) == 1
 
-    async def test_a_task_of_later_arrives_when_it_is_due_and_not_before(
+    async def test_a_delayed_task_arrives_when_it_is_due_and_not_before(
         self, app: App, note: Any
     ) -> None:
         async with reading(app) as reader:
@@ -430,7 +436,7 @@ class TriggerChannelContract:
             assert await reader.claim() == []
             assert len(reader.ids) == 20
 
-    async def test_what_commits_late_below_the_reader_is_found(
+    async def test_a_task_that_commits_late_below_the_reader_is_found(
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
         if not kit.commits_out_of_order:
@@ -460,7 +466,7 @@ class TriggerChannelContract:
             may_commit.set()
             await reader.until_received(await committing)
 
-    async def test_what_was_dropped_is_given_again_when_the_node_asks(
+    async def test_dropped_triggers_come_again_when_the_node_asks(
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
         """Give again, now, the triggers that were received and may have been dropped."""
@@ -497,7 +503,7 @@ class TriggerChannelContract:
 
     # room -----------------------------------------------------------------------------------------
 
-    async def test_no_more_comes_than_there_is_room_for_and_the_rest_when_room_is_freed(
+    async def test_a_lane_receives_up_to_its_room_and_the_rest_when_room_is_freed(
         self, app: App, note: Any
     ) -> None:
         ids = await submitted(note, 200)
@@ -519,9 +525,7 @@ class TriggerChannelContract:
             await reader.until_received([*better, *worse])
             assert sum(trigger.priority == 5 for trigger in reader.kept) == 10
 
-    async def test_a_lane_with_more_than_there_was_room_for_is_behind(
-        self, app: App, note: Any
-    ) -> None:
+    async def test_a_lane_with_more_triggers_than_room_is_behind(self, app: App, note: Any) -> None:
         """More triggers of the lane may be there than were received."""
         if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
@@ -552,7 +556,7 @@ class TriggerChannelContract:
 
     # owners ---------------------------------------------------------------------------------------
 
-    async def test_nothing_comes_of_a_partition_that_is_not_owned(
+    async def test_no_trigger_comes_from_a_partition_that_is_not_owned(
         self, app: App, note: Any
     ) -> None:
         if app.channel.decides_order or app.channel.shares_partitions:
@@ -588,7 +592,7 @@ class TriggerChannelContract:
             await one.until_received(more)
             assert {task.id for task in await one.claim()} == set(more)
 
-    async def test_what_a_node_leaves_is_another_ones_at_once_but_for_what_it_claimed(
+    async def test_unclaimed_triggers_of_a_node_that_leaves_go_to_another_node_at_once(
         self, app: App, note: Any, other: App, other_note: Any
     ) -> None:
         """Give up all partitions and all triggers not claimed: other nodes have them once this
@@ -604,7 +608,7 @@ class TriggerChannelContract:
                 await second.until_received(left)
                 assert {task.id for task in await second.claim()} == left
 
-    async def test_owners_that_change_all_the_time_lose_nothing(
+    async def test_owners_that_change_often_lose_nothing(
         self, app: App, note: Any, other: App, other_note: Any
     ) -> None:
         ran: list[str] = []
@@ -619,7 +623,7 @@ class TriggerChannelContract:
             ran += [task.id for task in await last.claim()]
         assert Counter(ran) == dict.fromkeys(ids, 1)
 
-    async def test_what_is_assigned_again_goes_on_where_it_stands(
+    async def test_a_partition_assigned_again_continues_at_its_position(
         self, app: App, note: Any
     ) -> None:
         """A partition that is read already goes on where it stands."""
@@ -657,7 +661,7 @@ class TriggerChannelContract:
 
     # life -----------------------------------------------------------------------------------------
 
-    async def test_part_and_close_may_be_called_twice_and_a_closed_channel_gives_nothing(
+    async def test_leave_and_close_may_be_called_twice_and_a_closed_channel_returns_nothing(
         self, app: App, note: Any
     ) -> None:
         reader = Reader(app)
@@ -681,7 +685,9 @@ class TriggerChannelContract:
                 await reader.until_received(await submitted(note, 5))
                 assert len(await reader.claim()) == 5
 
-    async def test_settling_twice_or_what_never_came_is_harmless(self, app: App, note: Any) -> None:
+    async def test_settling_a_trigger_twice_or_an_unknown_one_is_harmless(
+        self, app: App, note: Any
+    ) -> None:
         async with reading(app) as reader:
             await reader.until_received(await submitted(note, 5))
             triggers = reader.kept
@@ -692,7 +698,7 @@ class TriggerChannelContract:
             )
             await reader.until_received(await submitted(note, 5))
 
-    async def test_a_wake_reaches_the_node_in_its_event_loop_whatever_thread_announces(
+    async def test_a_notification_from_any_thread_reaches_the_node_in_its_event_loop(
         self, app: App, note: Any
     ) -> None:
         """`on_wake` is called in the event loop for every wake that arrives."""
@@ -705,7 +711,9 @@ class TriggerChannelContract:
 
         await app.channel.open(on_notification)
         notification = Notification(due=123, control=True)
-        if hasattr(app.store, "announce"):  # on PostgreSQL a wake travels with its transaction
+        if hasattr(
+            app.store, "announce"
+        ):  # on PostgreSQL a notification is part of its transaction
             await app.store.database.run_async(app.store.announce(notification))  # type: ignore[attr-defined]
         await asyncio.to_thread(app.channel.announce, notification)
         async with asyncio.timeout(SOON):
@@ -714,7 +722,7 @@ class TriggerChannelContract:
         await app.channel.close()
         assert set(threads) == {threading.current_thread()}
 
-    # what it says of itself -----------------------------------------------------------------------
+    # self-description -----------------------------------------------------------------------------
 
     def test_its_location_shows_no_secret(self, kit: ChannelKit, app: App) -> None:
         assert app.channel.location
@@ -744,9 +752,7 @@ class TriggerChannelContract:
             keyed.submit(1)
         assert not app.store.database.read_now(app.store.unfinished([QUEUE]))[0]
 
-    async def test_status_tells_how_the_servers_and_the_queues_are(
-        self, app: App, note: Any
-    ) -> None:
+    async def test_status_describes_the_servers_and_the_queues(self, app: App, note: Any) -> None:
         """None when it has no servers of its own."""
         ids = await submitted(note, 12)
         app.channel.close_sender()
@@ -773,7 +779,8 @@ class TriggerChannelContract:
 
 
 class ServerAwayContract:
-    """Subclass this, and override `kit` with one whose `server` is its own."""
+    """Promises of a channel during an outage. Subclass this class and override `kit` with one that
+    has its own `server`."""
 
     @pytest.fixture
     def kit(self) -> ChannelKit:
