@@ -1,5 +1,5 @@
-"""`fairlead demo` from the command line: it ends by itself, tells the truth and leaves nothing
-behind."""
+"""`fairlead demo` from the command line: it ends by itself, reports correct figures and leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def demo(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
 
 
-def test_with_its_own_settings_it_ends_soon_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_ends_soon_by_default_and_leaves_nothing_behind(tmp_path: Path) -> None:
     began = time.monotonic()
     done = demo(tmp_path / "temporary")
     assert done.returncode == 0, done.stderr
@@ -35,13 +35,13 @@ def test_with_its_own_settings_it_ends_soon_and_leaves_nothing_behind(tmp_path: 
     assert "3,000 of 3,000 submitted" in done.stderr
 
 
-def test_what_it_reports_is_what_its_workload_must_come_to(tmp_path: Path) -> None:
+def test_the_report_follows_from_the_workload(tmp_path: Path) -> None:
     done = demo(tmp_path / "temporary", "--tasks", 1500, "--seconds", 1, "--seed", 7, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     planned = workload(DemoSettings(1500, 1, 7))
-    # Three attempts in all: a task that fails once or twice ends well, one that always fails is
-    # given up.
+    # Three attempts in all: a task that fails once or twice succeeds, one that always fails goes to
+    # ERROR.
     failures = {
         tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant)
         for tenant in TENANTS
@@ -77,7 +77,7 @@ def test_the_file_is_kept_when_asked_for_and_never_overwritten(tmp_path: Path) -
     assert kept.read_bytes() == before
 
 
-def test_the_same_seed_makes_the_same_workload() -> None:
+def test_equal_seeds_make_equal_workloads() -> None:
     assert workload(DemoSettings(seed=3)) == workload(DemoSettings(seed=3))
     assert workload(DemoSettings(seed=3)) != workload(DemoSettings(seed=4))
 
@@ -85,7 +85,7 @@ def test_the_same_seed_makes_the_same_workload() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]]
 )
-def test_wrong_use_is_code_2(tmp_path: Path, arguments: list[str]) -> None:
+def test_wrong_use_exits_with_code_2(tmp_path: Path, arguments: list[str]) -> None:
     done = demo(tmp_path / "temporary", *arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

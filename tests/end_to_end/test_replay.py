@@ -1,5 +1,5 @@
-"""`fairlead replay` from the command line: real worker processes, both stores, and every way to use
-it wrongly."""
+"""`fairlead replay` from the command line: real worker processes, both stores, and every wrong
+use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 
 def trace(path: Path, jobs: int, run: int = 0, every: int = 1) -> Path:
-    """Job n is of user 1 unless n is a multiple of 4, then of user n % 5; submitted `every` seconds
-    apart."""
+    """Write a trace in which job n belongs to user 1 unless n is a multiple of 4, then to user n %
+    5; jobs are submitted `every` seconds apart."""
     lines = (
         f"{n} {n * every} -1 {run} 1 -1 -1 -1 1200 -1 -1 {n % 5 + 2 if n % 4 == 0 else 1} {n % 2} -1 -1 1 -1 -1"
         for n in range(1, jobs + 1)
@@ -35,7 +35,7 @@ def fairlead(*arguments: object, timeout: float = 120) -> subprocess.CompletedPr
 
 
 def workers_of(folder: Path) -> list[int]:
-    """The processes that work for replays whose temporary folder is inside `folder`."""
+    """Return the worker processes of replays whose temporary folder is inside `folder`."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
@@ -78,7 +78,7 @@ def test_every_job_runs_exactly_once_and_the_report_says_so(tmp_path: Path, stor
     assert report["pickup_delay_heaviest"]["tenant"] == "user-1"
     assert report["pickup_delay_heaviest"]["tasks"] == 2250
     assert 0 <= report["pickup_delay"]["p50_ms"] <= report["pickup_delay"]["p99_ms"]
-    # The history of the store agrees with the report, tenant by tenant.
+    # The history of the store agrees with the report for each tenant.
     app = App(store_url)
     assert app.management.find() == []
     app.close()
@@ -115,9 +115,7 @@ def test_a_fresh_schema_of_postgresql_is_gone_afterwards(tmp_path: Path, postgre
     assert (left, tables) == ([], (0,))
 
 
-def test_a_store_that_holds_tasks_is_refused_and_left_alone(
-    tmp_path: Path, sqlite_url: str
-) -> None:
+def test_a_store_with_tasks_is_refused_and_stays_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
     app = App(sqlite_url)
 
     @app.task
@@ -141,7 +139,7 @@ def test_a_store_that_holds_tasks_is_refused_and_left_alone(
         (["--tenants", "queue"], "--tenants"),
     ],
 )
-def test_wrong_use_is_one_clear_text_and_code_2(
+def test_wrong_use_gives_one_clear_text_and_code_2(
     tmp_path: Path, arguments: list[str], text: str
 ) -> None:
     done = fairlead("replay", trace(tmp_path / "t.swf", 5), "--fresh", *arguments)

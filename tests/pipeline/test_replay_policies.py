@@ -1,5 +1,4 @@
-"""What is asked of a replay, and what is made of it: grid, weights, objective, samples, and what
-the file says wrongly."""
+"""The input of a replay: grid, weights, objective, samples, and errors in the file."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def parsed(text: str) -> grid.PolicyGrid:
     return grid.parse(tomllib.loads(text))
 
 
-def test_every_combination_is_a_policy_and_those_that_do_the_same_are_one() -> None:
+def test_every_combination_is_a_policy_and_equivalent_ones_are_merged() -> None:
     found = parsed("""
         [grid]
         order = ["fifo", "fair"]
@@ -44,7 +43,7 @@ def test_every_combination_is_a_policy_and_those_that_do_the_same_are_one() -> N
         slots = 8
     """)
     assert found.combinations == 24
-    assert len(found.policies) == 4 + 12  # fifo knows no weights
+    assert len(found.policies) == 4 + 12  # fifo ignores weights
     assert (
         CandidatePolicy(weights={"acme": 2.0}, slots=8, limits=Limits(per_key=2)) in found.policies
     )
@@ -80,13 +79,13 @@ def test_several_tables_are_several_grids() -> None:
         ("recorded = 1\n[grid]", "recorded: write a table"),
     ],
 )
-def test_what_is_wrong_in_a_grid_is_told_by_name(text: str, told: str) -> None:
+def test_errors_in_a_grid_are_named(text: str, told: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parsed(text)
     assert told in str(error.value)
 
 
-def test_the_grid_in_the_docs_is_one() -> None:
+def test_the_grid_in_the_docs_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "replay.md").read_text()
     found = parsed(page.partition("```toml\n")[2].partition("```")[0])
     assert (found.combinations, len(found.policies)) == (54, 3 * 3 + 27)
@@ -95,7 +94,7 @@ def test_the_grid_in_the_docs_is_one() -> None:
     assert not named, "the page tells every objective"
 
 
-def test_a_file_that_is_none_is_told_by_name(tmp_path: Path) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path / "bad.toml"):
         (tmp_path / "bad.toml").write_text("[grid\n")
         with pytest.raises(ConfigurationError, match=path.name):
@@ -121,7 +120,7 @@ def test_weights_by_rule() -> None:
     assert extreme is not None and (extreme["a"], extreme["c"]) == (MAX_WEIGHT, MIN_WEIGHT)
 
 
-def test_a_key_that_was_not_there_when_weights_were_made_weighs_as_the_one_in_the_middle() -> None:
+def test_a_key_without_a_computed_weight_weighs_as_much_as_the_median_key() -> None:
     known = weigh("tasks^1", arrivals((0, 1, "a"), (0, 1, "a"), (0, 1, "b"), (0, 1, "c"))) or {}
     found = run(arrivals(*((0, 1, key) for key in "aaaaxx")), CandidatePolicy(slots=1), known)
     assert np.argsort(found.start).tolist() == [0, 4, 1, 2, 5, 3]
@@ -137,7 +136,7 @@ def measures(**changed: float) -> Measures:
     )
 
 
-def test_the_least_is_best_but_for_fairness_and_use_and_requirements_come_first() -> None:
+def test_the_least_measure_is_best_except_fairness_and_utilisation_after_requirements() -> None:
     fast, slow = measures(wait_p99_us=1, utilisation=0.2), measures(wait_p99_us=2, utilisation=0.9)
     assert parse_objective("wait_p99").rank(fast) < parse_objective("wait_p99_us").rank(slow)
     assert parse_objective("utilisation").rank(slow) < parse_objective("utilisation").rank(fast)
@@ -148,7 +147,7 @@ def test_the_least_is_best_but_for_fairness_and_use_and_requirements_come_first(
     assert alike(measures(wait_p99_us=1, slots=2)) < alike(measures(wait_p99_us=1, slots=3))
 
 
-def test_a_measure_that_there_is_none_of_is_never_the_best() -> None:
+def test_a_missing_measure_is_never_the_best() -> None:
     fair = parse_objective("jain_mean", ["jain_least >= 0.1"])
     assert fair.rank(measures(jain_mean=0.01)) < fair.rank(
         measures(jain_mean=None, jain_least=None)
@@ -167,16 +166,14 @@ def test_a_measure_that_there_is_none_of_is_never_the_best() -> None:
         ("wait_p99", ["speed >= 3"], "--require 'speed': unknown measure"),
     ],
 )
-def test_an_objective_that_is_none_is_told_by_name(
-    name: str, requirements: list[str], told: str
-) -> None:
+def test_an_unknown_objective_is_named(name: str, requirements: list[str], told: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse_objective(name, requirements)
     assert told in str(error.value)
     assert set(AIMS) < {field.removesuffix("_us") for field in Measures.__struct_fields__}
 
 
-def test_a_policy_is_better_when_intervals_do_not_overlap_or_when_every_pair_says_so() -> None:
+def test_a_policy_is_better_if_intervals_do_not_overlap_or_every_pair_is_better() -> None:
     spread = list(range(0, 100, 5))
     assert verdict([1, 2, 3], [11, 12, 13]) == "better"
     assert verdict([11, 12, 13], [1, 2, 3]) == "worse"
@@ -201,7 +198,7 @@ recorded = st.lists(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(recorded, st.integers(0, 1000), st.integers(0, 100))
-def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
+def test_a_perturbed_arrival_moves_by_at_most_the_bound_and_stays_the_same_task(
     recorded, seed, by
 ) -> None:
     found = perturbed(recorded, seed, by * MICROS)
@@ -224,7 +221,7 @@ def test_a_shaken_arrival_moves_by_so_much_at_most_and_stays_the_same_task(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(recorded, st.integers(0, 1000))
-def test_a_drawn_key_brings_its_tasks_of_whole_weeks_at_their_hours(recorded, seed) -> None:
+def test_a_drawn_key_keeps_its_tasks_of_whole_weeks_at_their_hours(recorded, seed) -> None:
     found = resampled(recorded, seed)
     begin = recorded.at[0]
     assert len(found) and (np.diff(found.at) >= 0).all() and found.at[-1] <= recorded.at[-1]
@@ -245,7 +242,7 @@ def test_a_drawn_key_brings_its_tasks_of_whole_weeks_at_their_hours(recorded, se
     assert resampled(recorded, seed).digest() == found.digest()
 
 
-def test_a_copy_of_a_key_has_its_weight_and_its_limit_but_not_its_turns() -> None:
+def test_a_copy_of_a_key_has_its_weight_and_limit_but_a_share_of_its_own() -> None:
     twice = arrivals(*((0, 1, key) for key in ["a", "a", f"a{COPY}2", f"a{COPY}2", "b", "b"]))
     found = run(twice, CandidatePolicy(slots=6, limits=Limits(keys={"a": 1})))
     assert sorted((found.start // MICROS).tolist()) == [0, 0, 0, 0, 1, 1]
