@@ -70,15 +70,15 @@ def connect(
     home = backend("store", settings.url)
     home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
 
-    def place(kind: Kind) -> tuple[Backend, str | None]:
+    def adapter_at(kind: Kind) -> tuple[Backend, str | None]:
         url = settings.parts.get(kind)
         return (home, None) if url is None or url in _BESIDE else (backend(kind, url), url)
 
-    channel_at, channel_url = place("channel")
-    log_at, log_url = place("log")
-    backlog_at, backlog_url = place("backlog")
-    coordinator_at, coordinator_url = place("coordinator")
-    schedule_at, schedule_url = place("schedule")
+    channel_at, channel_url = adapter_at("channel")
+    log_at, log_url = adapter_at("log")
+    backlog_at, backlog_url = adapter_at("backlog")
+    coordinator_at, coordinator_url = adapter_at("coordinator")
+    schedule_at, schedule_url = adapter_at("schedule")
     store = home.store(settings.url)
     notifier = channel_at.notifier(channel_url, store) or home.notifier(None, store)
     assert notifier is not None  # a home backend always has one

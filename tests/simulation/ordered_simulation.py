@@ -238,7 +238,7 @@ class Simulation:
         """Running node and task by ordering key."""
         self.lives: list[Node] = []
         self.node: Node | None = None
-        self.told: list[asyncio.Task[None]] = []
+        self.expiring: list[asyncio.Task[None]] = []
         self.crashes = 0
         self.number = 0
 
@@ -337,7 +337,7 @@ class Simulation:
                 self.crashes += 1
                 await node.die()
             elif fate >= 0.7:
-                self.told.append(asyncio.create_task(self._expire_leases(node)))
+                self.expiring.append(asyncio.create_task(self._expire_leases(node)))
             else:
                 leaving = asyncio.create_task(
                     node.ordered.release([PartitionKey(QUEUE, n) for n in range(self.partitions)])
@@ -365,8 +365,8 @@ class Simulation:
             )
             self.check()
         self.share = 0.0
-        for told in self.told:
-            told.cancel()
+        for expiring in self.expiring:
+            expiring.cancel()
         for old in self.lives:
             await old.die()
         self.failing = 0.0

@@ -205,7 +205,7 @@ class Simulation:
         for message in found:
             self._check_owner(message.id)
             if message.id not in self.claimed or message.deliveries < 2:
-                raise self._broken(f"{message.id} was reclaimed and nobody had it")
+                raise self._broken(f"{message.id} was reclaimed although no reader had it")
             reader.holds.add(message.id)
             self.lines.append(f"{reader.name} reclaimed {message.id}")
         self._see_dead()

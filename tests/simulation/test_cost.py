@@ -62,7 +62,7 @@ class Lane:
         self.run_times = RunTimes()
         passes = TimePasses(Counters(), WEIGHTS, self.run_times)
         self.backlog = Backlog(1, LaneRecord(), passes, memory, Timing(), is_new=True)
-        self.turns = RuntimeShares(WEIGHTS, self.run_times)
+        self.shares = RuntimeShares(WEIGHTS, self.run_times)
         self.store = ListStore()
         self.table: list[tuple[int, int, Trigger]] = []
         self.shown: set[Level] = set()
@@ -100,12 +100,12 @@ class Lane:
             self.backlog.deleted(through, 0.0)
 
     def apply(self, changes: Changes) -> None:
-        self.shown -= {level_of(one) for one in self.turns.remove(changes.dropped)}
-        self.turns.add(changes.added, self.now / 1e6)
+        self.shown -= {level_of(one) for one in self.shares.remove(changes.dropped)}
+        self.shares.add(changes.added, self.now / 1e6)
         self.show()
 
     def show(self) -> None:
-        for one, pass_ in self.turns.next(self.now / 1e6):
+        for one, pass_ in self.shares.next(self.now / 1e6):
             self.shown.add(level_of(one))
             heappush(self.table, (pass_, level_of(one).id, one))
 
@@ -121,7 +121,7 @@ class Lane:
                 self.free -= 1
                 self.backlog.take([one])
                 self.backlog.ack([one])
-                self.turns.taken([one], self.now / 1e6)
+                self.shares.taken([one], self.now / 1e6)
                 self.ran[one.id] += 1
                 self.waiting[one.fairness_key] -= 1
                 heappush(self.running, (self.now + self.cost[one.id], one.seq, one))
@@ -132,7 +132,7 @@ class Lane:
             self.free += 1
             cost = self.cost[ended.id]
             self.backlog.ended(ended, cost)
-            self.turns.ended(ended, cost)
+            self.shares.ended(ended, cost)
             self.run_times.ended(ended.name, ended.fairness_key, cost)
 
 
@@ -175,6 +175,6 @@ def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(
 
 def test_the_simulation_detects_a_lane_that_ignores_the_ends_of_runs() -> None:
     lane = Lane(constant, random.Random(SEED), 1, depth=50, memory=10_000)
-    lane.turns.ended = lambda *_: None  # type: ignore[method-assign]
+    lane.shares.ended = lambda *_: None  # type: ignore[method-assign]
     lane.run_times.ended = lambda *_: None  # type: ignore[method-assign]
     assert index(lane, 0, 60 * SECOND) < 0.9

@@ -130,13 +130,13 @@ BROKEN = {
         "for stream = wanted + 1, count - 1 do left",
     ),
     "it shrinks whatever lies there": ("WRITE", "if left == 0 then", "if true then"),
-    "notifications are gone before anybody has heard them": (
+    "notifications expire before any reader has read them": (
         "WRITE",
         "'MINID', '~', integer(now - 60000), '*', 's', section",
         "'MINID', integer(now + 60000), '*', 's', section",
     ),
-    "nobody is told": ("WRITE", "\nnotify(ttl)", "\n"),
-    "readers are not told of more streams": (
+    "no reader is notified": ("WRITE", "\nnotify(ttl)", "\n"),
+    "readers do not learn of more streams": (
         "WRITE",
         "count = grow(count, wanted)",
         "grow(2, wanted)",
@@ -177,7 +177,11 @@ BROKEN = {
         "    taken[#taken + 1] = {",
         "    taken[math.min(#taken, 1) + 1] = {",
     ),
-    "nobody has to be idle": ("RECLAIM", "its_group, 'IDLE', min_idle,", "its_group, 'IDLE', 0,"),
+    "messages need not be idle": (
+        "RECLAIM",
+        "its_group, 'IDLE', min_idle,",
+        "its_group, 'IDLE', 0,",
+    ),
     "the dead are not kept": (
         "RECLAIM",
         "keep_copy('dead', stream, id, entry[2], deliveries, ttl)",

@@ -30,7 +30,7 @@ def farthest(round: Round, due: dict[str, float] = DUE) -> float:
     return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
 
 
-def turns(rounds: list[Round], key: str) -> int:
+def direction_changes(rounds: list[Round], key: str) -> int:
     """Return how often the weight of a key changed its direction."""
     moves = [
         after.weights[key] - before.weights[key]
@@ -61,9 +61,9 @@ def test_the_feedback_settles_within_ten_rounds_without_overshoot(delay: int, of
     assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
     assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
     assert (
-        turns(rounds[:STEP_AT], "a")
-        == turns(rounds[:STEP_AT], "c")
-        == turns(rounds[STEP_AT:], "a")
+        direction_changes(rounds[:STEP_AT], "a")
+        == direction_changes(rounds[:STEP_AT], "c")
+        == direction_changes(rounds[STEP_AT:], "a")
         == 0
     )
 
@@ -108,4 +108,4 @@ def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
     rounds = Loop(DUE, by_day, FAST, slots=2, is_active=is_active).run(200)
     weights = [round.weights["a"] / round.weights["d"] for round in rounds[24:]]
     assert max(weights) / min(weights) < 1.5 * 1.1
-    assert all(turns(rounds[24:], key) <= 2 * (200 - 24) / 24 + 1 for key in DUE)
+    assert all(direction_changes(rounds[24:], key) <= 2 * (200 - 24) / 24 + 1 for key in DUE)

@@ -89,7 +89,7 @@ def test_a_queue_from_which_no_node_takes_tasks_stalls_until_one_does() -> None:
         {"running": 0, "waits_since": None},
         {"running": 0, "failed": 1},
     ],
-    ids=["runs end", "long runs", "nobody looked", "paused", "nothing waits", "runs fail"],
+    ids=["runs end", "long runs", "nothing counted", "paused", "nothing waits", "runs fail"],
 )
 def test_conditions_that_are_not_a_stall(calm: dict[str, Any]) -> None:
     assert Queue(Rules(burst_runs=1000)).during(120, **{"waits_since": BEGIN, **calm}) == []
@@ -115,7 +115,7 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "said"),
     [
         (
             "forget_seconds = 3",
@@ -127,19 +127,19 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_a_queue_cannot_override_are_named(
-    tmp_path: Path, given: str, told: str
+    tmp_path: Path, given: str, said: str
 ) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(f"[alerts.queues.slow]\n{given}\n")
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=said):
         load(path)
 
 
 def test_long_runs_that_take_all_slots_are_a_stall_after_minutes() -> None:
     queue = Queue()
-    told = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
-    assert kinds(told) == [("stall", "*", False)]
-    assert told[0].at == BEGIN + 300 * MICROS
+    alerts = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
+    assert kinds(alerts) == [("stall", "*", False)]
+    assert alerts[0].at == BEGIN + 300 * MICROS
     # The stall goes on while no heartbeat comes; a run that ends is its end.
     assert queue.waiting(10, BEGIN, running=None) == []
     assert kinds(queue.waiting(2, BEGIN, running=None, done=1)) == [("stall", "*", True)]
@@ -148,10 +148,10 @@ def test_long_runs_that_take_all_slots_are_a_stall_after_minutes() -> None:
 def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
     queue = Queue()
     assert queue.during(600, keys={"a": 2, "b": 2}) == []
-    told = queue.during(60, keys={"a": 60, "b": 2})
-    assert kinds(told) == [("flood", "a", False)]
+    alerts = queue.during(60, keys={"a": 60, "b": 2})
+    assert kinds(alerts) == [("flood", "a", False)]
     assert (
-        told[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS
+        alerts[0].at - (queue.at - 60 * MICROS) <= 26 * MICROS
     )  # 600 tasks at 30 a second, plus those before
     over = queue.during(420, keys={"a": 2, "b": 2})
     assert kinds(over) == [("flood", "a", True)]
@@ -177,13 +177,13 @@ def test_a_queue_that_is_not_known_yet_floods_with_nothing() -> None:
 def test_a_burst_of_errors_is_one_however_often_it_comes_again_within_minutes() -> None:
     queue = Queue()
     queue.during(60, done=10)
-    told = queue.during(60, failed=10, done=1)
-    assert kinds(told) == [("error burst", "*", False)]
+    alerts = queue.during(60, failed=10, done=1)
+    assert kinds(alerts) == [("error burst", "*", False)]
     assert queue.during(120, done=10) == []
     assert queue.during(60, failed=10) == []
     over = queue.during(420, done=10)
     assert kinds(over) == [("error burst", "*", True)]
-    assert over[0].start == told[0].start
+    assert over[0].start == alerts[0].start
 
 
 def test_a_burst_is_detected_within_seconds_after_a_long_time_without_errors() -> None:
@@ -262,12 +262,12 @@ def test_each_alert_is_raised_then_over_and_the_state_stays_small(
     signs: list[Sign], cut: int
 ) -> None:
     queue = Queue()
-    told = queue.feed(*signs[:cut])
+    alerts = queue.feed(*signs[:cut])
     # The state as it is stored between two batches.
     queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
-    told += queue.feed(*map(decode, map(encode, signs[cut:])))
+    alerts += queue.feed(*map(decode, map(encode, signs[cut:])))
     is_open: dict[tuple[str, str], int] = {}
-    for alert in told:
+    for alert in alerts:
         name = (alert.kind, alert.subject)
         assert (name in is_open) == alert.is_over
         if alert.is_over:

@@ -224,7 +224,7 @@ def test_after_a_trim_the_reader_is_no_longer_at_the_end() -> None:
     write = written(backlog.place(triggers("a6")))
     changes = backlog.written(write)
     assert ids(changes.dropped) == "a5" and ids(changes.added) == "", (
-        "what came and went at once is not told of"
+        "triggers added and dropped at once are not reported"
     )
     assert len(backlog) == 4 and not backlog.is_at_end
     assert backlog.read_level == level(backlog.loaded()[-1])

@@ -249,7 +249,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("situation", "told"),
+    ("situation", "reason"),
     [
         (Situation(input_age=None), "no input"),
         (Situation(input_age=0.0, is_known=False), "the store does not know this queue"),
@@ -260,7 +260,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
         (Situation(input_age=0.0, failed="the last build failed"), "the last build failed"),
         (Situation(input_age=0.0, incidents=("queue q is paused",)), "incident: queue q is paused"),
         (Situation(input_age=0.0, switch="switched off by ann: test"), "switched off by ann: test"),
-        (Situation(input_age=0.0, on_trial=4), "version 4 is in its canary window"),
+        (Situation(input_age=0.0, in_canary=4), "version 4 is in its canary window"),
         (
             Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)),
             "version 4 was rolled back 23.0 h ago",
@@ -268,11 +268,11 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
         (Situation(input_age=0.0, canary="mail"), "queue mail goes first"),
     ],
 )
-def test_each_reason_to_hold_stops_every_change(situation: Situation, told: str) -> None:
+def test_each_reason_to_hold_stops_every_change(situation: Situation, reason: str) -> None:
     found = {"a": Key(1.0, 1.0, ran(1.0)), "b": Key(1.0, 1.0, ran(4.0))}
     assert propose(found, FINE, Guards()).is_change
     proposal = propose(found, situation, Guards())
-    assert len(proposal.holds) == 1 and proposal.holds[0].startswith(told)
+    assert len(proposal.holds) == 1 and proposal.holds[0].startswith(reason)
     assert not proposal.is_change
     assert all(
         change.raw != change.now for change in proposal.changes

@@ -128,8 +128,8 @@ def test_a_key_of_the_tail_that_comes_back_is_exact_again_from_what_was_estimate
     passes = Passes(Counters(exact=4))
     for key in "abcdefgh":
         passes.assign(key, 1.0, 0)
-    turns = [passes.assign("a", 1.0, 0) for _ in range(3)]
-    assert turns == [1_000_000, 2_000_000, 3_000_000]
+    passed = [passes.assign("a", 1.0, 0) for _ in range(3)]
+    assert passed == [1_000_000, 2_000_000, 3_000_000]
 
 
 def test_the_estimate_of_an_unknown_key_is_at_most_the_value_of_another_key() -> None:

@@ -23,7 +23,7 @@ ROWS = 5  # in a batch
 
 def row(n: int) -> tuple[object, ...]:
     """Return the n-th attempt of the store."""
-    told = dict.fromkeys(ATTEMPT_FIELDS, 1) | {"seq": n, "xid": n // 5, "task_id": id_text(n)}
+    fields = dict.fromkeys(ATTEMPT_FIELDS, 1) | {"seq": n, "xid": n // 5, "task_id": id_text(n)}
     texts = (
         "queue",
         "name",
@@ -37,7 +37,7 @@ def row(n: int) -> tuple[object, ...]:
         "error_type",
         "error_text",
     )
-    return tuple((told | dict.fromkeys(texts, "x")).values())
+    return tuple((fields | dict.fromkeys(texts, "x")).values())
 
 
 @dataclass

@@ -30,11 +30,11 @@ def test_a_smaller_payload_limit_holds_for_the_next_submit(app: App) -> None:
 
 
 def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
-    told: list[str] = []
+    observed: list[str] = []
 
     class Telling(Silent):
         def submitted(self, tasks: Sequence[NewTask]) -> None:
-            told.extend(task.name for task in tasks)
+            observed.extend(task.name for task in tasks)
 
     @app.task
     def work() -> None: ...
@@ -43,7 +43,7 @@ def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
     submitter = app.submitter
     app.observer = Telling()
     work.submit()
-    assert told == ["work"] and app.submitter is submitter
+    assert observed == ["work"] and app.submitter is submitter
     app.close()
 
 

@@ -145,9 +145,9 @@ def test_outages_are_logged_when_they_change_or_once_in_an_interval(
             often.report(error)
         now[0] += 30.0
         often.report("c")
-    told = [(record.message, vars(record)["error"]) for record in caplog.records]
-    assert [error for text, error in told if text == "changed"] == ["a", "b", "a"]
-    assert [error for text, error in told if text == "often"] == ["a", "c"]
+    logged = [(record.message, vars(record)["error"]) for record in caplog.records]
+    assert [error for text, error in logged if text == "changed"] == ["a", "b", "a"]
+    assert [error for text, error in logged if text == "often"] == ["a", "c"]
 
 
 def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_starts_another(

@@ -190,8 +190,10 @@ def test_the_same_measurements_again_and_again_come_to_rest(
     for name in moves.keys() - swinging:
         steps = [(change.guarded or 10**9) - (change.now or 10**9) for change in moves[name]]
         # A limit removed although the key held more may come back, from above.
-        turns = sum(one * other < 0 for one, other in zip(steps, steps[1:], strict=False))
-        assert turns <= 1
+        direction_changes = sum(
+            one * other < 0 for one, other in zip(steps, steps[1:], strict=False)
+        )
+        assert direction_changes <= 1
 
 
 @pytest.mark.xfail(

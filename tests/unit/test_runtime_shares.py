@@ -354,7 +354,7 @@ def test_each_task_enters_the_table_exactly_once(steps) -> None:
         for one in list(shares.waiting()):
             assert any(
                 turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()
-            ), "nobody shows it"
+            ), "a trigger never enters the table"
 
 
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(monkeypatch) -> None:

@@ -152,7 +152,7 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
     (ran, *_) = schedule.due(100)
     stored.end(schedule, ran)
     assert schedule.low_water_mark >= first and schedule.done(100) == [], (
-        "what lies below the floor is not told"
+        "ranges below the low-water mark are left out"
     )
 
 

@@ -132,7 +132,7 @@ def test_a_missing_program_is_one_line_with_the_cure(
 
 @pytest.mark.slow
 @needs_postgres
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is reported on Linux only")
 def test_the_server_ends_when_its_starter_is_killed() -> None:
     program = """
 from services.postgres import PostgresServer

@@ -64,8 +64,8 @@ def test_a_shorter_run_lets_the_next_tasks_follow_more_closely_but_not_before_th
     passes = passes_of(10 * SECOND)
     assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", SECOND)
-    turns = [passes.assign("a", 1.0, 0, "pay") for _ in range(3)]
-    assert turns == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
+    passed = [passes.assign("a", 1.0, 0, "pay") for _ in range(3)]
+    assert passed == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
 
 
 def test_a_key_that_has_been_idle_has_saved_nothing() -> None:

@@ -80,15 +80,15 @@ def test_an_alert_arrives_signed_and_for_people_and_programs(
     listener: Listener, tmp_path: Path
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json", "key")
-    told = notice_of(
+    notice = notice_of(
         Alert("flood", "payouts", "acme", 1_790_000_000_000_000, 1_790_000_010_000_000, tasks=400)
     )
-    assert hook.send([told]) == 0
+    assert hook.send([notice]) == 0
     (got,) = listener.took
     assert got["text"] == "flood: acme in queue payouts, since 2026-09-21T14:13:20+00:00"
     assert (got["state"], got["tasks"]) == ("open", 400)
     headers = {name.lower(): value for name, value in listener.headers[0].items()}
-    assert headers["idempotency-key"] == f"{told.incident_id}/open/2026-09-21T14:13:30+00:00"
+    assert headers["idempotency-key"] == f"{notice.incident_id}/open/2026-09-21T14:13:30+00:00"
     assert (
         headers[SIGNATURE.lower()]
         == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()

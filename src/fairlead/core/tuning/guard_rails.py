@@ -34,7 +34,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Age above which input is refused."""
     cool_down: float = 24 * _HOUR
     """Time after a rollback in which nothing is published in the queue."""
-    trial_hours: int = 1
+    canary_hours: int = 1
     """Full hours of the canary window, compared with as many hours before the version."""
     worse_wait: float = 1.5
     """Factor of the wait (p99) of an unchanged key above which a version is rolled back."""
@@ -56,7 +56,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "prior_tasks",
             "least_time",
             "stale_after",
-            "trial_hours",
+            "canary_hours",
             "lowest",
         )
         wrong = [name for name in positive if not getattr(self, name) > 0]
@@ -94,7 +94,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Incidents that are going on now."""
     switch: str | None = None
     """Author and reason of a switch that stops the feedback."""
-    on_trial: int | None = None
+    in_canary: int | None = None
     """Version whose canary window has not been judged."""
     rolled_back: tuple[int, float] | None = None
     """Last version that was rolled back, and how many seconds ago."""
@@ -120,8 +120,8 @@ def holds(situation: Situation, guards: Guards) -> list[str]:
     if situation.failed is not None:
         held.append(situation.failed)
     held += [f"incident: {incident}" for incident in situation.incidents]
-    if situation.on_trial is not None:
-        held.append(f"version {situation.on_trial} is in its canary window")
+    if situation.in_canary is not None:
+        held.append(f"version {situation.in_canary} is in its canary window")
     if situation.rolled_back is not None and situation.rolled_back[1] < guards.cool_down:
         version, ago = situation.rolled_back
         held.append(

@@ -180,11 +180,11 @@ class _Tuning:
 
     def _look(self, queue: str, use: Mapping[str, KeyUse], newest: Policy | None) -> _Place:
         active = newest if newest is not None and newest.state == PolicyState.ACTIVE else None
-        trial, on_trial, rolled_back = None, None, self._rolled_back(active)
+        trial, in_canary, rolled_back = None, None, self._rolled_back(active)
         if active is not None and active.judged_at is None:
             verdict = self._verdict(active)
             if verdict is None:
-                on_trial = active.version
+                in_canary = active.version
             elif verdict.is_kept:
                 trial = self._keep(active, verdict)
             else:
@@ -200,7 +200,7 @@ class _Tuning:
             failed=self._facts.failed,
             incidents=self._incidents.of(queue),
             switch=self._switch(queue),
-            on_trial=on_trial,
+            in_canary=in_canary,
             rolled_back=rolled_back,
         )
         rows = sum(len(key.use) for key in use.values())
@@ -276,7 +276,7 @@ class _Tuning:
         """None: the tables do not know the hours after it yet."""
         published = to_datetime(policy.computed_at)
         full_hour = published.replace(minute=0, second=0, microsecond=0)
-        hours = timedelta(hours=self._guards.trial_hours)
+        hours = timedelta(hours=self._guards.canary_hours)
         after = full_hour if full_hour == published else full_hour + _HOUR
         if self._facts.newest_minute is None or self._facts.newest_minute < after + hours:
             return None
@@ -344,14 +344,14 @@ class _Tuning:
         rests = (
             situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
         )
-        return situation.on_trial is not None or rests
+        return situation.in_canary is not None or rests
 
     @staticmethod
     def _has_come_through(place: _Place) -> bool:
         situation = place.situation
         if (
             place.active is None
-            or situation.on_trial is not None
+            or situation.in_canary is not None
             or situation.rolled_back is not None
         ):
             return False
