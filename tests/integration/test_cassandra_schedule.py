@@ -1,5 +1,5 @@
-"""The schedule on Cassandra: what lands late of a former owner, deletes by ranges and their
-tombstones, datacentres."""
+"""The schedule on Cassandra: late writes of former owners, range deletes and their tombstones, and
+datacentres."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAY = 24 * HOUR
 async def opened(
     sqlite_url: str, cassandra_url: str
 ) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
-    """Opens one store after the other on the same tables, as nodes do."""
+    """Return a function that opens another store on the same tables, as another node does."""
     tasks = task_store(sqlite_url)
     migrate(tasks.database)
     stores: list[CassandraScheduleStore] = []
@@ -55,12 +55,12 @@ def store(opened: Callable[[], CassandraScheduleStore]) -> CassandraScheduleStor
     return opened()
 
 
-def floor_at(run_at: int) -> ScheduleRecord:
+def low_water_mark_at(run_at: int) -> ScheduleRecord:
     return ScheduleRecord(low_water_mark=TaskKey(run_at, "", ""))
 
 
 async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Again until the server answers."""
+    """Repeat the call until the server responds."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -72,16 +72,16 @@ async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
 # owners -------------------------------------------------------------------------------------------
 
 
-async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
+async def test_late_writes_of_a_former_owner_have_no_effect(
     opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former, later = opened(), opened()
     first = (await former.take_over(PARTITION)).range_id
     old = [task(NOW + n) for n in range(6)]
-    await former.persist(PARTITION, first, old, floor_at(0))
+    await former.persist(PARTITION, first, old, low_water_mark_at(0))
     second = (await later.take_over(PARTITION)).range_id
     new = [task(NOW + n, payload=b"new") for n in range(1, 5)]
-    await later.persist(PARTITION, second, new, floor_at(1))
+    await later.persist(PARTITION, second, new, low_water_mark_at(1))
     rows = await everything(later)
     assert [row.task for row in rows] == [old[0], *new, old[5]]
     await later.finish(PARTITION, second, [again(rows[1], NOW + 50), ended(rows[2])])
@@ -92,20 +92,28 @@ async def test_what_lands_late_of_a_former_owner_counts_for_nothing(
 
     monkeypatch.setattr(former, "_check_fence", skip_check)
     await former.persist(
-        PARTITION, first, [task(NOW + n, payload=b"late") for n in range(1, 5)], floor_at(NOW + DAY)
+        PARTITION,
+        first,
+        [task(NOW + n, payload=b"late") for n in range(1, 5)],
+        low_water_mark_at(NOW + DAY),
     )
     await former.finish(PARTITION, first, [again(rows[1], NOW + 99)])
     await former.keep(
-        PARTITION, first, floor_at(NOW + 5), [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))]
+        PARTITION,
+        first,
+        low_water_mark_at(NOW + 5),
+        [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))],
     )
-    assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), "it did delete"
+    assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), (
+        "the former owner did delete"
+    )
     # The former owner has deleted a row of its own, and none of the later owner.
     assert await everything(later) == before[1:]
     third = await opened().take_over(PARTITION)
-    assert third.record == floor_at(1) and third.range_id > second > first
+    assert third.record == low_water_mark_at(1) and third.range_id > second > first
 
 
-async def test_a_take_over_while_a_write_is_on_its_way_leaves_it_unconfirmed(
+async def test_a_take_over_during_a_write_leaves_the_write_unconfirmed(
     opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the log would drop a task that the later owner may have missed."""
@@ -129,7 +137,7 @@ async def test_a_take_over_while_a_write_is_on_its_way_leaves_it_unconfirmed(
         await former.finish(PARTITION, first, [ended(rows[0])])
 
 
-def test_range_ids_ascend_with_the_seconds_so_two_datacentres_hand_out_different_ones(
+def test_range_ids_ascend_with_the_seconds_so_two_datacentres_give_different_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = cassandra_owner._FIRST_SECOND + 1000.5
@@ -141,7 +149,7 @@ def test_range_ids_ascend_with_the_seconds_so_two_datacentres_hand_out_different
     assert next_range_id(7, 0) == 1003, "greater than any that the other one gave seconds ago"
 
 
-def test_an_owner_out_of_timestamps_has_to_take_over_again() -> None:
+def test_an_owner_without_timestamps_must_take_over_again() -> None:
     owner = ScheduleOwner(PARTITION, 5, BEFORE_ALL, BEFORE_ALL, True)
     assert owner.stamp() < owner.stamp() < (6 << 32)
     owner._calls = (1 << 32) - 2
@@ -153,7 +161,7 @@ def test_an_owner_out_of_timestamps_has_to_take_over_again() -> None:
 # deletes by ranges --------------------------------------------------------------------------------
 
 
-async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
+async def test_a_late_task_below_the_low_water_mark_survives_the_deletes_there(
     opened: Callable[[], CassandraScheduleStore],
 ) -> None:
     store = opened()
@@ -161,14 +169,14 @@ async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
     await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:8]])
-    await store.keep(PARTITION, range_id, floor_at(NOW + 8))
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 8))
     late = [task(NOW - HOUR), task(NOW + 3, "late"), task(NOW + 7)]
-    completed = await store.persist(PARTITION, range_id, late, floor_at(NOW - HOUR - 1))
+    completed = await store.persist(PARTITION, range_id, late, low_water_mark_at(NOW - HOUR - 1))
     assert completed == {rows[7].key}
     expected = [ScheduledTask.of(late[0]), ScheduledTask.of(late[1]), *rows[8:]]
     assert await everything(store) == expected
-    # What was begun before may land after it.
-    await store.keep(PARTITION, range_id, floor_at(NOW - HOUR - 1))
+    # A save that began earlier may arrive later.
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW - HOUR - 1))
     after = opened()
     assert (await after.take_over(PARTITION)).record.low_water_mark < expected[0].key
     assert await everything(after) == expected
@@ -177,8 +185,10 @@ async def test_a_task_submitted_late_below_the_floor_outlives_the_deletes_there(
 async def completing(
     store: CassandraScheduleStore, range_id: int, count: int, stuck: int
 ) -> list[TaskKey]:
-    """So many tasks in one hour run while the first `stuck` of them are retried, as a partition
-    lets them: a record and what is done every 500. Answers the keys that are left."""
+    """Complete `count` tasks of one hour except `stuck` of them, and return the keys that are left.
+
+    Save the record and the completed ranges after every 500 tasks, as a partition does.
+    """
     tasks = [task(NOW + n, f"k{n}") for n in range(count)]
     for start in range(0, count, 1000):
         await store.persist(PARTITION, range_id, tasks[start : start + 1000], ScheduleRecord())
@@ -200,7 +210,7 @@ async def completing(
 
 
 @pytest.mark.parametrize("stuck", [0, 1, 20])
-async def test_reads_meet_few_tombstones_also_when_stuck_tasks_hold_the_floor_down(
+async def test_reads_scan_few_tombstones_even_if_stuck_tasks_hold_the_low_water_mark_down(
     store: CassandraScheduleStore, stuck: int
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -230,7 +240,7 @@ async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(
     assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1] <= 2
 
 
-async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(
+async def test_overdue_tasks_of_three_days_are_read_page_by_page(
     store: CassandraScheduleStore,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -246,7 +256,7 @@ async def test_after_three_days_down_all_that_is_overdue_is_read_page_by_page(
     assert await store.unfinished("reminders", NOW + 36 * HOUR) == 36 * 7 + 1
 
 
-async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(
+async def test_old_hours_below_the_low_water_mark_are_deleted_whole(
     store: CassandraScheduleStore,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
@@ -256,101 +266,99 @@ async def test_whole_hours_are_forgotten_when_they_are_old_and_below_the_floor(
     await store.finish(
         PARTITION, range_id, [ended(row, finished_at=row.key.run_at + 1) for row in rows[1:5]]
     )
-    await store.finish(
-        PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)]
-    )  # long after its hour
-    await store.keep(PARTITION, range_id, floor_at(NOW + 4 * HOUR))
+    # Long after the hour of the task.
+    await store.finish(PARTITION, range_id, [ended(rows[0], finished_at=NOW + 5 * DAY)])
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 4 * HOUR))
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 1  # hour 1
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 0
-    assert (
-        await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2
-    )  # 2 and 3: the floor lies in the hour of 4
+    # Hours 2 and 3; the low-water mark is in hour 4.
+    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2
     range_id = (await store.take_over(PARTITION)).range_id
-    completed = await store.persist(PARTITION, range_id, tasks, floor_at(NOW - 1))
+    completed = await store.persist(PARTITION, range_id, tasks, low_water_mark_at(NOW - 1))
     assert completed == {rows[0].key, rows[4].key}
-    await store.keep(PARTITION, range_id, floor_at(NOW + 10 * HOUR))
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 10 * HOUR))
     assert await store.clean(PARTITION, range_id, NOW + 6 * DAY) == 6
 
 
 # datacentres --------------------------------------------------------------------------------------
 
 
-class Away:
-    """A second datacentre that may not answer; the one that does has not heard of all."""
+class SecondDatacentre:
+    """A second datacentre that can be away, while the first one lacks some of its writes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_away = False
-        self.asked = 0
+        self.reads = 0
         rows = CassandraSession.rows
 
-        async def answering(
+        async def responding(
             session: CassandraSession, name: str, *params: Any, **options: Any
         ) -> AsyncGenerator[Any, None]:
             if options.get("consistency") == ConsistencyLevel.EACH_QUORUM:
-                self.asked += 1
+                self.reads += 1
                 if self.is_away:
                     raise StoreUnavailable("one is away")
             async for row in rows(session, name, *params, **options):
                 yield row
 
-        monkeypatch.setattr(CassandraSession, "rows", answering)
+        monkeypatch.setattr(CassandraSession, "rows", responding)
         monkeypatch.setattr(CassandraSession, "datacentres", 2)
         monkeypatch.setattr(cassandra_datacentres, "PROBE_SECONDS", 0.0)
 
 
-async def test_while_a_datacentre_is_away_no_floor_rises_nothing_is_deleted_and_then_all_is_read_again(
+async def test_while_a_datacentre_is_away_nothing_is_deleted_and_afterwards_all_is_read_again(
     store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Away(monkeypatch)
+    other = SecondDatacentre(monkeypatch)
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(10)], ScheduleRecord())
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:3]])
-    await store.keep(PARTITION, range_id, floor_at(NOW + 2))
-    assert other.asked and store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 2))
+    assert other.reads and store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
 
     other.is_away = True
     assert await everything(store) == rows[3:]
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[3:6]])
-    await store.keep(PARTITION, range_id, floor_at(NOW + 5), [(rows[3].key, rows[5].key)])
+    await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 5), [(rows[3].key, rows[5].key)])
     assert (await store.statuses("reminders", 0))[3].record.low_water_mark == TaskKey(
         NOW + 2, "", ""
     )
     assert store._owners[PARTITION].swept == TaskKey(NOW + 2, "", "")
     assert await store.clean(PARTITION, range_id, NOW + 100 * DAY) == 0
-    await store.persist(PARTITION, range_id, [task(NOW, "late")], floor_at(NOW - 1))
+    await store.persist(PARTITION, range_id, [task(NOW, "late")], low_water_mark_at(NOW - 1))
     assert (await store.statuses("reminders", 0))[3].record.low_water_mark == TaskKey(NOW, "", "")
 
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
-        "a lower one may be known to the other only"
+        "only the other datacentre may have a lower one"
     )
     assert [row.key.run_at - NOW for row in await everything(store)] == [0, 6, 7, 8, 9]
-    await store.keep(PARTITION, owned.range_id, floor_at(NOW - OVERLAP))
+    await store.keep(PARTITION, owned.range_id, low_water_mark_at(NOW - OVERLAP))
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
-        "no lower with each take-over"
+        "not lower after each take-over"
     )
 
     other.is_away = False
-    for told in (
-        lambda: store.keep(PARTITION, owned.range_id, floor_at(NOW + 5)),
+    for call in (
+        lambda: store.keep(PARTITION, owned.range_id, low_water_mark_at(NOW + 5)),
         lambda: store.clean(PARTITION, owned.range_id, 0),
     ):
         with pytest.raises(StoreUnavailable, match="responds again"):
-            await told()
+            await call()
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", "")
     await everything(store)
-    await store.keep(PARTITION, owned.range_id, floor_at(NOW + 5))
+    await store.keep(PARTITION, owned.range_id, low_water_mark_at(NOW + 5))
     assert (await store.take_over(PARTITION)).record.low_water_mark == TaskKey(NOW + 5, "", "")
 
 
-async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not_a_fence(
+async def test_a_datacentre_that_lacks_a_take_over_is_unavailable_and_raises_no_fence(
     store: CassandraScheduleStore,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
-    store._owners[PARTITION].range_id = range_id + 1  # as it was raised elsewhere
+    store._owners[PARTITION].range_id = range_id + 1  # as if it was raised elsewhere
     with pytest.raises(StoreUnavailable, match="until it has caught up"):
         await store.keep(PARTITION, range_id + 1, ScheduleRecord())
 
@@ -358,7 +366,7 @@ async def test_a_datacentre_that_has_not_heard_of_a_take_over_is_unavailable_not
 # the server ---------------------------------------------------------------------------------------
 
 
-async def test_a_keyspace_without_tables_says_what_to_run(
+async def test_the_error_about_missing_tables_names_the_command(
     sqlite_url: str, cassandra_url: str
 ) -> None:
     tasks = task_store(sqlite_url)
@@ -373,14 +381,14 @@ async def test_a_keyspace_without_tables_says_what_to_run(
 
 
 @pytest.mark.full("an outage")
-async def test_killed_it_is_unavailable_and_once_it_is_back_nothing_is_lost_and_the_same_store_goes_on(
+async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
     store: CassandraScheduleStore, own_cassandra_server: CassandraServer
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(100)], ScheduleRecord())
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(row) for row in rows[:50]])
-    own_cassandra_server.crash()  # kill -9, with nothing flushed but the commit log
+    own_cassandra_server.crash()  # kill -9; only the commit log is on disk
     try:
         for call in (
             lambda: store.take_over(PARTITION),

@@ -1,5 +1,5 @@
-"""Migrations against the real databases: once, in order, all or nothing; code and tables that
-differ are named."""
+"""Migrations on real databases: applied once, in order, all or nothing. Tables that do not fit the
+code are named in the error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.stores
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest) -> str:
-    """With nothing in it."""
+    """Return the URL of an empty database."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
@@ -57,7 +57,7 @@ def rows_of(database: AnyDatabase, sql: str) -> Sequence[Any]:
     return database.run(steps())
 
 
-def test_an_empty_database_is_named_and_then_migrated_once(database: AnyDatabase) -> None:
+def test_an_empty_database_is_reported_and_then_migrated_once(database: AnyDatabase) -> None:
     with pytest.raises(SchemaMismatch, match=r"no Fairlead tables; run `fairlead migrate`"):
         check(database)
     known = [migration.name for migration in migrations(database)]
@@ -85,19 +85,19 @@ def test_four_processes_migrate_at_once_and_each_file_is_applied_once(store_url:
     processes = [context.Process(target=_migrate, args=(store_url, results)) for _ in range(4)]
     for process in processes:
         process.start()
-    answers = [results.get(timeout=60) for _ in processes]
+    outcomes = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join(30)
     database = open_database(store_url)
-    assert [answer for answer in answers if isinstance(answer, str)] == []
-    assert sorted(answers) == sorted(
+    assert [outcome for outcome in outcomes if isinstance(outcome, str)] == []
+    assert sorted(outcomes) == sorted(
         [[], [], [], [migration.name for migration in migrations(database)]]
     )
     check(database)
     database.close()
 
 
-def with_another(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
+def add_migration(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     monkeypatch.setattr(
         migrations_module,
         "migrations",
@@ -105,11 +105,11 @@ def with_another(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     )
 
 
-def test_older_tables_are_named_and_brought_forward(
+def test_older_tables_are_reported_and_then_migrated(
     database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrate(database)
-    with_another(
+    add_migration(
         monkeypatch,
         "-- a remark;\nCREATE TABLE one (x integer);\n\nCREATE TABLE two (x integer);\n",
     )
@@ -122,11 +122,11 @@ def test_older_tables_are_named_and_brought_forward(
     assert list(rows_of(database, "SELECT one.x FROM one, two")) == []
 
 
-def test_newer_tables_are_refused_and_left_alone(
+def test_newer_tables_are_refused_and_left_unchanged(
     database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        with_another(newer, "CREATE TABLE one (x integer);")
+        add_migration(newer, "CREATE TABLE one (x integer);")
         migrate(database)
     for work in (check, migrate):
         with pytest.raises(
@@ -143,7 +143,7 @@ def test_a_failing_migration_leaves_nothing_of_itself(
     database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrate(database)
-    with_another(
+    add_migration(
         monkeypatch, "CREATE TABLE one (x integer);\nCREATE TABLE fairlead_tasks (x integer);\n"
     )
     with pytest.raises((StoreUnavailable, psycopg.Error, sqlite3.Error), match="already exists"):
@@ -151,11 +151,11 @@ def test_a_failing_migration_leaves_nothing_of_itself(
     with pytest.raises(SchemaMismatch, match="9998_next not applied"):
         check(database)
     monkeypatch.undo()
-    with_another(monkeypatch, "CREATE TABLE one (x integer);\n")
+    add_migration(monkeypatch, "CREATE TABLE one (x integer);\n")
     assert migrate(database) == ["9998_next"]
 
 
-def test_a_database_of_another_package_brings_its_own_migrations(
+def test_a_database_of_another_package_has_its_own_migrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "another_store"
@@ -185,7 +185,7 @@ def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
         "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE '%fairlead_schema%' ORDER BY name"
     )
     assert printed.execute(tables).fetchall() == list(rows_of(database, tables))
-    postgres = open_database("postgresql://localhost:1/nobody")  # never connected to
+    postgres = open_database("postgresql://localhost:1/nobody")  # no connection is opened
     assert "CREATE TABLE fairlead_tasks" in print_sql(postgres)
     database.close()
 
@@ -198,7 +198,7 @@ def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
         "mysql://user:secret@host/db",
     ],
 )
-def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+def test_the_error_about_an_unreadable_url_has_no_password(url: str) -> None:
     with pytest.raises(
         ConfigurationError, match="write postgresql://user:password@host:port/database"
     ) as caught:
@@ -206,7 +206,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> 
     assert "sec" not in str(caught.value)
 
 
-def test_an_unreachable_server_is_one_clear_line_without_the_password() -> None:
+def test_the_error_about_an_unreachable_server_is_one_line_without_the_password() -> None:
     database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db?connect_timeout=2")
     with pytest.raises(
         StoreUnavailable, match=r"^PostgreSQL at 127.0.0.1:1/db: .*refused"
@@ -215,7 +215,7 @@ def test_an_unreachable_server_is_one_clear_line_without_the_password() -> None:
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_application_whose_first_act_is_a_submit_in_your_open_transaction_on_sqlite(
+def test_on_sqlite_the_first_call_of_an_app_can_be_a_submit_in_an_open_transaction(
     sqlite_url,
 ) -> None:
     App(sqlite_url).migrate()
