@@ -107,7 +107,7 @@ def verdict(losses: Sequence[float], baseline: Sequence[float]) -> str:
 
     Return "better" if the intervals do not overlap; "better in pairs" if they overlap, since
     samples differ, but the interval of the difference on the same sample lies below 0. Otherwise
-    return "worse", "worse in pairs" or "not told apart". A sample without a value, which is an
+    return "worse", "worse in pairs" or "indistinguishable". A sample without a value, which is an
     infinite loss, is left out.
     """
     both = [pair for pair in zip(losses, baseline, strict=True) if all(map(isfinite, pair))]
@@ -121,7 +121,7 @@ def verdict(losses: Sequence[float], baseline: Sequence[float]) -> str:
         return "worse"
     if pairs.high < 0:
         return "better in pairs"
-    return "worse in pairs" if pairs.low > 0 else "not told apart"
+    return "worse in pairs" if pairs.low > 0 else "indistinguishable"
 
 
 def _requirement(text: str) -> Requirement:

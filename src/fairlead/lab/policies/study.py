@@ -257,23 +257,23 @@ def _notes(
     """Yield remarks that a reader of the numbers must know."""
     if setup.train_us is None:
         yield (
-            "chosen and reported on the same arrivals: expect less of the best than it shows; a"
-            " longer record, or --train"
+            "the best is chosen and reported on the same arrivals, so expect less of it later;"
+            " give a longer record, or --train"
         )
     if measured is None:
-        yield "the record tells no waits: how far the simulation is from what happened is not known"
+        yield "the record has no waits, so the error of the simulation is unknown"
     elif (error := measured.error("p99")) is not None and abs(error) > _FAR:
         yield (
-            f"simulated p99 waits are {100 * error:+.0f} % off the record: what differs by less"
-            " between policies is no difference"
+            f"simulated p99 waits are {100 * error:+.0f} % off the record; smaller differences"
+            " between policies mean nothing"
         )
     if not plan.is_closed:
         yield (
-            "arrivals stay as recorded, though users who wait longer send less: --closed asks how"
-            " much that matters"
+            "arrivals stay as recorded, although users who wait longer send less; --closed shows"
+            " how much that matters"
         )
     if not plan.objective.is_met(best.measures):
-        yield "no policy meets all requirements: the best is the best of those that do not"
+        yield "no policy meets all requirements; the best is chosen from the others"
     if best.candidate.policy.all_slots != baseline.all_slots:
         slots = f"{best.candidate.policy.all_slots:,} slots, the baseline {baseline.all_slots:,}"
-        yield f"the best has {slots}: part of the difference is that"
+        yield f"the best has {slots}, which explains part of the difference"

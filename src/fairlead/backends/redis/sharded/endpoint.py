@@ -62,7 +62,7 @@ class RedisEndpoint:
                 return kind(own[option]) if option in own else default
             except ValueError as error:
                 raise ConfigurationError(
-                    f"{location}: {option}={own[option]!r} is no number of the kind"
+                    f"{location}: {option}={own[option]!r} is not a valid number"
                 ) from error
 
         found = cls(

@@ -153,7 +153,7 @@ def millis(what: str, instant: datetime) -> int:
     except ValueError as error:
         raise InvalidMessage(f"{what}: {error}") from error
     if found < 0:
-        raise InvalidMessage(f"{what} {instant.isoformat()}: it lies before 1970")
+        raise InvalidMessage(f"{what} {instant.isoformat()} is before 1970")
     return found
 
 
