@@ -61,7 +61,7 @@ def attempts(
     return list(history.database.read_now(history.attempts(after, until, limit)))
 
 
-def places(rows: list[Row]) -> list[Position]:
+def positions(rows: list[Row]) -> list[Position]:
     return [Position(*row[:2]) for row in rows]
 
 
@@ -97,14 +97,14 @@ def test_attempts_are_read_in_order_and_once_with_pages_of_any_size(
         for first in range(0, 25, 5):
             add_attempts(connection, range(first, first + 5))
     read: list[Row] = []
-    place = START
-    while rows := attempts(history, place, horizon(history), page):
+    position = START
+    while rows := attempts(history, position, horizon(history), page):
         assert len(rows) <= page
         read += rows
-        place = places(rows)[-1]
+        position = positions(rows)[-1]
     assert numbers(read) == list(range(25))
-    assert places(read) == sorted(set(places(read)))
-    assert attempts(history, *places(read)[4:8:3]) == read[5:7], (
+    assert positions(read) == sorted(set(positions(read)))
+    assert attempts(history, *positions(read)[4:8:3]) == read[5:7], (
         "after the first position and before the second"
     )
 
@@ -129,7 +129,7 @@ def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(
         connection.execute("DELETE FROM fairlead_attempts")
         assert horizon(history) >= before
         add_attempts(connection, [3])
-    assert places(attempts(history))[0] >= before
+    assert positions(attempts(history))[0] >= before
 
 
 def test_a_late_commit_is_read_in_order_and_never_appears_before_a_horizon(
@@ -181,14 +181,14 @@ def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_
         writing = [pool.submit(write, worker) for worker in range(4)]
         until = time.monotonic() + 2.0
         while time.monotonic() < until:
-            read += attempts(history, places(read)[-1] if read else START, horizon(history), 7)
+            read += attempts(history, positions(read)[-1] if read else START, horizon(history), 7)
         ends.set()
         written = [n for each in writing for n in each.result()]
-    while rows := attempts(history, places(read)[-1] if read else START, horizon(history), 1000):
+    while rows := attempts(history, positions(read)[-1] if read else START, horizon(history), 1000):
         read += rows
     assert len(written) > 20
     assert sorted(numbers(read)) == sorted(written)
-    assert places(read) == sorted(set(places(read)))
+    assert positions(read) == sorted(set(positions(read)))
 
 
 # sums ---------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_sums_over_a_range_are_those_of_its_rows(store_url: str, history: SqlHis
             f"UPDATE fairlead_attempts SET finished_at = {2**61} WHERE {_is(store_url, 11)}"
         )
     rows = attempts(history)
-    after, until = places(rows)[4], places(rows)[30]
+    after, until = positions(rows)[4], positions(rows)[30]
     busy = prints = 0
     for row in rows[5:31]:
         one = dict(zip(ATTEMPT_FIELDS, row, strict=True))
@@ -225,7 +225,7 @@ def test_position_after_a_number_of_rows_is_found_or_the_end(
 ) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
-    all_places = places(attempts(history))
+    all_places = positions(attempts(history))
     look = history.database.read_now
     assert look(history.position_after(START, all_places[-1], 3)) == all_places[2]
     assert look(history.position_after(all_places[2], all_places[-1], 3)) == all_places[5]
@@ -272,11 +272,11 @@ def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits
     tasks = fresh(5, now) + fresh(2, now, run_at=now + 3600 * SECOND)
     store.database.run(store.submission(tasks))
     later = now + 60 * SECOND
-    told: list[Row] = []
-    while rows := submitted(history, told[-1][0] if told else "", later, 3):
-        told += rows
-    assert [row[1] for row in told] == [task.id for task in tasks]
-    first = dict(zip(SUBMITTED_FIELDS, told[0], strict=True))
+    found: list[Row] = []
+    while rows := submitted(history, found[-1][0] if found else "", later, 3):
+        found += rows
+    assert [row[1] for row in found] == [task.id for task in tasks]
+    first = dict(zip(SUBMITTED_FIELDS, found[0], strict=True))
     assert [first[name] for name in SUBMITTED_FIELDS[2:]] == [
         now,
         "mail",
@@ -288,7 +288,7 @@ def test_tasks_that_have_not_run_are_returned_once_in_the_order_of_their_submits
     ]
     more = fresh(1, now)
     store.database.run(store.submission(more))
-    assert [row[1] for row in submitted(history, told[-1][0], later)] == [more[0].id]
+    assert [row[1] for row in submitted(history, found[-1][0], later)] == [more[0].id]
 
 
 def test_a_task_that_has_run_is_not_returned_as_submitted(store_url: str, tmp_path: Any) -> None:
@@ -340,12 +340,12 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
         old = fresh(1, long_ago, id="0" * 8 + "-0000-7000-8000-000000000001")
         store.database.run(store.submission([*old, *late]))
         later = SYSTEM_CLOCK.now() + 60 * SECOND
-        told = submitted(history, "", later)
-        assert [row[1] for row in told] == [old[0].id], (
+        found = submitted(history, "", later)
+        assert [row[1] for row in found] == [old[0].id], (
             "the later task is there, but earlier ones may commit"
         )
         slow.execute("COMMIT")
-    assert [row[1] for row in submitted(history, told[-1][0], later)] == [
+    assert [row[1] for row in submitted(history, found[-1][0], later)] == [
         task.id for task in [*early, *late]
     ]
     store.database.close()
@@ -357,7 +357,7 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
 def events(app: App) -> list[dict[str, Any]]:
     history = SqlHistory(app.store.database)
     rows = history.database.read_now(history.events(START, EVERYTHING, 1000))
-    assert places(list(rows)) == sorted(set(places(list(rows))))
+    assert positions(list(rows)) == sorted(set(positions(list(rows))))
     return [dict(zip(EVENT_FIELDS, row, strict=True)) for row in rows]
 
 
@@ -374,19 +374,19 @@ def test_a_change_by_a_person_is_an_event_with_version_and_actor(app: App) -> No
     management.resume(handle.id)
     third = management.show(handle.id)
     management.cancel(handle.id, actor="Ada")
-    told = events(app)
-    assert [(one["kind"], one["version"], one["actor"]) for one in told] == [
+    found = events(app)
+    assert [(one["kind"], one["version"], one["actor"]) for one in found] == [
         ("rescheduled", first.version, None),
         ("resumed", second.version, None),
         ("cancelled", third.version, "Ada"),
     ]
-    assert told[0]["run_at"] == to_micros(tomorrow + timedelta(hours=1))
-    assert {one["task_id"] for one in told} == {handle.id}
+    assert found[0]["run_at"] == to_micros(tomorrow + timedelta(hours=1))
+    assert {one["task_id"] for one in found} == {handle.id}
     assert {
         (one["queue"], one["name"], one["fairness_key"], one["weight"], one["priority"])
-        for one in told
+        for one in found
     } == {("default", "pay", "acme", 3.0, 2)}
-    assert sorted(one["at"] for one in told) == [one["at"] for one in told]
+    assert sorted(one["at"] for one in found) == [one["at"] for one in found]
 
 
 async def test_failing_and_retrying_a_task_in_error_are_events(app: App) -> None:
@@ -471,8 +471,8 @@ def test_readers_are_known_until_they_are_dropped_and_never_go_back(history: Sql
 def test_a_reader_on_postgresql_advances_by_transaction_first(postgres_url: str) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     run = history.database.run
-    for place in (Position(5, 9), Position(6, 1), Position(5, 100)):
-        run(history.advance("b", "stream", place, NOW))
+    for position in (Position(5, 9), Position(6, 1), Position(5, 100)):
+        run(history.advance("b", "stream", position, NOW))
     assert history.database.read_now(history.readers())[0].position == Position(6, 1)
     history.database.close()
 
@@ -493,7 +493,7 @@ async def test_attempts_are_kept_until_every_reader_has_read_and_every_lake_has_
     with connected(store_url) as connection:
         for first in range(0, 30, at_once):
             add_attempts(connection, range(first, first + at_once))
-    run, at = history.database.run, places(attempts(history))
+    run, at = history.database.run, positions(attempts(history))
     run(history.advance("lake", "lake", START, NOW))
     run(history.advance("stream", "stream", START, NOW))
     assert await left(store_url, history) == list(range(30)), "neither has read anything"

@@ -266,7 +266,7 @@ LISTEN = """
 import asyncio, sys
 from fairlead.backends.sqlite.notifier import FifoNotifier
 async def main():
-    await FifoNotifier(sys.argv[1]).listen(lambda wake: print("received", flush=True))
+    await FifoNotifier(sys.argv[1]).listen(lambda notification: print("received", flush=True))
     print("ready", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -388,7 +388,7 @@ def test_an_unreadable_message_means_look_everywhere(path: Path) -> None:
     async def test() -> None:
         notifier, received = FifoNotifier(path), Received()
         await notifier.listen(received)
-        pipes(path)[0].write_bytes(b"\xff\xfe not a wake\n")
+        pipes(path)[0].write_bytes(b"\xff\xfe not a notification\n")
         await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 
@@ -585,7 +585,7 @@ def test_an_unreadable_notification_means_look_everywhere(database: PostgresData
     async def test() -> None:
         notifier, received = PostgresNotifier(database), Received()
         await notifier.listen(received)
-        notify(database, "not a wake")
+        notify(database, "not a notification")
         await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         await notifier.close()
 

@@ -112,8 +112,8 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         context='{"a":"b"}',
         run_at=NOW - 5,
     )
-    answers, notification = store.database.run(store.submission(tasks))
-    assert whose(answers) == [Submitted(task.id, True) for task in tasks]
+    submitted, notification = store.database.run(store.submission(tasks))
+    assert whose(submitted) == [Submitted(task.id, True) for task in tasks]
     assert [(lane.queue, lane.partition, lane.priority) for lane in notification.ready] == [
         (AWKWARD, 3, 0)
     ]
@@ -208,8 +208,8 @@ async def test_a_used_unique_key_returns_the_id_of_the_first_task(store: Store) 
         make(1, unique_key=AWKWARD, queue="other")[0],
     )
     twice = make(2, unique_key="same batch")
-    answers = submit(store, [again, free, other_queue, *twice])
-    assert answers == [
+    submitted = submit(store, [again, free, other_queue, *twice])
+    assert submitted == [
         Submitted(first.id, False),
         Submitted(free.id, True),
         Submitted(other_queue.id, True),
@@ -225,7 +225,7 @@ def _submit_keys(url: str, seed: int, results: Any) -> None:
     random.Random(seed).shuffle(tasks)
     new = 0
     for start in range(0, 1000, 125):
-        new += sum(answer.is_new for answer in submit(store, tasks[start : start + 125]))
+        new += sum(each.is_new for each in submit(store, tasks[start : start + 125]))
     store.database.close()
     results.put(new)
 
@@ -810,7 +810,7 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     }
     assert await store.register_queues({"mail": 2}) == {"mail": (4, False, 0)}
     assert await store.register_queues({"mail": 6}) == {"mail": (6, False, 0)}
-    assert run(store.pause("nobody named it", True)) is False
+    assert run(store.pause("no queue has this name", True)) is False
     assert run(store.pause("mail", True)) is True
     assert await store.register_queues({"mail": 6}) == {"mail": (6, True, 0)}
     tasks = make(3)

@@ -347,9 +347,9 @@ class TriggerChannelContract:
                 arrived = lanes.setdefault(trigger.partition, [])
                 if trigger.id not in arrived:
                     arrived.append(trigger.id)
-        places = {id: place for place, id in enumerate([*before, *after])}
+        positions = {id: n for n, id in enumerate([*before, *after])}
         for arrived in lanes.values():
-            assert arrived == sorted(arrived, key=places.__getitem__)
+            assert arrived == sorted(arrived, key=positions.__getitem__)
 
     async def test_a_better_priority_comes_first(self, app: App, note: Any) -> None:
         await submitted(note, 5, priority=9)
@@ -412,7 +412,7 @@ class TriggerChannelContract:
     async def test_a_lost_announcement_is_healed_by_a_sweep(
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
-        """A lost announcement is healed by a sweep."""
+        """A sweep heals a lost announcement."""
         kit.lose_announcements(app)
         async with reading(app) as reader:
             await reader.until_up_to_date()
@@ -469,7 +469,7 @@ class TriggerChannelContract:
     async def test_dropped_triggers_come_again_when_the_node_asks(
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
-        """Give again, now, the triggers that were received and may have been dropped."""
+        """Deliver again, now, the triggers that were received and may have been dropped."""
         if not kit.gives_again:
             pytest.skip("what was received stays this node's, and is never dropped")
         async with reading(app) as reader:
@@ -526,7 +526,7 @@ class TriggerChannelContract:
             assert sum(trigger.priority == 5 for trigger in reader.kept) == 10
 
     async def test_a_lane_with_more_triggers_than_room_is_behind(self, app: App, note: Any) -> None:
-        """More triggers of the lane may be there than were received."""
+        """Return whether the lane may have more triggers than were received."""
         if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
         await submitted(note, 200)
@@ -595,7 +595,7 @@ class TriggerChannelContract:
     async def test_unclaimed_triggers_of_a_node_that_leaves_go_to_another_node_at_once(
         self, app: App, note: Any, other: App, other_note: Any
     ) -> None:
-        """Give up all partitions and all triggers not claimed: other nodes have them once this
+        """Release all partitions and all triggers not claimed, which other nodes have once this
         returns."""
         async with reading(app, name="first") as first:
             ids = set(await submitted(note, 80))
@@ -626,7 +626,7 @@ class TriggerChannelContract:
     async def test_a_partition_assigned_again_continues_at_its_position(
         self, app: App, note: Any
     ) -> None:
-        """A partition that is read already goes on where it stands."""
+        """A partition that is being read continues at its present position."""
         if app.channel.decides_order:
             pytest.skip("no node follows a lane of this channel")
         async with reading(app) as reader:
@@ -645,7 +645,7 @@ class TriggerChannelContract:
     async def test_a_reader_begins_at_the_position_given_for_a_priority(
         self, app: App, note: Any
     ) -> None:
-        """Read each from the place given for its priority, or from the beginning."""
+        """Read each priority from the given position, or from the beginning."""
         if app.channel.decides_order or app.channel.shares_partitions:
             pytest.skip("this channel brings what lies before the position too, for safety")
         old = await submitted(note, 12, priority=5)
@@ -701,13 +701,13 @@ class TriggerChannelContract:
     async def test_a_notification_from_any_thread_reaches_the_node_in_its_event_loop(
         self, app: App, note: Any
     ) -> None:
-        """`on_wake` is called in the event loop for every wake that arrives."""
+        """Call `on_notification` in the event loop for every notification that arrives."""
         threads: list[threading.Thread] = []
-        heard: list[Notification] = []
+        received: list[Notification] = []
 
         def on_notification(notification: Notification) -> None:
             threads.append(threading.current_thread())
-            heard.append(notification)
+            received.append(notification)
 
         await app.channel.open(on_notification)
         notification = Notification(due=123, control=True)
@@ -717,7 +717,7 @@ class TriggerChannelContract:
             await app.store.database.run_async(app.store.announce(notification))  # type: ignore[attr-defined]
         await asyncio.to_thread(app.channel.announce, notification)
         async with asyncio.timeout(SOON):
-            while not any(found.control for found in heard):
+            while not any(found.control for found in received):
                 await asyncio.sleep(0.01)
         await app.channel.close()
         assert set(threads) == {threading.current_thread()}
@@ -743,7 +743,7 @@ class TriggerChannelContract:
     def test_an_ordering_key_is_kept_or_refused_before_anything_is_written(
         self, app: App, note: Any
     ) -> None:
-        """Raise InvalidTask for the first task that this channel cannot bring as it was asked."""
+        """Raise InvalidTask for the first task that this channel cannot deliver as submitted."""
         keyed = note.options(ordering_key="order 7")
         if not app.channel.decides_order:
             assert keyed.submit(1).is_new
@@ -753,7 +753,7 @@ class TriggerChannelContract:
         assert not app.store.database.read_now(app.store.unfinished([QUEUE]))[0]
 
     async def test_status_describes_the_servers_and_the_queues(self, app: App, note: Any) -> None:
-        """None when it has no servers of its own."""
+        """Return None if the channel has no servers of its own."""
         ids = await submitted(note, 12)
         app.channel.close_sender()
         if app.channel.decides_order and (status := await app.channel.status([QUEUE])) is not None:

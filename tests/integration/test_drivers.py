@@ -253,7 +253,9 @@ async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
+    await listener.add_listener(
+        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
+    )
     with psycopg.connect(postgres_url) as connection:
         postgres_store.database.join(
             connection, postgres_store.submission(make(count, queue="never"))
@@ -276,7 +278,9 @@ async def test_a_wake_too_long_for_notify_says_look_everywhere(
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener("fairlead_wake", lambda *event: messages.put_nowait(event[3]))
+    await listener.add_listener(
+        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
+    )
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
     notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
     assert len(notification.ready) == 40

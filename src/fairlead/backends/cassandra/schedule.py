@@ -268,14 +268,16 @@ class CassandraScheduleStore:
     ) -> None:
         """Delete the rows through the low-water mark, and between the keys of `done` in hours with
         new completions."""
-        place, low_water_mark = owner.partition, owner.low_water_mark
+        partition, low_water_mark = owner.partition, owner.low_water_mark
         deletions: list[tuple[int, str, Row, int]] = []
         if low_water_mark > owner.swept:
             last = hour_of(low_water_mark)
             if (first := hour_of(owner.swept)) < last:
-                hours = await self.session.execute("hours", *place, first, last - 1)
-                deletions += [(hour, "sweep_hour", (stamp, *place, hour), 0) for (hour,) in hours]
-            deletions.append((last, "sweep_through", (stamp, *place, last, *low_water_mark), 0))
+                hours = await self.session.execute("hours", *partition, first, last - 1)
+                deletions += [
+                    (hour, "sweep_hour", (stamp, *partition, hour), 0) for (hour,) in hours
+                ]
+            deletions.append((last, "sweep_through", (stamp, *partition, last, *low_water_mark), 0))
         for above, below in done:
             for hour in owner.completed_in:
                 low, high = (
@@ -283,7 +285,7 @@ class CassandraScheduleStore:
                     min(below, TaskKey((hour + 1) * HOUR, "", "")),
                 )
                 if low < high:
-                    deletions.append((hour, "sweep", (stamp, *place, hour, *low, *high), 0))
+                    deletions.append((hour, "sweep", (stamp, *partition, hour, *low, *high), 0))
         owner.completed_in.clear()
         await self._write(_batches(deletions))
         owner.swept = low_water_mark

@@ -22,7 +22,7 @@ from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode
 
 log = logging.getLogger("fairlead.notifier")
 
-NOTIFY_CHANNEL = "fairlead_wake"
+NOTIFY_CHANNEL = "fairlead_notification"
 
 KEEPALIVE_EVERY = 10.0
 """Seconds without a notification after which a listening connection is checked."""

@@ -6,7 +6,7 @@
 SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
 
 -- name: announce
-SELECT pg_notify('fairlead_wake', message) FROM unnest($1::text[]) AS message
+SELECT pg_notify('fairlead_notification', message) FROM unnest($1::text[]) AS message
 
 -- name: claim_unique_keys
 -- $1 queues, $2 unique keys, $3 ids, $4 submitted_at
@@ -47,13 +47,13 @@ WITH given AS (
 ), lanes AS (
     SELECT queue, partition, priority, min(ready_seq) AS first_seq, array_agg(id::text) AS ids, array_agg(ready_seq) AS seqs
       FROM inserted WHERE ready_seq IS NOT NULL GROUP BY queue, partition, priority
-), wake AS (
+), notification AS (
     SELECT json_strip_nulls(json_build_object(
                'ready', (SELECT json_agg(json_build_array(queue, partition, priority, first_seq)) FROM lanes),
                'due', $16::bigint))::text AS message
 )
-SELECT lanes.*, pg_notify('fairlead_wake', CASE WHEN octet_length(message) < 7900 THEN message ELSE '{}' END)
-  FROM wake LEFT JOIN lanes ON true
+SELECT lanes.*, pg_notify('fairlead_notification', CASE WHEN octet_length(message) < 7900 THEN message ELSE '{}' END)
+  FROM notification LEFT JOIN lanes ON true
 
 -- name: ready
 SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)

@@ -51,7 +51,7 @@ class DatabaseCoordinator:
         return self._database.location
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Keep a book for any limit."""
+        """Accept any limit names."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
