@@ -46,6 +46,7 @@ lint: $(STAMP)  ## check style, types, imports and language
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
 
 bench: $(STAMP) postgresql  ## compare Fairlead with other task queues in one run
 	@$(BIN)/python bench/run.py
