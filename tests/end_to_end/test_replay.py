@@ -51,7 +51,7 @@ def workers_of(folder: Path) -> list[int]:
     return found
 
 
-def gone(folder: Path, within: float = 10) -> bool:
+def have_ended(folder: Path, within: float = 10) -> bool:
     end = time.monotonic() + within
     while workers_of(folder) and time.monotonic() < end:
         time.sleep(0.05)
@@ -196,7 +196,7 @@ def test_no_worker_is_left_when_the_replay_is_stopped_or_killed(
     finally:
         replaying.kill()
         replaying.wait()
-    assert gone(folder)
+    assert have_ended(folder)
     if how is signal.SIGINT:
         assert replaying.returncode == 130
         assert "Traceback" not in errors

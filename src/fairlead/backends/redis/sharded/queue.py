@@ -157,8 +157,8 @@ class ShardedQueue(Connected):
         return await self._do(self._steps.cordoned(count))
 
     async def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
-        """Return messages that were delivered too often, oldest first. They are kept for `ttl`
-        seconds."""
+        """Return messages that were delivered too often, oldest first. The queue keeps them for
+        `ttl` seconds."""
         return await self._do(self._steps.dead_letters(count))
 
     async def set_weight(self, shard_key: str, weight: float | None) -> None:
