@@ -17,7 +17,7 @@ from fairlead.connect import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import BacklogStore, Fenced, Ownership
+from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
 
@@ -213,7 +213,9 @@ async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(
         await store.delete_through(LANE, earlier, Level(10**6, 0))
     assert await everything(other) == before
     assert await everything(other, LaneKey(*PARTITION, 6)) == []
-    assert await other.records() == {PARTITION: Ownership(later, {5: record_of(new, buffered=7)})}
+    assert await other.records() == {
+        PARTITION: OwnedBacklog(later, {5: record_of(new, buffered=7)})
+    }
 
 
 async def test_a_partition_without_an_owner_refuses_writes(store: Adapter) -> None:
@@ -397,7 +399,7 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
             entry.id for entry in kept
         }
     assert await store.records() == {
-        PartitionKey(*key): Ownership(
+        PartitionKey(*key): OwnedBacklog(
             range_id,
             {
                 lane.priority: record_of(entries[lane], buffered=n)
@@ -412,12 +414,12 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
 async def test_records_returns_every_owner_and_changes_nothing(store: Adapter) -> None:
     assert await store.records() == {}
     first = await store.take_over(PARTITION)
-    assert await store.records() == {PARTITION: Ownership(first.range_id, {})}
+    assert await store.records() == {PARTITION: OwnedBacklog(first.range_id, {})}
     entries = make(1)
     await store.write(LANE, first.range_id, entries, record_of(entries))
     for _ in range(2):
         assert await store.records() == {
-            PARTITION: Ownership(first.range_id, {5: record_of(entries)})
+            PARTITION: OwnedBacklog(first.range_id, {5: record_of(entries)})
         }
     await store.write(LANE, first.range_id, [], LaneRecord())  # it is still the owner
 
@@ -445,7 +447,7 @@ async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: A
         await store.delete_through(LANE, range_id, level)
         entries = [entry for entry in entries if entry.level > level]
         assert await everything(store) == entries
-    assert (await store.records())[PARTITION] == Ownership(range_id, {5: record})
+    assert (await store.records())[PARTITION] == OwnedBacklog(range_id, {5: record})
     # A delete leaves entries above its level, also those written before.
     more = make(3, first=5)
     await store.write(
@@ -507,14 +509,14 @@ async def test_entry_returns_the_highest_entry_of_a_task(store: Adapter) -> None
 # crashes ------------------------------------------------------------------------------------------
 
 
-async def written_before_a_crash(store: Adapter) -> tuple[Ownership, list[Trigger]]:
+async def written_before_a_crash(store: Adapter) -> tuple[OwnedBacklog, list[Trigger]]:
     """Write, delete and write again; return the entries that are left."""
     range_id = (await store.take_over(PARTITION)).range_id
     entries, last = make(100), make(1, first=1000, level=Level(100_000, 1000))
     await store.write(LANE, range_id, entries, record_of(entries))
     await store.delete_through(LANE, range_id, entries[9].level)
     await store.write(LANE, range_id, last, record_of(last))
-    return Ownership(range_id, {5: record_of(last)}), [*entries[10:], *last]
+    return OwnedBacklog(range_id, {5: record_of(last)}), [*entries[10:], *last]
 
 
 @pytest.mark.slow

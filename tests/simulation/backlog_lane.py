@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.core.fair.backlog import Backlog, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 LANE = LaneKey("post", 0, 5)
@@ -57,7 +57,7 @@ class Owner:
     to_ack: list[Trigger] = field(default_factory=list)
     intake: list[Trigger] | None = None
     """Triggers read from the source, while the store is asked which of them have a level."""
-    write: Write | None = None
+    write: BacklogWrite | None = None
     placed: Sequence[Trigger] = ()
     """Triggers that got their levels for the current write."""
     is_write_to_repeat: bool = False

@@ -18,11 +18,11 @@ from random import Random
 from typing import Any
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
+from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Trigger
-from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from tests.simulation.backlog_lane import (
     LANE,
     PARTITION,
@@ -170,7 +170,7 @@ class Simulation:
 
     def _take_over(self) -> None:
         """Become the owner while the previous one, if any, still believes to own the lane."""
-        ownership: Ownership = _result(self.store.take_over(PARTITION))
+        ownership: OwnedBacklog = _result(self.store.take_over(PARTITION))
         self.range_id = ownership.range_id
         if self._is_faulty and self.chance.random() < 0.1:
             self._say("a new owner takes over and never hears of it")
@@ -351,7 +351,7 @@ class Simulation:
         return True
 
     def _begin_write(
-        self, owner: Owner, write: Write, triggers: Sequence[Trigger]
+        self, owner: Owner, write: BacklogWrite, triggers: Sequence[Trigger]
     ) -> list[Trigger]:
         self._say("owner %d is to write %s", owner.range_id, write.entries)
         keys = set(map(key_of, triggers))
@@ -374,7 +374,7 @@ class Simulation:
 
     # writing and reading --------------------------------------------------------------------------
 
-    def _send(self, owner: Owner, write: Write) -> None:
+    def _send(self, owner: Owner, write: BacklogWrite) -> None:
         owner.is_write_to_repeat = False
 
         def written(_: None) -> None:

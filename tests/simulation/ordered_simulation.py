@@ -187,7 +187,7 @@ class Node:
         if finish is not None:
             self.ordered.ended(trigger, finish)
         else:
-            self.ordered.let_go([trigger])
+            self.ordered.drop_ended([trigger])
             self._settled([task.id])
         self._wanted.set()
 

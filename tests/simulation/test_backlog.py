@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
-from fairlead.ports.backlog_store import Ownership
+from fairlead.ports.backlog_store import OwnedBacklog
 from tests import tiers
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
@@ -101,16 +101,16 @@ class Forgetful(Backlog):
 class MergedDuringRead(Backlog):
     """A write that lands while a read is under way is merged at once."""
 
-    def written(self, write: Write) -> Changes:
+    def written(self, write: BacklogWrite) -> Changes:
         return self._merge(write)
 
 
 class UnwrittenKept(Backlog):
     """Triggers only in memory are not written with the others."""
 
-    def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
+    def place(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         placed = super().place(triggers)
-        if isinstance(placed, Write):
+        if isinstance(placed, BacklogWrite):
             placed.entries = [
                 trigger for trigger in placed.entries if trigger.level not in self._unstored
             ]
@@ -223,12 +223,12 @@ async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owne
 
 async def _write_three(store: MemoryBacklogStore, owner: Backlog) -> None:
     write = owner.place([_trigger(1), _trigger(2), _trigger(3)])
-    assert isinstance(write, Write)
+    assert isinstance(write, BacklogWrite)
     await store.write(LANE, owner.range_id, write.entries, write.record)
     owner.written(write)
 
 
-def _backlog(found: Ownership) -> Backlog:
+def _backlog(found: OwnedBacklog) -> Backlog:
     record = found.lanes.get(LANE.priority, LaneRecord())
     return Backlog(found.range_id, record, Passes(Counters()), 2, Timing())
 

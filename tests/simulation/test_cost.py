@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
@@ -86,7 +86,7 @@ class Lane:
         if new:
             self.chance.shuffle(new)
             placed = self.backlog.place(new)
-            if isinstance(placed, Write):
+            if isinstance(placed, BacklogWrite):
                 self.store.write(placed.entries)
                 placed = self.backlog.written(placed)
             self.apply(placed)

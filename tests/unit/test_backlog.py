@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair.backlog import NO_CHANGES, Backlog, Changes, Read, Timing, Write
+from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
@@ -69,8 +69,8 @@ def place(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
     return placed.entries
 
 
-def written(placed: Write | Changes) -> Write:
-    assert isinstance(placed, Write)
+def written(placed: BacklogWrite | Changes) -> BacklogWrite:
+    assert isinstance(placed, BacklogWrite)
     return placed
 
 
@@ -521,8 +521,8 @@ class Lane:
         self.backlog = backlog_of(self._capacity, record, self._owner, Timing(delete_acks=3))
         self._ready: dict[Level, Trigger] = {}
         self._taken: list[Trigger] = []
-        self._write: Write | None = None
-        self._late: list[Write] = []
+        self._write: BacklogWrite | None = None
+        self._late: list[BacklogWrite] = []
         self._read: tuple[Read, list[Trigger]] | None = None
         self._given = self._kept.read_seq
         self._ack_level = LOWEST
@@ -553,7 +553,7 @@ class Lane:
         if not batch:
             return
         placed = self.backlog.place(batch)
-        if isinstance(placed, Write):
+        if isinstance(placed, BacklogWrite):
             assert all(level(entry) > self.backlog.ack_level for entry in placed.entries)
             assert not self._rows.keys() & {
                 level(entry)
@@ -584,7 +584,7 @@ class Lane:
         if self._late:
             self._land(self._late.pop(number % len(self._late)))
 
-    def _land(self, write: Write) -> None:
+    def _land(self, write: BacklogWrite) -> None:
         self._rows |= {level(entry): entry for entry in write.entries}
         self._kept = write.record
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.core.fair.backlog import Backlog, Timing, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.triggers.evictions import FIRST_PAUSE, LONGEST_PAUSE, Eviction, Evictions
@@ -18,7 +18,7 @@ def full_backlog(capacity: int = 100) -> Backlog:
         for n in range(2 * capacity)
     ]
     write = backlog.place(triggers)
-    assert isinstance(write, Write)
+    assert isinstance(write, BacklogWrite)
     backlog.written(write)
     return backlog
 

@@ -18,8 +18,8 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
 from fairlead.ordered.context import OrderedContext
-from fairlead.ordered.intake import Intake
-from fairlead.ordered.partition import Partition, pause_after
+from fairlead.ordered.intake import OrderedIntake
+from fairlead.ordered.partition import OrderedPartition, pause_after
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import Fenced
@@ -62,9 +62,9 @@ class Bench:
             observer=self.observer,
             clock=self.clock,
         )
-        self.partition = Partition(KEY, Window(), context)
+        self.partition = OrderedPartition(KEY, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []
-        self._intake = Intake({KEY: self.partition}, context)
+        self._intake = OrderedIntake({KEY: self.partition}, context)
 
     def begin(self) -> None:
         self.tasks = [
@@ -153,7 +153,7 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = bench.partition._context
-    partitions = [Partition(PartitionKey("q", n), Window(), context) for n in range(10)]
+    partitions = [OrderedPartition(PartitionKey("q", n), Window(), context) for n in range(10)]
 
     async def away(*rest: Any) -> Any:
         raise StoreUnavailable("the store is away")

@@ -1,4 +1,4 @@
-"""Find the application that `MODULE:APP` names."""
+"""The application that `MODULE:APP` names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fairlead.errors import ConfigurationError
 
 
 def load(reference: str) -> App:
-    """Import the App named `MODULE:APP` (`:app` may be left out), also from the current folder.
-    Raises ConfigurationError."""
+    """Import and return the App named `MODULE:APP`, also from the current folder; `:app` is the
+    default. Raise ConfigurationError."""
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

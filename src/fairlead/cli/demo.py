@@ -1,4 +1,4 @@
-"""`fairlead demo`: see a workload flow through."""
+"""`fairlead demo`: run a sample workload."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def register(app: typer.Typer) -> None:
 class DemoOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `demo`."""
 
-    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many tasks.")] = (
+    tasks: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of tasks.")] = (
         DemoSettings.tasks
     )
-    seconds: Annotated[float, typer.Option(help="They are submitted over this time.")] = (
+    seconds: Annotated[float, typer.Option(help="Seconds over which the tasks are submitted.")] = (
         DemoSettings.seconds
     )
     seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
@@ -52,7 +52,7 @@ class DemoOptions(CommandOptions, frozen=True, kw_only=True):
     )
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep the SQLite file, to look around in it.", metavar="FILE"),
+        typer.Option(help="Keep the SQLite file under this name.", metavar="FILE"),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
@@ -63,10 +63,9 @@ class DemoOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def demo_command(options: DemoOptions) -> None:
-    """Several tenants, several kinds of task, failures and retries: watch them flow through one
-    SQLite file.
+    """Run a sample workload of several tenants, with failures and retries, through one SQLite file.
 
-    Nothing is left behind, unless --keep names a file.
+    The file is deleted at the end unless --keep names it.
 
     Example: fairlead demo --tasks 5000 --workers 4 --keep demo.db
     """
@@ -74,8 +73,8 @@ def demo_command(options: DemoOptions) -> None:
     try:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ConfigurationError(f"--seconds {seconds}: use 0 or a positive number")
-        with _display(errors, options.tasks) as tell:
-            result = run_demo(options.settings(), tell)
+        with _display(errors, options.tasks) as report:
+            result = run_demo(options.settings(), report)
     except (WorkerEnded, DemoUnfinished) as error:
         _say(errors, error)
         raise typer.Exit(FAILED) from error
@@ -97,7 +96,7 @@ def _say(console: Console, error: Exception) -> None:
 
 @contextmanager
 def _display(console: Console, tasks: int) -> Iterator[Callable[[DemoProgress], None]]:
-    """Bars when somebody watches, a line a second when not."""
+    """Show bars on a terminal, and a line a second elsewhere."""
     if not console.is_terminal:
         yield _Lines(console)
         return
@@ -107,17 +106,17 @@ def _display(console: Console, tasks: int) -> Iterator[Callable[[DemoProgress], 
         submitted = progress.add_task("submitted", total=tasks, note="")
         ended = progress.add_task("ended", total=tasks, note="")
 
-        def tell(now: DemoProgress) -> None:
+        def report(now: DemoProgress) -> None:
             rate = now.done / now.seconds if now.seconds > 0 else 0.0
             progress.update(submitted, completed=now.submitted, note=f"{now.seconds:.1f} s")
             note = f"{rate:,.0f}/s  {now.failures:,} failed runs, {now.errors:,} given up"
             progress.update(ended, completed=now.done + now.errors, note=note)
 
-        yield tell
+        yield report
 
 
 class _Lines:
-    """Plain progress for logs."""
+    """Plain progress lines for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""`fairlead doctor`: what is misconfigured, which task waits and why."""
+"""`fairlead doctor`: find wrong configuration, and say why a task waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `doctor`."""
 
     application: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:APP]", help="Also checks its queues and tasks.")
+        str | None,
+        typer.Argument(metavar="[MODULE:APP]", help="Check its queues and tasks too."),
     ] = None
     task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None
     url: Url = None
@@ -30,7 +31,7 @@ class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def doctor(options: DoctorOptions) -> None:
-    """Check store, workers and queues; exit code 1 when there is a problem.
+    """Check store, workers and queues. Exit code 1 when there is a problem.
 
     Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
     """

@@ -1,5 +1,5 @@
-"""Log lines of a worker: one event a line, its fields after it, the task's context on every line of
-its run."""
+"""Log lines of a worker: one event a line with its fields. The context of a task is on every line
+of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `fairlead` command and its parts."""
+"""The `fairlead` command and its subcommands."""
 
 from __future__ import annotations
 

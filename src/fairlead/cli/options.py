@@ -1,4 +1,4 @@
-"""Options that most commands share: where tasks live, and how the result is printed."""
+"""Options of most commands: where tasks are stored, and how to print the result."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import typer
 from fairlead.cli.parameters import CommandOptions
 
 Url = Annotated[
-    str | None, typer.Option(help="Where tasks live; else FAIRLEAD_URL or the configuration file.")
+    str | None,
+    typer.Option(help="Store; default: FAIRLEAD_URL or the configuration file."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 class StoreOptions(CommandOptions, frozen=True, kw_only=True):
-    """The store that a command works on."""
+    """The store of a command."""
 
     url: Url = None
 
 
 class LookOptions(StoreOptions, frozen=True, kw_only=True):
-    """The store that a command works on, and how to print what it found or did."""
+    """The store of a command, and how to print its result."""
 
     json: Json = False

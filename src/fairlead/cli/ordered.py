@@ -1,4 +1,4 @@
-"""`fairlead ordered`: look at ordered queues, and end a task that is stuck."""
+"""`fairlead ordered`: show ordered queues, and end a stuck task."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ from fairlead.model import ScheduledTask, TaskKey
 
 ordered = typer.Typer(
     no_args_is_help=True,
-    help="Look at ordered queues: what waits, how it ran; end a task that is stuck.",
+    help="Show ordered queues, their tasks and attempts; end a stuck task.",
 )
 
 T = TypeVar("T")
 
 
-class ListOptions(CommandOptions, frozen=True, kw_only=True):
+class OrderedTasksOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `ordered tasks`."""
 
     ordering_key: Annotated[
-        str | None, typer.Option("--key", help="Only of this ordering key.")
+        str | None, typer.Option("--key", help="Only tasks of this ordering key.")
     ] = None
-    partition: Annotated[int | None, typer.Option(min=0, help="Only of this partition.")] = None
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most tasks.")] = 100
     url: Url = None
     json: Json = False
 
 
-class DropOptions(CommandOptions, frozen=True, kw_only=True):
+class DropTaskOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `ordered drop`."""
 
     run_at: Annotated[
-        str | None, typer.Option(help="Of the task: ISO 8601 with a timezone, or microseconds.")
+        str | None,
+        typer.Option(help="Time of the task: ISO 8601 with a zone, or microseconds."),
     ] = None
-    unique_key: Annotated[str | None, typer.Option(help="Of the task.")] = None
+    unique_key: Annotated[str | None, typer.Option(help="Unique key of the task.")] = None
     url: Url = None
     json: Json = False
 
 
 @ordered.command("tasks")
 @with_options
-def list_tasks(queue: str, options: ListOptions) -> None:
-    """Unfinished tasks in the order of their times.
+def list_tasks(queue: str, options: OrderedTasksOptions) -> None:
+    """List unfinished tasks in the order of their times.
 
     Example: fairlead ordered tasks reminders --key user-7 --json
     """
@@ -92,7 +93,7 @@ def list_tasks(queue: str, options: ListOptions) -> None:
 @ordered.command("attempts")
 @with_options
 def attempts(id: str, options: LookOptions) -> None:
-    """All runs of a task, first to last.
+    """List all attempts of a task, first to last.
 
     Example: fairlead ordered attempts 0197c2a4-...
     """
@@ -124,9 +125,9 @@ def attempts(id: str, options: LookOptions) -> None:
 
 @ordered.command("drop")
 @with_options
-def drop(queue: str, ordering_key: str, options: DropOptions) -> None:
-    """End a task, whatever it does, and let the next one of its ordering key run: the first one,
-    unless you name another.
+def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
+    """End a task, whatever its state, so that the next task of its ordering key can run. Without
+    --at, end the first task of the key.
 
     Example: fairlead ordered drop reminders user-7
     """
@@ -160,8 +161,8 @@ def drop(queue: str, ordering_key: str, options: DropOptions) -> None:
 @ordered.command("status")
 @with_options
 def status(queue: str, options: LookOptions) -> None:
-    """Its partitions: owner, what waits in the log and in the schedule, what is stale, in memory
-    and in flight.
+    """Show the partitions of a queue: owner, entries in log and schedule, stale tasks, tasks in
+    memory and in flight.
 
     Example: fairlead ordered status reminders --json
     """

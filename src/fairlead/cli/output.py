@@ -1,4 +1,4 @@
-"""Output of commands: a table for people, one JSON document for programs, one line for an error."""
+"""Output of commands: a table for people, a JSON document for programs, one line for an error."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ console = Console()
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn Fairlead's errors into one line on stderr and an exit code; any other error is a bug,
-    and its traceback is shown."""
+    """Turn Fairlead's errors into one line on stderr and an exit code. Any other error is a bug and
+    shows its traceback."""
     try:
         yield
     except FairleadError as error:
@@ -49,14 +49,14 @@ def one_line_errors() -> Iterator[None]:
 
 
 def as_json(value: Any) -> None:
-    """Print one JSON document, at once: somebody may be reading along."""
+    """Print one JSON document and flush it, for programs that read along."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; None shows as nothing."""
+    """Print a table; None shows as an empty cell."""
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
@@ -79,7 +79,7 @@ def time_of(micros: int | None) -> str:
 
 
 def duration(text: str | None) -> timedelta | None:
-    """Read `30s`, `10m`, `2h` or `7d`. Raises InvalidTask."""
+    """Return the seconds of `30s`, `10m`, `2h` or `7d`. Raise InvalidTask."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]

@@ -1,5 +1,4 @@
-"""Option Structs as parameters of a command: each field of a Struct becomes an option or an
-argument of Typer's."""
+"""Option Structs as parameters of a command: each field becomes an option or argument of Typer."""
 
 from __future__ import annotations
 
@@ -17,12 +16,11 @@ _EMPTY = inspect.Parameter.empty
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the Structs that `with_options` takes apart.
+    """Base of the Structs that `with_options` expands.
 
-    A field is `name: Annotated[type, typer.Option(...)] = default`, without default if it is
-    required; or another CommandOptions, whose fields then stand in its place. Subclasses are
-    `frozen` and `kw_only`: `--help` shows their fields in the order in which they are written, the
-    inherited ones first.
+    A field is `name: Annotated[type, typer.Option(...)] = default`, without a default if it is
+    required, or another CommandOptions whose fields take its place. Subclasses are `frozen` and
+    `kw_only`. `--help` shows their fields in the order of the source, inherited ones first.
     """
 
 
@@ -32,8 +30,8 @@ class _Parameter(NamedTuple):
 
 
 def with_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Let Typer read each field of the CommandOptions that `command` takes as one parameter; its
-    other parameters stay as they are. Raises TypeError when two have the same name."""
+    """Expand each CommandOptions parameter of `command` into parameters for Typer; keep the others.
+    Raise TypeError when two have the same name."""
     annotations = get_type_hints(command, include_extras=True)
     parameters = [
         parameter
@@ -60,7 +58,7 @@ def _is_options(annotation: Any) -> bool:
 
 
 def _flat(parameter: inspect.Parameter, owner: str) -> Iterator[_Parameter]:
-    """Yield the parameter or, for a Struct, its fields in the order in which they are written."""
+    """Yield the parameter or, for a Struct, its fields in the order of the source."""
     if not _is_options(parameter.annotation):
         # By keyword only, for one that is required may come after one that has a default.
         yield _Parameter(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY), owner)
@@ -74,7 +72,7 @@ def _flat(parameter: inspect.Parameter, owner: str) -> Iterator[_Parameter]:
 
 
 def _built(name: str, annotation: Any, given: dict[str, Any]) -> Any:
-    """Return the value of a parameter: as Typer gives it, or its Struct put together again."""
+    """Return the value of a parameter: as Typer gives it, or its Struct built again."""
     if not _is_options(annotation):
         return given[name]
     fields = msgspec.structs.fields(annotation)
@@ -93,7 +91,8 @@ def _refuse_clashes(command: str, parameters: list[_Parameter]) -> None:
 
 
 def _flags(parameter: inspect.Parameter) -> list[str]:
-    """Return the names of an option on the command line: `--dry-run`. Empty for an argument."""
+    """Return the names of an option on the command line, such as `--dry-run`; none for an
+    argument."""
     for info in get_args(parameter.annotation):
         if isinstance(info, ArgumentInfo):
             return []

@@ -69,7 +69,7 @@ def list_queues(context: typer.Context, options: LookOptions) -> None:
 @queues.command("pause")
 @with_options
 def pause(queue: str, store: StoreOptions) -> None:
-    """Start no more of its tasks, anywhere; running ones end.
+    """Start no more tasks of a queue on any worker; running ones end.
 
     Example: fairlead queues pause payouts
     """
@@ -81,7 +81,7 @@ def pause(queue: str, store: StoreOptions) -> None:
 @queues.command("resume")
 @with_options
 def resume(queue: str, store: StoreOptions) -> None:
-    """Start its tasks again.
+    """Start tasks of a paused queue again.
 
     Example: fairlead queues resume payouts
     """
@@ -90,21 +90,21 @@ def resume(queue: str, store: StoreOptions) -> None:
         print(f"resumed: {queue}")
 
 
-class ShowOptions(CommandOptions, frozen=True, kw_only=True):
+class ShowQueueOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `queues show`."""
 
     url: Url = None
-    keys: Annotated[int, typer.Option(min=1, help="How many of the heaviest fairness keys.")] = 10
+    keys: Annotated[int, typer.Option(min=1, help="Number of fairness keys to show.")] = 10
     json: Json = False
 
 
 @queues.command("show")
 @with_options
-def show(queue: str, options: ShowOptions) -> None:
-    """Its partitions with their owners and backlogs, the fairness keys with most tasks, and limits
-    set at run time.
+def show(queue: str, options: ShowQueueOptions) -> None:
+    """Show the partitions of a queue with their owners and backlogs, the fairness keys with most
+    tasks, and limits set at run time.
 
-    A, R and M: dispatched, read and written so far, as levels (pass, id). Buffer: triggers in the
+    A, R and M are the ack, read and max levels (pass, id). Buffer counts the triggers in the
     owner's memory.
 
     Example: fairlead queues show payouts --json
@@ -168,16 +168,15 @@ def weight(
     queue: str,
     key: Annotated[str, typer.Argument(help="The fairness key.")],
     value: Annotated[
-        float | None, typer.Argument(metavar="[WEIGHT]", help="Its share: 0.001 to 1000.")
+        float | None, typer.Argument(metavar="[WEIGHT]", help="Weight of the key: 0.001 to 1000.")
     ] = None,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Let the tasks' own weights count again.")
+        bool, typer.Option("--clear", help="Return to the tasks' own weights.")
     ] = False,
     *,
     store: StoreOptions,
 ) -> None:
-    """Give a fairness key a weight that counts instead of its tasks' own, for all of them not yet
-    given a place.
+    """Override the weights of a fairness key's tasks, for all tasks without a level.
 
     Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
     """
@@ -202,15 +201,13 @@ class MigrateOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `migrate`."""
 
     url: Url = None
-    print_only: Annotated[bool, typer.Option("--print", help="Print the SQL, change nothing.")] = (
-        False
-    )
+    print_only: Annotated[bool, typer.Option("--print", help="Only print the SQL.")] = False
     json: Json = False
 
 
 @with_options
 def migrate(options: MigrateOptions) -> None:
-    """Bring the tables up to date. Safe twice, and by two processes at once.
+    """Create or update the tables, safely also twice or in two processes at once.
 
     Example: fairlead migrate --url postgresql://app@db/shop
     """

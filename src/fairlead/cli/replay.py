@@ -1,4 +1,4 @@
-"""`fairlead replay`: a recorded workload through a real queue."""
+"""`fairlead replay`: run a recorded workload through a real queue."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         Path, typer.Argument(help="A trace in the Standard Workload Format.", metavar="TRACE")
     ]
     url: Annotated[
-        str | None, typer.Option(help="An empty store to replay through; else the configured one.")
+        str | None, typer.Option(help="URL of an empty store; default: the configured one.")
     ] = None
     fresh: Annotated[
         bool,
         typer.Option(
-            help="A store for the moment: a SQLite file, or a schema when the URL is of PostgreSQL."
+            help="Use a temporary store: a SQLite file, or a schema if the URL is of PostgreSQL."
         ),
     ] = False
-    tenants: Annotated[Tenants, typer.Option(help="Whose work a job is.")] = Tenants.USER
+    tenants: Annotated[Tenants, typer.Option(help="Field that names the tenant.")] = Tenants.USER
     order: Annotated[str, typer.Option(help="The order of the queue: 'fair' or 'fifo'.")] = "fair"
     push_first: Annotated[
         bool, typer.Option("--push-first", help="Submit everything before the first worker starts.")
@@ -54,20 +54,20 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Tasks that one worker runs at once; default: the worker's own."),
+        typer.Option(min=1, help="Most tasks at once on one worker; default: that of `worker`."),
     ] = None
     time_scale: Annotated[
         float,
         typer.Option(
-            help="Times of the trace are multiplied by this; 0: all at once, each a no-op."
+            help="Factor for the times of the trace; 0 submits all jobs at once as no-ops."
         ),
     ] = 0.0
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None
-    skip_bad: Annotated[bool, typer.Option(help="Leave out and count broken lines.")] = False
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay only this many jobs.")] = None
+    skip_bad: Annotated[bool, typer.Option(help="Skip broken lines and count them.")] = False
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False
 
     def settings(self) -> ReplaySettings:
-        """Return what to replay, and how. Raises ConfigurationError."""
+        """Return the settings of the replay. Raise ConfigurationError."""
         if not (math.isfinite(self.time_scale) and self.time_scale >= 0):
             raise ConfigurationError(
                 f"--time-scale {self.time_scale}: use 0 (all at once) or a positive number"
@@ -85,7 +85,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         )
 
     def store(self) -> AbstractContextManager[str | None]:
-        """Return the store to replay through: one for the moment, or the configured one."""
+        """Return the store for the replay: a temporary one, or the configured one."""
         if self.fresh:
             return own_schema(self.url)
         return nullcontext(Location.load(url=self.url).url)
@@ -93,19 +93,18 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def replay_command(options: ReplayOptions) -> None:
-    """Replay a recorded workload: real submits, real worker processes, and a judge that counts what
-    ran.
+    """Replay a recorded workload with real submits and worker processes, and count what ran.
 
-    Exit code 0: every job ran exactly once. 1: one was lost, ran twice or did not finish. 2: wrong
-    use, a broken trace.
+    Exit code 0: every job ran exactly once. 1: a job was lost, ran twice or did not finish. 2:
+    wrong use or a broken trace.
 
     Example: fairlead replay lcg-2005.swf.gz --fresh --limit 10000
     """
     errors = Console(stderr=True)
     try:
         settings = options.settings()
-        with options.store() as url, _progress(errors, settings) as tell:
-            report = replay(url, settings, tell)
+        with options.store() as url, _progress(errors, settings) as on_progress:
+            report = replay(url, settings, on_progress)
     except WorkerEnded as error:
         _say(errors, error)
         raise typer.Exit(FAILED) from error
@@ -129,7 +128,7 @@ def _say(console: Console, error: Exception) -> None:
 
 @contextmanager
 def _progress(console: Console, settings: ReplaySettings) -> Iterator[Tell]:
-    """A progress bar when somebody watches."""
+    """Show a progress bar on a terminal."""
     if not console.is_terminal:
         yield lambda _submitted, _run: None
         return
@@ -146,11 +145,11 @@ def _progress(console: Console, settings: ReplaySettings) -> Iterator[Tell]:
             progress.add_task("run", total=jobs),
         )
 
-        def tell(submitted: int, run: int) -> None:
+        def on_progress(submitted: int, run: int) -> None:
             progress.update(submitting, completed=submitted)
             progress.update(running, completed=run)
 
-        yield tell
+        yield on_progress
 
 
 def _print(report: ReplayReport, console: Console) -> None:

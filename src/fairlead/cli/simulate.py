@@ -32,7 +32,7 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `simulate`."""
 
     script: Annotated[
-        str | None, typer.Option(help="Pushes and polls, see below.", metavar="STEPS")
+        str | None, typer.Option(help="Steps of push and poll, see below.", metavar="STEPS")
     ] = None
     trace: Annotated[
         Path | None,
@@ -40,54 +40,54 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
             help="A trace in the Standard Workload Format; each job is one task.", metavar="FILE"
         ),
     ] = None
-    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = (
+    tenants: Annotated[Tenants, typer.Option(help="With a trace: field that names the tenant.")] = (
         SimulationSettings.tenants
     )
-    limit: Annotated[int | None, typer.Option(help="Of a trace: only the first so many jobs.")] = (
-        None
-    )
-    tasks: Annotated[int, typer.Option(help="Generated: how many tasks.")] = (
+    limit: Annotated[int | None, typer.Option(help="With a trace: use only this many jobs.")] = None
+    tasks: Annotated[int, typer.Option(help="Generated workload: number of tasks.")] = (
         SimulationSettings.tasks
     )
-    keys: Annotated[int, typer.Option(help="Generated: of how many keys, k1, k2, ...")] = (
+    keys: Annotated[int, typer.Option(help="Generated workload: number of keys, k1, k2, ...")] = (
         SimulationSettings.keys
     )
     zipf: Annotated[
-        float, typer.Option(help="Generated: key n is as frequent as 1 / n ** zipf; 0: all alike.")
+        float,
+        typer.Option(help="Generated workload: frequency of key n is 1 / n ** zipf."),
     ] = SimulationSettings.zipf
     weights: Annotated[
         str | None,
         typer.Option(
-            help="KEY=WEIGHT,..., or uniform:LOW:HIGH, or log:LOW:HIGH; else 1.", metavar="WEIGHTS"
+            help="KEY=WEIGHT,..., uniform:LOW:HIGH or log:LOW:HIGH; default: 1.", metavar="WEIGHTS"
         ),
     ] = None
     arrivals: Annotated[
         ArrivalMode | None,
-        typer.Option(help="When tasks come; default: recorded with a trace, else all-first."),
+        typer.Option(help="Arrival of tasks; default: recorded with a trace, else all-first."),
     ] = None
     rate: Annotated[
-        float, typer.Option(help="Poisson or recorded: tasks that come with a poll, on average.")
+        float, typer.Option(help="Poisson or recorded: mean number of new tasks for each poll.")
     ] = SimulationSettings.rate
-    slots: Annotated[int, typer.Option(help="Tasks that one poll picks up.")] = (
+    slots: Annotated[int, typer.Option(help="Tasks that one poll takes.")] = (
         SimulationSettings.slots
     )
     partitions: Annotated[
-        int, typer.Option(help="Tasks are spread over so many at random; they are polled in turn.")
+        int,
+        typer.Option(help="Number of partitions; tasks are spread at random."),
     ] = SimulationSettings.partitions
     counters: Annotated[
-        CounterKind, typer.Option(help="How keys are remembered: all exactly, or as a worker does.")
+        CounterKind, typer.Option(help="Counters of keys: all exact, or a sketch as in a worker.")
     ] = SimulationSettings.counters
     exact_keys: Annotated[
-        int, typer.Option(help="With sketch: so many keys are exact, others are estimated.")
+        int, typer.Option(help="With a sketch: number of exact keys; others are estimated.")
     ] = SimulationSettings.exact_keys
     buffer: Annotated[
-        int, typer.Option(help="Tasks of a partition kept in memory; the others are stored.")
+        int, typer.Option(help="Most tasks of a partition in memory; the others are stored.")
     ] = SimulationSettings.buffer
     seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
         SimulationSettings.seed
     )
     top: Annotated[
-        int, typer.Option(help="So many keys are shown and compared, those with most tasks.")
+        int, typer.Option(help="Number of keys shown and compared, those with most tasks.")
     ] = SimulationSettings.top
     picture: Annotated[
         Path | None,
@@ -96,7 +96,7 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
     json: Json = False
 
     def settings(self) -> SimulationSettings:
-        """Return what to simulate."""
+        """Return the settings of the simulation."""
         given = msgspec.structs.asdict(self)
         return SimulationSettings(
             **{name: given[name] for name in given.keys() - {"picture", "json"}}

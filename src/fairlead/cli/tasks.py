@@ -1,4 +1,4 @@
-"""`fairlead tasks` and `fairlead submit`: what operators do to tasks."""
+"""`fairlead tasks` and `fairlead submit`: show, change and submit tasks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ StateFilter = Annotated[State | None, typer.Option(help="Only tasks in this stat
 QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.")]
 NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
-OlderThan = Annotated[str | None, typer.Option(help="Only tasks submitted longer ago, as in 2h.")]
-Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
+Limit = Annotated[int, typer.Option(min=1, help="Most tasks.")]
 
 
 class Filters(CommandOptions, frozen=True, kw_only=True):
-    """The tasks that a command looks at."""
+    """Filters of the tasks that a command shows."""
 
     state: StateFilter = None
     queue: QueueFilter = None
@@ -50,30 +50,30 @@ class Filters(CommandOptions, frozen=True, kw_only=True):
     limit: Limit = 100
 
     def query(self) -> dict[str, Any]:
-        """Return the arguments of `Management.find` and `bulk`. Raises InvalidTask."""
+        """Return the arguments of `Management.find` and `bulk`. Raise InvalidTask."""
         return msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
 
 
 class BulkFilters(Filters, frozen=True, kw_only=True):
-    """The tasks that a command changes with --all."""
+    """Filters of the tasks that a command changes with --all."""
 
     limit: Limit = 1000
 
 
 class RetryFilters(BulkFilters, frozen=True, kw_only=True):
-    """The tasks that `tasks retry` changes with --all."""
+    """Filters of `tasks retry --all`."""
 
     state: StateFilter = State.ERROR
 
 
 class ResumeFilters(BulkFilters, frozen=True, kw_only=True):
-    """The tasks that `tasks resume` changes with --all."""
+    """Filters of `tasks resume --all`."""
 
     state: StateFilter = State.WAITING
 
 
 class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
-    """The tasks in ERROR that a command changes with --all."""
+    """Filters of the tasks in ERROR that a command changes with --all."""
 
     queue: QueueFilter = None
     name: NameFilter = None
@@ -96,7 +96,7 @@ class Which(CommandOptions, frozen=True, kw_only=True):
 
 
 class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
-    """The store in which a command changes tasks, and the version at which they must be."""
+    """The store in which a command changes tasks, and the version that the task must have."""
 
     version: Annotated[
         int | None, typer.Option(help="Only if the task is still at this version.")
@@ -105,14 +105,14 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
     json: Json = False
 
     def version_of(self, task: TaskRecord) -> int:
-        """Return the version at which the task must still be."""
+        """Return the version that the task must still have."""
         return self.version or task.version
 
 
 @tasks.command("list")
 @with_options
 def list_tasks(filters: Filters, options: LookOptions) -> None:
-    """Unfinished tasks, oldest first.
+    """List unfinished tasks, oldest first.
 
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
     """
@@ -139,7 +139,7 @@ def list_tasks(filters: Filters, options: LookOptions) -> None:
         )
 
 
-class ShowOptions(LookOptions, frozen=True, kw_only=True):
+class ShowTaskOptions(LookOptions, frozen=True, kw_only=True):
     """Options of `tasks show`."""
 
     payload: Annotated[bool, typer.Option("--payload")] = False
@@ -147,8 +147,8 @@ class ShowOptions(LookOptions, frozen=True, kw_only=True):
 
 @tasks.command("show")
 @with_options
-def show(id: str, options: ShowOptions) -> None:
-    """One task with all its attempts; its arguments only with --payload.
+def show(id: str, options: ShowTaskOptions) -> None:
+    """Show one task with its attempts, and its arguments with --payload.
 
     Example: fairlead tasks show 01938d2c-... --json
     """
@@ -194,8 +194,7 @@ def _change(
     filters: Filters | ErrorFilters,
     options: ChangeOptions,
 ) -> None:
-    """Change the tasks that were named, or all that match; say how many were changed and which
-    were not."""
+    """Change the named tasks, or all that match; print how many changed, and which did not."""
     with one_line_errors():
         if bool(which.ids) == which.every:
             raise InvalidTask("give the ids of tasks, or --all with filters")
@@ -227,7 +226,7 @@ def _change(
 @tasks.command("retry")
 @with_options
 def retry(which: Which, filters: RetryFilters, options: ChangeOptions) -> None:
-    """Try tasks in ERROR, or waiting for a retry, again now, with all their tries.
+    """Retry tasks now that are in ERROR or wait for a retry, with all their tries.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
@@ -241,7 +240,7 @@ def retry(which: Which, filters: RetryFilters, options: ChangeOptions) -> None:
 class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
     """Options of `tasks resume`."""
 
-    force: Annotated[bool, typer.Option("--force", help="Also running tasks: a double run.")] = (
+    force: Annotated[bool, typer.Option("--force", help="Also running tasks, which run twice.")] = (
         False
     )
 
@@ -267,11 +266,14 @@ def reschedule(
     id: str,
     run_at: Annotated[
         datetime,
-        typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"], help="As in 2026-12-24T18:00:00+0200."),
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S%z"],
+            help="For example 2026-12-24T18:00:00+0200.",
+        ),
     ],
     options: ChangeOptions,
 ) -> None:
-    """Give a waiting task another time; one that has passed means now.
+    """Give a waiting task another time; a past time means now.
 
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
@@ -285,7 +287,7 @@ def reschedule(
 @tasks.command("cancel")
 @with_options
 def cancel(which: Which, filters: BulkFilters, options: ChangeOptions) -> None:
-    """End tasks as CANCELLED; a run under way is stopped.
+    """End tasks as CANCELLED, and stop the running ones.
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
@@ -299,7 +301,7 @@ def cancel(which: Which, filters: BulkFilters, options: ChangeOptions) -> None:
 @tasks.command("fail")
 @with_options
 def fail(which: Which, filters: ErrorFilters, options: ChangeOptions) -> None:
-    """Give up tasks in ERROR: FAILED, and their alarm goes quiet.
+    """End tasks in ERROR as FAILED, so that they are no incident any more.
 
     Example: fairlead tasks fail 01938d2c-...
     """
@@ -310,7 +312,7 @@ def fail(which: Which, filters: ErrorFilters, options: ChangeOptions) -> None:
     _change("failed", by, which, filters, options)
 
 
-class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
+class SubmitTaskOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `submit`."""
 
     fairness_key: str = ""
@@ -322,7 +324,7 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
     json: Json = False
 
     def of_task(self) -> TaskOptions:
-        """Return the options of the task. Raises InvalidTask."""
+        """Return the options of the task. Raise InvalidTask."""
         given = msgspec.structs.asdict(self)
         del given["json"]
         return TaskOptions().changed(given)
@@ -336,7 +338,7 @@ def submit(
         str, typer.Argument(help="A JSON object of arguments; - reads it from standard input.")
     ] = "{}",
     *,
-    options: SubmitOptions,
+    options: SubmitTaskOptions,
 ) -> None:
     """Submit one task and print its id.
 

@@ -1,4 +1,4 @@
-"""`fairlead worker`: one node in one process, until a signal or until nothing is left."""
+"""`fairlead worker`: one node in one process, until a signal or until no task is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.worker")
 
-_LOOK_EVERY = 0.25  # seconds between two looks at the counts, with --until-empty
+_LOOK_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
 
 
 class LogFormat(StrEnum):
@@ -33,7 +33,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The least level of the log lines that are written."""
+    """The lowest level of printed log lines."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -45,36 +45,41 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `worker`."""
 
     application: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the App is, as in shop:app.")
+        str,
+        typer.Argument(metavar="MODULE:APP", help="The App, for example shop:app."),
     ]
-    queues: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None
+    queues: Annotated[
+        str | None,
+        typer.Option(help="Queues to serve, separated by commas."),
+    ] = None
     name: Annotated[
         str | None,
-        typer.Option(help="Kept over restarts: a quick one moves no partition to another worker."),
+        typer.Option(help="Name kept over restarts, so that a quick restart moves no partition."),
     ] = None
     restart: Annotated[
         float,
         typer.Option(
-            min=0, help="With --name: seconds that its partitions wait for it after a stop."
+            min=0,
+            help="With --name: seconds for which its partitions wait after a stop.",
         ),
     ] = 30.0
     concurrency: Annotated[
-        int, typer.Option(min=1, help="Tasks that run at once, of all kinds.")
+        int, typer.Option(min=1, help="Most tasks at once, of all executors.")
     ] = 500
-    threads: Annotated[int, typer.Option(min=1, help="Synchronous handlers at once.")] = 16
+    threads: Annotated[int, typer.Option(min=1, help="Most synchronous handlers at once.")] = 16
     processes: Annotated[
-        int, typer.Option(min=1, help="Handlers with executor='process' at once.")
+        int, typer.Option(min=1, help="Most handlers with executor='process' at once.")
     ] = 2
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that running tasks may take to end after a stop.")
+        float, typer.Option(min=0, help="Seconds for running tasks to end after a stop.")
     ] = 20.0
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Stop when nothing is left to run or to retry.")
+        bool, typer.Option("--until-empty", help="Stop when no task is left to run or retry.")
     ] = False
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve Prometheus metrics on this port.")
     ] = None
-    metrics_host: Annotated[str, typer.Option(help="Address to serve them on.")] = "127.0.0.1"
+    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1"
     log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO
     log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT
 
@@ -87,7 +92,8 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def worker(options: WorkerOptions) -> None:
-    """Run tasks. The first SIGTERM or Ctrl-C drains and hands back; a second one ends at once.
+    """Run tasks. The first SIGTERM or Ctrl-C drains the worker and hands back the rest; a second
+    one ends it at once.
 
     Example: fairlead worker shop:app --queues payouts,mail --concurrency 200
     """

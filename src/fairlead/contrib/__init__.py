@@ -1,1 +1,1 @@
-"""Where Fairlead meets other libraries. Each module needs its own extra."""
+"""Integrations with other libraries. Each module needs its own extra."""

@@ -35,8 +35,8 @@ _DELAYS = (
 
 
 class PrometheusObserver:
-    """See `fairlead.ports.observer.Observer`. `App(observer=PrometheusObserver())`, or `worker
-    --metrics-port`."""
+    """A `fairlead.ports.observer.Observer` for Prometheus: `App(observer=PrometheusObserver())`, or
+    `worker --metrics-port`."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -145,7 +145,7 @@ class PrometheusObserver:
 
 
 def observe(app: App, host: str, port: int) -> None:
-    """Serve the metrics of this application on `host:port`. Raises OSError when the port is
+    """Serve the metrics of this application on `host:port`. Raise OSError when the port is
     taken."""
     observer = PrometheusObserver()
     app.observer = observer

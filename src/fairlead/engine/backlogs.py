@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, LaneContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 FULL_PARTITIONS = 4
@@ -19,7 +19,7 @@ _LEAST = 500
 """Triggers in memory that each partition may have at least."""
 
 
-class Backlogs(Running):
+class Backlogs(SimplePart):
     """Route each trigger of a fair queue to its owned partition; drop triggers of other
     partitions."""
 

@@ -193,7 +193,7 @@ class OrderedClaimer:
             for execution in executions
             if in_flight.get(execution.claimed.id) is execution
         ]
-        self._queues.let_go([execution.trigger for execution in known])
+        self._queues.drop_ended([execution.trigger for execution in known])
         for execution in known:
             in_flight.pop(execution.claimed.id, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 
 log = logging.getLogger("fairlead.deadlines")
 
@@ -13,7 +13,7 @@ CHECK_EVERY = 0.05
 """Seconds between two checks: the most by which a timeout is late."""
 
 
-class Deadlines(Running):
+class Deadlines(SimplePart):
     """Stop the runs of this node that exceed their timeouts."""
 
     def __init__(self, context: NodeContext) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
@@ -56,7 +56,7 @@ _LONGEST_WAIT = 1.0
 
 
 @dataclass(eq=False)
-class _Lane:
+class _FairLane:
     key: LaneKey
     backlog: Backlog
     order_until: float
@@ -69,7 +69,7 @@ class _Lane:
     """Triggers from behind the channel position, before the store has said which have a level."""
     look_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
-    write: Write | None = None
+    write: BacklogWrite | None = None
     evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
     """Version by id of the triggers given a level last."""
@@ -113,7 +113,7 @@ class FairPartition:
         self._table = context.table
         self._events = context.events
         self._clock = context.clock
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _FairLane] = {}
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
@@ -218,7 +218,7 @@ class FairPartition:
             self._place(lane)
         self._work.set()
 
-    def _sort_out(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+    def _sort_out(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
         passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
         levelled = []
@@ -317,7 +317,7 @@ class FairPartition:
         ]
         return max(0.0, min([_LONGEST_WAIT, *looks]))
 
-    async def _step(self, lane: _Lane) -> bool:
+    async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
@@ -370,7 +370,7 @@ class FairPartition:
             backlog.recorded(record, now)
         return False
 
-    def _place(self, lane: _Lane) -> None:
+    def _place(self, lane: _FairLane) -> None:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
@@ -378,12 +378,12 @@ class FairPartition:
             lane.recent, lane.less_recent = {}, lane.recent
         lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
         placed = lane.backlog.place(triggers)
-        if isinstance(placed, Write):
+        if isinstance(placed, BacklogWrite):
             lane.write = placed
         else:
             self._apply(lane, placed)
 
-    def _make_room(self, lane: _Lane) -> None:
+    def _make_room(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back in favour of stored ones that may
         run."""
         now = self._clock.monotonic()
@@ -397,7 +397,7 @@ class FairPartition:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
             lane.write = lane.backlog.evict(*chosen)
 
-    def _apply(self, lane: _Lane, changes: Changes) -> None:
+    def _apply(self, lane: _FairLane, changes: Changes) -> None:
         if lane.is_ordering:
             self._events.on_dropped(changes.dropped)
             return
@@ -425,30 +425,30 @@ class FairPartition:
         if changes.added:
             self._events.on_ready()
 
-    def _push(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+    def _push(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         if lane.shares is not None:
             self._show(lane, lane.shares)
             return
         for trigger in triggers:
             self._table.push(trigger)
 
-    def _show(self, lane: _Lane, shares: RuntimeShares) -> None:
+    def _show(self, lane: _FairLane, shares: RuntimeShares) -> None:
         for trigger, pass_ in shares.next(self._clock.monotonic()):
             self._table.push(trigger, pass_)
 
-    def _remove(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+    def _remove(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         if lane.shares is None:
             self._table.remove(triggers)
         else:
             self._table.remove(lane.shares.remove(triggers))
             self._show(lane, lane.shares)
 
-    def _not_levelled(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
+    def _not_levelled(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         for trigger in triggers:
             lane.recent.pop(trigger.id, None)
             lane.less_recent.pop(trigger.id, None)
 
-    def _begin_dispatch(self, lane: _Lane) -> None:
+    def _begin_dispatch(self, lane: _FairLane) -> None:
         """Begin to dispatch once every trigger found at the take-over has a level."""
         if not lane.is_ordering:
             return
@@ -462,7 +462,7 @@ class FairPartition:
             lane.is_ordering = False
             self._apply(lane, Changes(lane.backlog.loaded()))
 
-    def _add_lane(self, priority: int, record: LaneRecord | None) -> _Lane:
+    def _add_lane(self, priority: int, record: LaneRecord | None) -> _FairLane:
         """Add a lane; `record` is None when the lane has no saved state."""
         passes, shares = Passes(Counters(), self._weights), None
         if self._run_times is not None:
@@ -478,7 +478,7 @@ class FairPartition:
             ),
             is_new=record is None,
         )
-        lane = self._lanes[priority] = _Lane(
+        lane = self._lanes[priority] = _FairLane(
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         return lane

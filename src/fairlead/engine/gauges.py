@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.ordered.queues import OrderedQueues
 
 _EVERY_SECONDS = 1.0
 
 
-class Gauges(Running):
+class Gauges(SimplePart):
     """Report the gauges to the observer once a second."""
 
     def __init__(self, context: NodeContext, ordered: OrderedQueues) -> None:

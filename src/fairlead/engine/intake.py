@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger, TriggerPath
@@ -25,7 +25,7 @@ _AGAIN = 1000
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 
-class Intake(Running):
+class Intake(SimplePart):
     """Read the channel while there is room, and drop triggers this node already knows."""
 
     def __init__(self, context: NodeContext, backlogs: Backlogs, ordering: Ordering) -> None:

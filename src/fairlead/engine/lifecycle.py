@@ -18,7 +18,7 @@ class Part(Protocol):
         """Finish open work while `run` still serves; the lifecycle cancels `run` afterwards."""
 
 
-class Running:
+class SimplePart:
     """A part that has nothing to finish when the node stops."""
 
     async def stop(self) -> None:

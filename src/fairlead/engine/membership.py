@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fairlead.clock import MICROS
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.cluster_state import QueueSettings
@@ -37,7 +37,7 @@ def identity_of(node: str) -> str:
     return node.partition(_MARK)[0]
 
 
-class Membership(Running):
+class Membership(SimplePart):
     """Send heartbeats, read the settings of queues, and find claimed tasks this node has lost."""
 
     def __init__(

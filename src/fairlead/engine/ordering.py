@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, State, Trigger
 
@@ -31,7 +31,7 @@ _HEAL_SECONDS = 15.0
 notification announces the change, and this heals lost ones."""
 
 
-class Ordering(Running):
+class Ordering(SimplePart):
     """Admit triggers of ordering keys to the table, and hold reservations for tasks that must
     wait."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from fairlead.clock import MICROS, Clock
 from fairlead.declare.handler import Handler
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
@@ -23,7 +23,7 @@ log = logging.getLogger("fairlead.pollers")
 BATCH = 1000
 
 
-class ElectedPollers(Running):
+class ElectedPollers(SimplePart):
     """Pollers of a node, each active while this node is elected for it."""
 
     def __init__(self, pollers: Mapping[str, Poller], ownership: Ownership) -> None:

@@ -7,7 +7,7 @@ import logging
 
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lifecycle import Running
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 
@@ -16,7 +16,7 @@ log = logging.getLogger("fairlead.node")
 _WAIT_SECONDS = 1.0
 
 
-class Reconciler(Running):
+class Reconciler(SimplePart):
     """Find and hand back the tasks of a claim whose result was lost."""
 
     def __init__(self, context: NodeContext, claimer: TaskClaimer, ordering: Ordering) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fairlead.core.fair.backlog import Backlog, Changes, Timing, Write
+from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.lab.list_store import ListStore
@@ -41,7 +41,7 @@ class ListedBacklog:
     def push(self, tasks: Sequence[Trigger]) -> None:
         """Add tasks that arrive."""
         placed = self._backlog.place(tasks)
-        if isinstance(placed, Write):
+        if isinstance(placed, BacklogWrite):
             self._store.write(placed.entries)
             placed = self._backlog.written(placed)
         self._apply(placed)

@@ -1,1 +1,1 @@
-"""Commands of operators: look at tasks, queues and policies, and change them."""
+"""Commands for operators: show tasks, queues and policies, and change them."""

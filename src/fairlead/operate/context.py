@@ -1,4 +1,4 @@
-"""The context of operators' commands: where tasks live, and what the application declares."""
+"""The context of operators' commands: where tasks are stored, and what the application declares."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 @dataclass(frozen=True, kw_only=True)
 class OperateContext:
-    """One per application. Nothing is opened before the first use; queues and tasks may be declared
-    later."""
+    """Context of the commands of one application. Each port opens at its first use; queues and
+    tasks may be declared later."""
 
     connector: Connector
     queues: Mapping[str, Queue]
-    """Declared queues, by name."""
+    """Declared queues by name."""
     handlers: Mapping[str, Handler]
     """Declared tasks, by name."""
     clock: Clock
 
     @property
     def store(self) -> TaskStore:
-        """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
+        """Return the task store, with its schema checked. Raise SchemaMismatch,
+        StoreUnavailable."""
         return self.connector.store
 
     @property
     def sql_store(self) -> SqlStore:
-        """The task store with what tables add. Raises NotSupported where tasks do not live in a SQL
-        database."""
+        """Return the task store with the queries of SQL tables. Raise NotSupported where tasks are
+        not in a SQL database."""
         return self.connector.sql_store
 
     @property
     def channel(self) -> TriggerChannel:
-        """The trigger channel."""
+        """Return the trigger channel."""
         return self.connector.channel
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator, which keeps the leases of partitions and the permits."""
+        """Return the coordinator, which keeps leases and permits."""
         return self.connector.connections.coordinator
 
     @property
     def backlog(self) -> BacklogStore:
-        """The store of fair backlogs."""
+        """Return the store of fair backlogs."""
         return self.connector.connections.backlog

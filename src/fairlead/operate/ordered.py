@@ -1,5 +1,4 @@
-"""What operators do with ordered queues: look at what waits, end a task that is stuck, see how the
-partitions are."""
+"""Commands for ordered queues: show waiting tasks and partitions, end a stuck task."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from fairlead.ports.task_log import Drop, Entry
 _ALL = TaskKey(1 << 62, "", "")
 
 
-class PartitionView(msgspec.Struct, frozen=True):
+class OrderedPartitionView(msgspec.Struct, frozen=True):
     """One partition of an ordered queue."""
 
     partition: int
@@ -31,22 +30,23 @@ class PartitionView(msgspec.Struct, frozen=True):
     """Entries of the log that are not in the schedule yet."""
     unfinished: int
     stale: int
-    """Due longer ago than STALE_SECONDS."""
+    """Tasks due longer ago than STALE_SECONDS."""
     oldest: TaskKey | None
     oldest_hour: int | None
-    """Its bucket: whole hours since 1970."""
+    """Bucket of the low-water mark: whole hours since the epoch."""
     loaded: int
     in_flight: int
     look_ahead: float
-    """Seconds from now up to which tasks are in memory, as its owner said last; negative: it is
-    catching up."""
+    """Seconds from now up to which tasks are in memory, as the owner said last; negative while it
+    catches up."""
     reloads: int
-    """How often in a row it was torn down and loaded anew."""
+    """Number of failures in a row."""
     trouble: str | None
 
 
 class OrderedManagement:
-    """See the module. Raises UnknownQueue for a queue that nobody has served or submitted to."""
+    """Commands for the ordered queues. Raise UnknownQueue for a queue that no worker has served and
+    no submit has used."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -65,8 +65,8 @@ class OrderedManagement:
         partition: int | None = None,
         limit: int = 100,
     ) -> list[ScheduledTask]:
-        """Unfinished tasks that are in the schedule, the earliest first, at most `limit`. Raises
-        InvalidTask for a partition that is not there, or in which the ordering key is not."""
+        """Return unfinished tasks in the schedule, earliest first, at most `limit`. Raise
+        InvalidTask for a partition that does not exist, or that cannot hold the ordering key."""
         partitions: Sequence[int] = range(self._partitions(queue))
         if partition is not None and partition not in partitions:
             raise InvalidTask(
@@ -90,10 +90,12 @@ class OrderedManagement:
         return sorted(found, key=lambda scheduled: scheduled.key)[:limit]
 
     def drop(self, queue: str, key: TaskKey, *, actor: str = "a person") -> None:
-        """End this task, whatever it does: its owner is told through the log. It counts as
-        completed, so its key does not run again; the next one of its ordering key does. A run under
-        way is stopped (one in a thread goes on unheard). Raises InvalidTask for a key that no task
-        can have."""
+        """End a task, whatever its state, by a message to its owner through the log.
+
+        The task counts as completed: its key does not run again, and the next task of its ordering
+        key does. A running handler is stopped; one in a thread goes on, and its result is dropped.
+        Raise InvalidTask for a key that no task can have.
+        """
         entry: Entry = Drop(
             queue,
             partition_of(key.ordering_key, 0, self._partitions(queue)),
@@ -105,8 +107,8 @@ class OrderedManagement:
         self._log.append([entry]).result()
         self._context.channel.announce(Notification(log=[queue]))
 
-    async def status(self, queue: str) -> list[PartitionView]:
-        """Every partition that has an owner, or has had one, or has something in the log."""
+    async def status(self, queue: str) -> list[OrderedPartitionView]:
+        """Return every partition that has or had an owner, or has entries in the log."""
         self._partitions(queue)
         now = self._context.clock.now()
         statuses = await self._store.statuses(queue, now - round(STALE_SECONDS * MICROS))
@@ -135,9 +137,9 @@ class OrderedManagement:
 
 def _view(
     number: int, owner: str | None, lag: int, status: ScheduleStatus, now: int
-) -> PartitionView:
+) -> OrderedPartitionView:
     record, oldest = status.record, status.oldest
-    return PartitionView(
+    return OrderedPartitionView(
         number,
         owner,
         lag,

@@ -1,5 +1,5 @@
-"""One queue as an operator sees it: who reads its partitions, how far their backlogs are, and whose
-work waits."""
+"""One queue as an operator sees it: the owners of its partitions, their backlogs, and the keys with
+most waiting tasks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 
 class LaneView(msgspec.Struct, frozen=True):
-    """The fair backlog of one priority of one partition. The levels are as its owner last kept
-    them, seconds ago."""
+    """Fair backlog of one priority of one partition. The levels are those that its owner saved
+    last, seconds ago."""
 
     priority: int
     ack_level: Level
@@ -30,35 +30,34 @@ class LaneView(msgspec.Struct, frozen=True):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """One partition."""
+    """One partition of a queue."""
 
     partition: int
     owner: str | None
-    """The node that it was given to; None: nobody reads it now."""
+    """Node that owns the partition; None without an owner."""
     range_id: int | None
-    """Of the backlog's owner; every write of an earlier one is refused. None: never owned as a fair
-    partition."""
+    """Range id of the backlog's owner, which fences earlier owners; None if the partition was never
+    owned as a fair one."""
     lanes: list[LaneView]
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """A queue."""
+    """One queue, its partitions and its heaviest keys."""
 
     status: QueueStatus
     partitions: list[PartitionView]
     heaviest: list[KeyLoad]
     """The fairness keys with most tasks that may run."""
     keys: int
-    """How many fairness keys have such tasks."""
+    """Number of fairness keys with such tasks."""
     limits: dict[str, int]
-    """By fairness key, how many of its tasks may run at once on each node, where that was set at
-    run time."""
+    """Tasks of a fairness key that each node may run at once, where set at run time."""
     run_times: RunTimesRecord | None = None
-    """Of a queue that charges run time: what its workers last kept of what they have learnt."""
+    """Mean run times that the workers saved last; None without cost="runtime"."""
 
 
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
-    """Which node reads which partition of these queues. Raises StoreUnavailable."""
+    """Return the node that reads each partition of these queues. Raise StoreUnavailable."""
     if not context.channel.shares_partitions:
         return owners_of(await context.coordinator.leases())
     status = await context.channel.status(queues)
@@ -71,7 +70,7 @@ async def owners(context: OperateContext, queues: Collection[str]) -> dict[Parti
 
 
 async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> Overview:
-    """Look at a queue. Raises UnknownQueue."""
+    """Return the overview of a queue. Raise UnknownQueue."""
     management = Management(context)
     status = next((found for found in management.queues() if found.queue == queue), None)
     if status is None:
@@ -110,6 +109,6 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         for record in found.lanes.values()
         if key.queue == queue and record.run_times is not None
     ]
-    # Every lane of a node keeps the same; that of the node which knows most is shown.
+    # All lanes of a node save the same; show that of the node which knows most.
     run_times = max(learnt, key=lambda record: len(record.means), default=None)
     return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)

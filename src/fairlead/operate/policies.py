@@ -1,5 +1,5 @@
-"""What operators do with computed weights and limits: look at the versions, go back to one, switch
-the feedback off and on."""
+"""Commands for computed weights and limits: show versions, return to one, switch the feedback off
+and on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECLARED = 0
 
 
 class PolicyManagement:
-    """Raises NotSupported where tasks do not live in a SQL database."""
+    """Commands for policy versions. Raise NotSupported where tasks are not in a SQL database."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -32,11 +32,11 @@ class PolicyManagement:
     # looking --------------------------------------------------------------------------------------
 
     def policies(self, queue: str | None = None, limit: int = 20) -> list[Policy]:
-        """Versions of a queue, or of all, newest first."""
+        """Return the versions of a queue, or of all queues, newest first."""
         return self._database.read_now(self._store.policies(queue, limit))
 
     def policy(self, version: int) -> Policy:
-        """One version. Raises UnknownPolicy."""
+        """Return one version. Raise UnknownPolicy."""
         found = self._database.read_now(self._store.policy(version))
         if found is None:
             raise UnknownPolicy(
@@ -45,27 +45,30 @@ class PolicyManagement:
         return found
 
     def newest(self) -> dict[str, Policy]:
-        """The newest version of each queue that has any."""
+        """Return the newest version of each queue that has one."""
         return self._database.read_now(self._store.newest())
 
     def weights(self, queue: str) -> Weights:
-        """Who set which weight that counts instead of the tasks' own."""
+        """Return the weights that override the tasks' own, and who set each."""
         return self._database.read_now(self._store.weights(queue))
 
     def limits(self, queue: str) -> dict[str, int]:
-        """The limits that count beside those of the code: by fairness key, slots on each node."""
+        """Return the limits in force in addition to those of the code: slots on each node, by
+        fairness key."""
         return self._database.read_now(self._tasks.limits(queue))
 
     def switches(self) -> list[Switch]:
-        """Where the feedback is switched off or frozen."""
+        """Return the queues whose feedback is off or frozen."""
         return self._database.read_now(self._store.switches())
 
     # changing -------------------------------------------------------------------------------------
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> int:
-        """Let these weights and limits count; running workers take them up within seconds.
-        `supersedes`: the version that counts now. Raises NotAllowed when another one does, or the
-        feedback is switched off or frozen."""
+        """Put these weights and limits in force; running workers apply them within seconds.
+
+        supersedes: the version in force now. Raise NotAllowed when another version is in force, or
+        the feedback is off or frozen.
+        """
         version = self._database.run(self._store.publish(draft, supersedes))
         if version is None:
             raise NotAllowed(
@@ -76,12 +79,12 @@ class PolicyManagement:
         return version
 
     def keep(self, version: int, verdict: str) -> None:
-        """Its trial is over, and it stays."""
+        """Keep a version for good: its canary window is over."""
         self._database.run(self._store.judge(version, verdict, self._context.clock.now()))
 
     def roll_back(self, policy: Policy, to: int, author: str, why: str) -> int:
-        """Let the weights and limits of version `to` (DECLARED: the declared ones) count again
-        instead of `policy`; answers the new version that says so. Raises UnknownPolicy,
+        """Put the weights and limits of version `to` back in force instead of `policy`; DECLARED
+        means the declared ones. Return the new version that records this. Raise UnknownPolicy,
         NotAllowed."""
         earlier = None if to == DECLARED else self.policy(to)
         if earlier is not None and earlier.queue != policy.queue:
@@ -114,8 +117,8 @@ class PolicyManagement:
         return version
 
     def roll_back_to(self, version: int, author: str, why: str, queue: str | None = None) -> int:
-        """The same for whatever counts now in the queue of `version`; DECLARED needs a queue.
-        Raises as above, and ConfigurationError."""
+        """Put `version` back in force, whatever is in force in its queue now. DECLARED needs a
+        queue. Raise UnknownPolicy, NotAllowed, ConfigurationError."""
         if version == DECLARED and queue is None:
             raise ConfigurationError(
                 "version 0 stands for the declared weights: say of which --queue"
@@ -129,8 +132,8 @@ class PolicyManagement:
         return self.roll_back(active, version, author, why)
 
     def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:
-        """The kill switch, of one queue or of all. OFF: workers go back to the declared weights and
-        limits within seconds. Raises UnknownQueue."""
+        """Set the kill switch of one queue or of all. OFF makes workers return to the declared
+        weights and limits within seconds. Raise UnknownQueue."""
         if queue != EVERY_QUEUE and queue not in self._database.read_now(
             self._tasks.queue_settings()
         ):
@@ -141,7 +144,7 @@ class PolicyManagement:
         self._announce()
 
     def switch_on(self, queue: str = EVERY_QUEUE) -> bool:
-        """Take it back; False when it was not set."""
+        """Clear the kill switch; return False when it was not set."""
         return self._database.run(self._store.switch_on(queue))
 
     def _announce(self) -> None:

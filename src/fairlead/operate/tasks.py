@@ -1,5 +1,4 @@
-"""What operators do: look at tasks, and change them, each change a compare-and-set on the
-version."""
+"""Commands for tasks: show them, and change each by compare-and-set on its version."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ DOUBLE_RUN = "it is running: with force it will run a second time beside the fir
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """What a bulk change did: how many tasks changed, and how many could not (they moved on
-    meanwhile, or may not)."""
+    """Result of a bulk change: the number of tasks changed, and of those that could not be (their
+    version changed, or their state does not allow it)."""
 
     changed: int
     refused: int
 
 
 class Management:
-    """`version=None` takes the version the task has now; with a version, StaleVersion is raised
-    when it moved on."""
+    """Commands for tasks and queues. `version=None` takes the present version of a task; any other
+    raises StaleVersion when the version changed."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -41,7 +40,7 @@ class Management:
     # looking --------------------------------------------------------------------------------------
 
     def show(self, task_id: str) -> TaskRecord:
-        """The task. Raises UnknownTask."""
+        """Return the task. Raise UnknownTask."""
         record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
         if record is None:
             raise UnknownTask(
@@ -50,12 +49,12 @@ class Management:
         return record
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
-        """Its attempts, first to last."""
+        """Return the attempts of a task, first to last."""
         attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
     def payload(self, task_id: str) -> bytes | None:
-        """Its arguments as JSON, while the task is not finished. Raises InvalidTask for broken
+        """Return the arguments of an unfinished task as JSON. Raise InvalidTask for broken
         bytes."""
         found = self._database.read_now(self._store.payload(task_id))
         return None if found is None else unpack(*found)
@@ -70,31 +69,31 @@ class Management:
         older_than: timedelta | None = None,
         limit: int = 100,
     ) -> list[TaskRecord]:
-        """Unfinished tasks that match, oldest first, at most `limit`."""
+        """Return unfinished tasks that match, oldest first, at most `limit`."""
         where = self._filter(state, queue, name, fairness_key, older_than)
         found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
     def queues(self) -> list[QueueStatus]:
-        """Every queue with its counts by state."""
+        """Return every queue with its counts by state."""
         statuses: list[QueueStatus] = self._database.read_now(self._store.queue_statuses())
         return statuses
 
     def nodes(self) -> list[NodeRecord]:
-        """Every node known."""
+        """Return every known node."""
         nodes: list[NodeRecord] = self._database.read_now(self._store.nodes())
         return nodes
 
     @property
     def ordered(self) -> OrderedManagement:
-        """Look at tasks of ordered queues and change them."""
+        """Return the commands for ordered queues."""
         return OrderedManagement(self._context)
 
     # changing -------------------------------------------------------------------------------------
 
     def resume(self, task_id: str, *, version: int | None = None, force: bool = False) -> None:
-        """Run it now: a task that waits or is in ERROR (its tries count anew). A running one only
-        with `force`: a double run."""
+        """Run a task now that waits or is in ERROR; its tries count anew. With `force`, also a
+        running one, which then runs twice."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.SUBMITTED, State.ERROR}, force, "resumed")
         self._move(
@@ -105,15 +104,14 @@ class Management:
         )
 
     def retry(self, task_id: str, *, version: int | None = None) -> None:
-        """Try a task in ERROR, or one that waits for its next try, again now, with all its
-        tries."""
+        """Retry a task now that is in ERROR or waits for a retry, with all its tries."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.ERROR}, False, "retried")
         self._move(record, State.SUBMITTED, self._context.clock.now(), reset_tries=True)
 
     def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
-        """Give a waiting task another time; one that has passed means now. Raises InvalidTask for a
-        naive datetime."""
+        """Give a waiting task another time; a past time means now. Raise InvalidTask for a naive
+        datetime."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING}, False, "rescheduled")
         try:
@@ -124,14 +122,14 @@ class Management:
         self._move(record, State.WAITING if due > now else State.SUBMITTED, due, reset_tries=False)
 
     def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
-        """End it as CANCELLED, in any unfinished state; a run under way is stopped (a handler in a
-        thread is asked to)."""
+        """End a task as CANCELLED, in any unfinished state. A running handler is stopped; one in a
+        thread is asked to stop."""
         record = self._at(task_id, version)
         self._must_be(record, set(State) - FINAL_STATES, False, "cancelled")
         self._end(record, State.CANCELLED, actor)
 
     def fail(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
-        """Give up a task in ERROR: FAILED, and its alarm goes quiet."""
+        """End a task in ERROR as FAILED, so that it is no incident any more."""
         record = self._at(task_id, version)
         self._must_be(record, {State.ERROR}, False, "failed")
         self._end(record, State.FAILED, actor)
@@ -148,7 +146,7 @@ class Management:
         limit: int = 1000,
     ) -> BulkResult:
         """Apply a change, such as `lambda task: management.retry(task.id, version=task.version)`,
-        to what matches."""
+        to the tasks that match."""
         changed = refused = 0
         found = self.find(
             state=state,
@@ -167,29 +165,31 @@ class Management:
         return BulkResult(changed, refused)
 
     def pause(self, queue: str) -> None:
-        """Stop starting tasks of this queue, in the whole cluster, within seconds; running ones
-        end. Raises UnknownQueue."""
+        """Start no task of this queue in the whole cluster, within seconds; running ones end. Raise
+        UnknownQueue."""
         self._pause(queue, True)
 
     def unpause(self, queue: str) -> None:
-        """Start them again. Raises UnknownQueue."""
+        """Start tasks of this queue again. Raise UnknownQueue."""
         self._pause(queue, False)
 
     def weights(self, queue: str) -> dict[str, float]:
-        """The weights set at run time, by fairness key."""
+        """Return the weights set at run time, by fairness key."""
         weights: dict[str, float] = self._database.read_now(self._store.weights(queue))
         return weights
 
     def limits(self, queue: str) -> dict[str, int]:
-        """The limits that `fairlead pipeline tune` has set: by fairness key, how many of its tasks
-        may run at once on each node. Those of the code count beside them."""
+        """Return the limits set by `fairlead pipeline tune`: tasks of a fairness key that each node
+        may run at once. The limits of the code apply too."""
         limits: dict[str, int] = self._database.read_now(self._store.limits(queue))
         return limits
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
-        """Give a key this weight (0.001 to 1000) instead of its tasks' own, for all of them that
-        have no level yet; it holds within seconds, in the whole cluster. None takes it back. Raises
-        UnknownQueue, InvalidTask."""
+        """Override the weights of a key's tasks (0.001 to 1000), for all of them without a level.
+
+        The weight is in force within seconds in the whole cluster; None removes it. Raise
+        UnknownQueue, InvalidTask.
+        """
         if weight is not None and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
             raise InvalidTask(f"weight {weight!r}: use {MIN_WEIGHT} to {MAX_WEIGHT:g}")
         if not self._database.run(self._store.set_weight(queue, fairness_key, weight)):
@@ -200,7 +200,7 @@ class Management:
         self._announce_control()
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
-        """The fairness keys with most tasks that may run now, and how many keys have any."""
+        """Return the fairness keys with most tasks that may run now, and how many keys have any."""
         found: tuple[list[KeyLoad], int] = self._database.read_now(
             self._store.heaviest_keys(queue, limit)
         )

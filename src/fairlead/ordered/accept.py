@@ -1,5 +1,5 @@
-"""Rules for tasks of an ordered queue: an ordering key, not too late, each with a key of its
-own."""
+"""Rules for tasks of an ordered queue: an ordering key, a time that is not too late, and a key of
+their own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fairlead.ports.task_log import Entry, Submit
 
 
 def check(entry: Entry) -> None:
-    """Raise InvalidTask for an entry that no schedule can hold, which would stop its partition for
-    good. Submits were checked before; other programs write to a log too, and people name what to
-    drop."""
+    """Raise InvalidTask for an entry that no schedule can hold, because it would stop its partition
+    for good. Submits are checked earlier; other programs may write to a log, and people name the
+    tasks to drop."""
     if isinstance(entry, Submit):
         task = entry.task
         key = ScheduledTask.of(task).key
@@ -46,9 +46,12 @@ class Acceptance:
         self._last = 0
 
     def entries(self, tasks: Sequence[NewTask], now: int) -> list[Submit]:
-        """Return the tasks as entries of the log. A task for "now" gets a time of its own, so that
-        tasks of one process keep the order of their submits; a task without a unique key gets its
-        id as one. Raises InvalidTask, and then takes none."""
+        """Return the tasks as entries of the log.
+
+        A task for "now" gets its own time, so that tasks of one process keep the order of their
+        submits. A task without a unique key gets its id as key. Raise InvalidTask before any task
+        is taken.
+        """
         accepted = []
         for task in tasks:
             if task.ordering_key is None:

@@ -1,4 +1,5 @@
-"""Ends of a partition's runs: written in batches, one on its way while the next one gathers."""
+"""Ends of a partition's runs, written in batches: one is being written while the next one
+gathers."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from fairlead.model import RunEnd
 
 MOST_AT_ONCE = 500
-"""Ends in one write."""
+"""Most ends in one write."""
 
 
-class Completion:
-    """Ends that are not in the store yet. They outlive the failures of their partition: what could
-    not be written is written after the next take-over."""
+class OrderedCompletion:
+    """Ends that the store does not have yet. They outlive failures of their partition: the next
+    tenure writes them."""
 
     def __init__(self, on_written: Callable[[Sequence[RunEnd]], None]) -> None:
         self._on_written = on_written
@@ -21,12 +22,12 @@ class Completion:
         self.waiting: list[RunEnd] = []
 
     def add(self, end: RunEnd) -> None:
-        """Have the end of a run written."""
+        """Add the end of a run."""
         self.waiting.append(end)
         self._more.set()
 
     async def run(self, write: Callable[[Sequence[RunEnd]], Awaitable[None]]) -> None:
-        """Write until the tenure ends."""
+        """Write ends until cancelled."""
         while True:
             while self.waiting:
                 ends = self.waiting[:MOST_AT_ONCE]

@@ -1,4 +1,4 @@
-"""What every part of a node's ordered queues works with."""
+"""The context of a node's ordered queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.ports.task_log import TaskLog
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedContext:
-    """Adapters, the node's trigger table, and the node's side of what happens to runs."""
+    """Ports, the node's trigger table, and callbacks for the ends of runs."""
 
     node: str
     """Name of the node."""
@@ -23,12 +23,12 @@ class OrderedContext:
     store: ScheduleStore
     table: TriggerTable
     dispatch: Callable[[], None]
-    """Called when tasks were put into the table."""
+    """Callback after tasks were put into the table."""
     stop_run: Callable[[str, bool], None]
-    """Called to end the run of the task with this id. True: `ended` is to be called with how the
-    run ended; False: only `let_go`, when the run is over."""
+    """Callback to stop the run of a task. True: its end is passed to `ended`; False: only
+    `drop_ended` is called after the run."""
     settled: Callable[[Collection[str]], None]
-    """Called with the ids of tasks whose ends are written, or needed by nobody any more."""
+    """Callback with the ids of tasks whose ends are written or need no writing."""
     observer: Observer
     clock: Clock
     outages: OutageLog = field(default_factory=OutageLog)

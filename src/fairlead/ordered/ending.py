@@ -1,4 +1,4 @@
-"""Ends of runs of an ordered queue: what becomes of the task."""
+"""Ends of runs of an ordered queue: the outcome for the task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from fairlead.model import Finish, Outcome, RunEnd, ScheduledTask, State
 _HOPELESS = frozenset(
     f"{kind.__module__}.{kind.__qualname__}" for kind in (UnknownTask, InvalidTask)
 )
-"""Errors that last until another version of the application is deployed: the key waits for that,
-and loses nothing."""
+"""Errors that last until another version of the application is deployed; the key waits and loses no
+task."""
 
 
 def end_of_run(scheduled: ScheduledTask, finish: Finish, triggered_at: int, node: str) -> RunEnd:
-    """Return the end of a run. A task whose tries are used up is recorded as failed, and its key
-    goes on. `scheduled`: the task as it was before the run."""
+    """Return the end of a run. A task without tries left is recorded as failed, and its key goes
+    on.
+
+    scheduled: the task before the run.
+    """
     outcome, state, retry_at = finish.outcome, State(finish.next_state), finish.run_at
     if state == State.ERROR and finish.error_type in _HOPELESS:
         delay = UNTIL_DONE.delay(scheduled.tries + 1, FairleadError())
@@ -44,7 +47,7 @@ def end_of_run(scheduled: ScheduledTask, finish: Finish, triggered_at: int, node
 
 
 def dropped(scheduled: ScheduledTask, is_running: bool, actor: str, now: int, node: str) -> RunEnd:
-    """Return the end of a task that a person has ended."""
+    """Return the end of a task that a person ended."""
     return RunEnd(
         scheduled,
         scheduled.attempt + is_running,

@@ -1,5 +1,4 @@
-"""The schedule store as one owner of one partition sees it: its range id stands behind every
-write."""
+"""The schedule store for one owner of one partition: every write carries its range id."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from fairlead.ports.schedule_store import ScheduleStore
 
 
 class FencedSchedule:
-    """Calls of `fairlead.ports.schedule_store.ScheduleStore` for one partition and range id. They
-    raise what the store raises."""
+    """Calls of `fairlead.ports.schedule_store.ScheduleStore` for one partition and range id. Each
+    raises the errors of the store."""
 
     def __init__(self, store: ScheduleStore, partition: PartitionKey, range_id: int) -> None:
         self.partition = partition
@@ -27,11 +26,11 @@ class FencedSchedule:
         self._range_id = range_id
 
     async def persist(self, tasks: Sequence[NewTask], record: ScheduleRecord) -> set[TaskKey]:
-        """Add the tasks and keep the record; return the keys that were completed before."""
+        """Add the tasks and save the record; return the keys that were completed before."""
         return await self._store.persist(self.partition, self._range_id, tasks, record)
 
     async def read(self, read: ScheduleRead) -> list[ScheduledTask]:
-        """Return the unfinished tasks that a schedule asks for."""
+        """Return the unfinished tasks of a page that a schedule needs."""
         return await self._store.read(
             self.partition, read.after, read.through, read.limit, read.ordering_key
         )
@@ -47,9 +46,9 @@ class FencedSchedule:
     async def keep(
         self, record: ScheduleRecord, done: Sequence[tuple[TaskKey, TaskKey]] = ()
     ) -> None:
-        """Keep the record; delete what is left of completed tasks between the pairs of keys."""
+        """Save the record; delete completed tasks between the pairs of keys."""
         await self._store.keep(self.partition, self._range_id, record, done)
 
     async def clean(self, before: int) -> int:
-        """Forget a batch of what was completed before this time (microseconds); return its size."""
+        """Drop a batch of tasks completed before this instant (microseconds); return its size."""
         return await self._store.clean(self.partition, self._range_id, before)

@@ -1,7 +1,7 @@
 """Tasks of one partition that its schedule has handed out, until their ends are written.
 
-A task waits in the node's table, is claimed, runs, and has ended while its end is not in the store
-yet. What runs outlives a failure of the partition: a later tenure writes its end.
+A task waits in the node's table, is claimed, runs, and ends before its end is in the store. A run
+outlives a failure of the partition: a later tenure writes its end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ClaimedTask, Finish, RunEnd, ScheduledTask, Trigger, TriggerPath
-from fairlead.ordered.completion import Completion
+from fairlead.ordered.completion import OrderedCompletion
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.ending import end_of_run
 from fairlead.timed_event import TimedEvent
@@ -25,34 +25,34 @@ class LoadedSchedule(Protocol):
         """The schedule itself."""
 
     def poke(self) -> None:
-        """Look at the schedule again: it has changed."""
+        """Read the schedule again, because it changed."""
 
 
 class InFlight:
-    """Tasks in the table and runs of one partition. Tenures come and go; `loaded` is the present
-    one."""
+    """Tasks in the table and runs of one partition, across tenures. `loaded` is the schedule of the
+    present tenure."""
 
     def __init__(self, context: OrderedContext) -> None:
         self._context = context
         self.loaded: LoadedSchedule | None = None
-        self.completion = Completion(self._on_written)
+        self.completion = OrderedCompletion(self._on_written)
         self.emptied = TimedEvent(context.clock)
-        """Comes when a run is over and its end is written."""
+        """Event that a run ended and its end is written."""
         self._handed_out: dict[str, ScheduledTask] = {}
-        """Tasks in the table, not yet claimed; by task id, as what follows."""
+        """Tasks in the table, not yet claimed, by task id."""
         self._running: dict[str, tuple[ScheduledTask, int]] = {}
-        """Tasks claimed, and when; until their ends are written, or their runs are over and nobody
-        waits for their ends."""
+        """Claimed tasks with the instant of the claim, by task id, until their ends are written or
+        need no writing."""
         self._dropped: set[str] = set()
-        """Running tasks that a person has ended: what their runs say is not written."""
+        """Running tasks that a person ended; the ends of their runs are not written."""
 
     def __len__(self) -> int:
-        """Tasks in the table, and runs."""
+        """Number of tasks in the table and of runs."""
         return len(self._running) + len(self._handed_out)
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the tasks that run, or whose ends are not written yet."""
+        """Return the ids of tasks that run, or whose ends are not written yet."""
         return list(self._running)
 
     @property
@@ -63,7 +63,7 @@ class InFlight:
     # into the table, and out of it ----------------------------------------------------------------
 
     def hand_out(self, due: Sequence[ScheduledTask]) -> None:
-        """Put tasks that are due into the node's table."""
+        """Put due tasks into the node's table."""
         for scheduled in due:
             self._handed_out[scheduled.task.id] = scheduled
             self._context.table.push(_trigger(scheduled))
@@ -76,7 +76,7 @@ class InFlight:
         if scheduled is None or self.loaded is None:
             return None
         if self.loaded.schedule.get(scheduled.key) is not scheduled:
-            # overwritten: it comes again as it is now
+            # overwritten: the task comes again in its present form
             self._return(scheduled)
             return None
         self._running[trigger.id] = (scheduled, now)
@@ -94,7 +94,7 @@ class InFlight:
         )
 
     def withdraw(self) -> None:
-        """Take back from the table what does not run yet."""
+        """Take tasks that have not started back from the table."""
         waiting = list(self._handed_out.values())
         self._handed_out.clear()
         if waiting:
@@ -110,18 +110,17 @@ class InFlight:
     # ends -----------------------------------------------------------------------------------------
 
     def ended(self, finish: Finish) -> None:
-        """Have the end of a run written. The context's `settled` is called when that is done."""
+        """Queue the end of a run for writing. Call the context's `settled` when it is written."""
         found = self._running.get(finish.id)
         if found is None or finish.id in self._dropped:
-            self.let_go([finish.id])
+            self.drop_ended([finish.id])
             self._context.settled([finish.id])
         else:
             scheduled, claimed_at = found
             self.completion.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
 
-    def let_go(self, ids: Collection[str]) -> None:
-        """Forget runs that are over and of which nothing is to be written. Tasks whose runs never
-        began may run again."""
+    def drop_ended(self, ids: Collection[str]) -> None:
+        """Drop ended runs that have no end to write. Tasks that never started may run again."""
         for task_id in ids:
             if (found := self._running.pop(task_id, None)) is None:
                 continue
@@ -142,7 +141,7 @@ class InFlight:
                 again = None if end.completes else end.again
                 self.loaded.schedule.ended(end.scheduled.key, again)
         self.loaded.poke()
-        self.let_go([task_id for task_id in ids if task_id in self._dropped])
+        self.drop_ended([task_id for task_id in ids if task_id in self._dropped])
         for task_id in ids:
             self._running.pop(task_id, None)
         self._context.settled(ids)
@@ -151,7 +150,7 @@ class InFlight:
     # ended from outside ---------------------------------------------------------------------------
 
     def stop(self, scheduled: ScheduledTask) -> bool:
-        """End a task that was handed out. Return True when its run had not begun."""
+        """End a task that was handed out. Return True when its run had not started."""
         for task_id, waiting in self._handed_out.items():
             if waiting.key == scheduled.key:
                 self._context.table.remove([_trigger(self._handed_out.pop(task_id))])
@@ -166,8 +165,8 @@ class InFlight:
         return False
 
     def drop(self) -> list[RunEnd]:
-        """Have all runs stopped, none of which will be written: the partition is somebody else's.
-        Return the ends of runs that were not written yet."""
+        """Stop all runs without writing their ends, because another node owns the partition. Return
+        the ends that were not written yet."""
         waiting = self.completion.waiting
         ends = [end for end in waiting if end.scheduled.task.id not in self._dropped]
         unwritten = [end.scheduled.task.id for end in waiting]
@@ -180,7 +179,7 @@ class InFlight:
 
 
 def _trigger(scheduled: ScheduledTask) -> Trigger:
-    """Return the trigger of a task, without its ordering key: the schedule has made certain that
+    """Return the trigger of a task without its ordering key: the schedule already made sure that
     the task is the first of its key."""
     task = scheduled.task
     return Trigger(

@@ -1,5 +1,5 @@
-"""The intake of a node's ordered queues: reads the task log for all its partitions, and gives each
-its own entries."""
+"""The intake of a node's ordered queues: read the task log for all partitions, and route the
+entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.errors import InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.accept import check
 from fairlead.ordered.context import OrderedContext
-from fairlead.ordered.partition import Partition, pause_after
+from fairlead.ordered.partition import OrderedPartition, pause_after
 from fairlead.ports.task_log import Batch, Entry
 
 log = logging.getLogger("fairlead.ordered")
@@ -19,11 +19,12 @@ PAGE = 5000
 """Entries of the log in one read, of all partitions together."""
 
 
-class Intake:
-    """Takes no more of a partition than one batch at a time: what has no room stays in the log."""
+class OrderedIntake:
+    """Reader of the task log. The intake takes one batch of a partition at a time; entries without
+    room stay in the log."""
 
     def __init__(
-        self, partitions: Mapping[PartitionKey, Partition], context: OrderedContext
+        self, partitions: Mapping[PartitionKey, OrderedPartition], context: OrderedContext
     ) -> None:
         self._partitions = partitions
         self._context = context
@@ -32,8 +33,7 @@ class Intake:
         received again."""
 
     async def run(self) -> None:
-        """Read until the node ends. A log that fails is tried again, later each time; the
-        partitions go on."""
+        """Read until cancelled. Retry a failing log with growing pauses; the partitions go on."""
         failures = 0
         while True:
             try:
@@ -65,7 +65,7 @@ class Intake:
                 self._without_room.add(batch.partition)
 
     def _checked(self, batch: Batch) -> Batch:
-        """Return the batch without the entries that no schedule can hold."""
+        """Return the batch without entries that no schedule can hold."""
         fit: list[Entry] = []
         for entry in batch.entries:
             try:

@@ -1,9 +1,9 @@
-"""The supervisor of one partition of an ordered queue: takes it over, tears it down after a
-failure, loads it clean, until the partition is given up.
+"""The supervisor of one partition of an ordered queue: take it over, tear it down after a failure,
+load it again, until it is released.
 
-A failure anywhere in it, a store that is away among them, ends one tenure only. What runs goes on;
-its ends are written by the next tenure. When tenures fail again and again the supervisor waits
-longer and longer, and says so.
+A failure in the partition, for example of a store, ends one tenure only. Runs go on, and the next
+tenure writes their ends. The pauses between failing tenures grow, and the supervisor logs the
+failures.
 """
 
 from __future__ import annotations
@@ -30,36 +30,34 @@ from fairlead.ports.task_log import Batch
 log = logging.getLogger("fairlead.ordered")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-"""Seconds between two tenures: doubled each time, until a tenure has lasted as long as the
-longest."""
+"""Seconds between two tenures: doubled after each failure, until a tenure lasts as long as the
+longest pause."""
 
 FENCED_PAUSE = 10.0
-"""Seconds after another owner was met: by then this node has heard that its lease is gone, if the
-lease is."""
+"""Seconds to wait after a write was fenced: by then this node knows whether its lease is gone."""
 
 STALE_SECONDS = 300.0
-"""An unfinished task that was due longer ago than this is stale."""
+"""Seconds after its due time from which an unfinished task is stale."""
 
 FURTHEST_BEHIND = -1e9
 """Seconds of look-ahead shown for a partition that has not read anything yet."""
 
 LAST_SECONDS = 10.0
-"""How long a partition that is gone may take to write what had ended before."""
+"""Longest time, in seconds, for a lost partition to write ends that came before."""
 
 _MANY = 5
-"""Failures in a row from which they are an error, no longer a warning."""
+"""Failures in a row from which the log level is error instead of warning."""
 
 
 def pause_after(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the pause in seconds after a number of failures in a row."""
     # bounded: two to the power of all failures would outgrow a float
     doubled: float = FIRST_PAUSE * 2 ** min(failures - 1, 16)
     return min(LONGEST_PAUSE, doubled)
 
 
-class Partition:
-    """`run()` for as long as the node owns the partition; then either `drained` and `close`, or
-    `drop`."""
+class OrderedPartition:
+    """A partition: call `run` while the node owns it, then `drained` and `close`, or `drop`."""
 
     def __init__(self, key: PartitionKey, window: Window, context: OrderedContext) -> None:
         self.key = key
@@ -72,14 +70,14 @@ class Partition:
         self._range_id = 0
         """Range id of the last take-over."""
         self.reloads = 0
-        """Failures in a row."""
+        """Number of failures in a row."""
         self.trouble: str | None = None
-        """The last failure, in words; None after a tenure that has lasted."""
+        """Text of the last failure; None after a tenure that lasted."""
 
     # one tenure after the other -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Begin a tenure; after a failure, another one."""
+        """Hold one tenure after the other, until cancelled."""
         while True:
             self._began = self._context.clock.monotonic()
             try:
@@ -94,8 +92,8 @@ class Partition:
             tenure.scheduler.stop()
         self._set_tenure(tenure)
         self._context.log.poke()
-        # In a task of its own: a task group that fails while it is cancelled raises its failures,
-        # and forgets the rest.
+        # In a task of its own: a task group that fails while cancelled raises only its
+        # failures.
         running = asyncio.ensure_future(tenure.run())
         try:
             await asyncio.wait([running])
@@ -109,8 +107,8 @@ class Partition:
 
     async def _take_over(self) -> Tenure:
         context = self._context
-        # First: an earlier owner may be writing what it has not committed, and is fenced only
-        # below.
+        # First, because an earlier owner may still write uncommitted entries, and the
+        # take-over below fences it.
         await context.log.rewind(self.key)
         owned = await context.store.take_over(self.key)
         self._range_id = owned.range_id
@@ -148,7 +146,7 @@ class Partition:
         return max(pause, FENCED_PAUSE) if isinstance(cause, Fenced) else pause
 
     def resize(self, window: Window) -> None:
-        """Set how much may be in memory from now on."""
+        """Set how many tasks may be in memory."""
         self._window = window
         if self.tenure is not None:
             self.tenure.resize(window)
@@ -157,13 +155,13 @@ class Partition:
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch of the log is taken now."""
+        """Whether the partition accepts a batch of the log now."""
         tenure = self.tenure
         return tenure is not None and not self._is_leaving and tenure.persistence.has_room
 
     def accept(self, batch: Batch) -> None:
-        """Take the next batch of the log. Between two tenures it is forgotten: the next one rewinds
-        the log."""
+        """Accept the next batch of the log. Between two tenures, drop the batch: the next tenure
+        rewinds the log."""
         if self.has_room:
             assert self.tenure is not None
             self.tenure.persistence.accept(batch)
@@ -171,7 +169,7 @@ class Partition:
     # going ----------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Start nothing more: the partition will be given up."""
+        """Start no more tasks, because the partition will be released."""
         if not self._is_leaving:
             self._is_leaving = True
             if self.tenure is not None:
@@ -179,7 +177,7 @@ class Partition:
             self.in_flight.withdraw()
 
     def stay(self) -> None:
-        """Start tasks again: the partition will not be given up after all."""
+        """Start tasks again, because the partition will not be released."""
         if self._is_leaving:
             self._is_leaving = False
             if self.tenure is not None:
@@ -188,11 +186,11 @@ class Partition:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the partition leaves, none of its tasks runs, and every end is written."""
+        """Whether the partition is leaving, runs no task, and has written every end."""
         return self._is_leaving and not self.in_flight.ids
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until the partition is drained, at most so long; return whether it is."""
+        """Wait until the partition is drained, at most `seconds`; return whether it is."""
         clock = self._context.clock
         deadline = clock.now() + round(seconds * MICROS)
         while not self.is_drained and clock.now() < deadline:
@@ -200,7 +198,7 @@ class Partition:
         return self.is_drained
 
     async def close(self) -> None:
-        """Keep the record, after `run` was cancelled, then drop the partition."""
+        """Save the record, after `run` was cancelled, then drop the partition."""
         if self.tenure is not None and not self.in_flight.ids:
             try:
                 await self.tenure.save()
@@ -213,16 +211,16 @@ class Partition:
             await self.write_last(ends)
 
     def drop(self) -> list[RunEnd]:
-        """Have all runs stopped, none of which will be written: the partition is somebody else's.
-        Return the ends of runs that were not written yet."""
+        """Stop all runs without writing their ends, because another node owns the partition. Return
+        the ends that were not written yet."""
         self._context.outages.drop(self.key)
         self.in_flight.withdraw()
         self._set_tenure(None)
         return self.in_flight.drop()
 
     async def write_last(self, ends: Sequence[RunEnd]) -> None:
-        """Try once to write these ends: that spares the next owner these runs. The store refuses
-        them if that owner has begun."""
+        """Try once to write these ends, so that the next owner need not run their tasks again. The
+        store refuses them if that owner has begun."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await self._context.store.finish(self.key, self._range_id, ends)
@@ -235,7 +233,7 @@ class Partition:
     # how it is ------------------------------------------------------------------------------------
 
     def gauges(self) -> OrderedGauges:
-        """Return the partition in numbers, as it is now."""
+        """Return the gauges of the partition."""
         in_flight = len(self.in_flight)
         if self.tenure is None:
             return OrderedGauges(0, in_flight, 0, 0.0, int(self.reloads > 0))

@@ -1,8 +1,8 @@
-"""The persistence of a partition: the one coroutine that brings the log into the schedule and reads
+"""The persistence of a partition: the one coroutine that writes the log to the schedule and reads
 from it.
 
-One call at a time: what is read cannot miss what is written meanwhile, and the floor that is kept
-lies below both. An entry of the log is committed when it is persisted, not before.
+Only one call runs at a time, so that a read cannot miss a concurrent write, and the saved low-water
+mark lies below both. An entry of the log is committed after it is persisted.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""How long a partition that was just loaded waits for what lies in the log already: some of it may
-come first."""
+"""Longest time, in seconds, for a loaded partition to wait for entries that were in the log before,
+because some may be first."""
 
 DRIFT_SECONDS = 1.0
-"""As far apart may the clocks of two machines be: what was submitted so long after the load was not
-in the log by then."""
+"""Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the
+load was not in the log then."""
 
 
 class PersistenceEvents(Protocol):
-    """What the persistence tells its tenure, and asks of it."""
+    """Events from the persistence to its tenure."""
 
     def record(self) -> ScheduleRecord:
-        """Return the record of the partition as it is now."""
+        """Return the present record of the partition."""
 
     def on_changed(self) -> None:
-        """The schedule has something new to run."""
+        """The schedule has new tasks to run."""
 
     def on_caught_up(self) -> None:
-        """What was in the log at the start is in the schedule."""
+        """The schedule has all entries that were in the log at the start."""
 
     async def on_drop(self, scheduled: ScheduledTask, drop: Drop) -> None:
-        """A person has ended this task."""
+        """A person ended this task."""
 
 
 class Persistence:
-    """Takes one batch of the log at a time, and reads what the schedule asks for."""
+    """Persist one batch of the log at a time, and read the pages that the schedule needs."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class Persistence:
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch of the log is taken now."""
+        """Whether the next batch of the log is accepted now."""
         return self._batch is None
 
     def accept(self, batch: Batch) -> None:
-        """Take the next batch of the log."""
+        """Accept the next batch of the log."""
         self._batch = batch
         self._wanted.notify()
 
     def poke(self) -> None:
-        """Look again: there may be room in memory."""
+        """Check again whether there is room in memory."""
         self._wanted.notify()
 
     async def run(self) -> None:
-        """Persist and read until the tenure ends."""
+        """Persist and read until cancelled."""
         while True:
             if self._batch is not None:
                 await self._take_in(self._batch)
@@ -108,8 +108,8 @@ class Persistence:
         self._events.on_caught_up()
 
     async def save(self) -> None:
-        """Keep the record after `run` was cancelled, unless a write was cut off. What that write
-        may have brought is not in memory, and may lie below the floor that is known here."""
+        """Save the record after `run` was cancelled, unless a write was cut off: entries of that
+        write may be unknown in memory and lie below the known low-water mark."""
         if not self._is_writing:
             await self._record.keep()
 
@@ -120,8 +120,8 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
-        # Where submits never cease the log is never empty; but they came after what it was found
-        # with.
+        # A log with constant submits is never empty, but its later entries came after the
+        # ones found first.
         if not self._catch_up.is_over and self._catch_up.has_news(batch.entries):
             self._begin()
 
@@ -146,7 +146,7 @@ class Persistence:
             self._events.on_changed()
 
     async def _read(self) -> bool:
-        """Read what the schedule asks for; return False when it asks for nothing."""
+        """Read the page that the schedule needs; return False when it needs none."""
         read = self._schedule.next_read(self._clock.now())
         if read is None:
             return False
@@ -156,7 +156,7 @@ class Persistence:
 
 
 class _CatchUp:
-    """Tells when what lay in the log at the start has been read."""
+    """Detector of the moment when the entries found in the log at the start have been read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

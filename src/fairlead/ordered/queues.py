@@ -1,4 +1,4 @@
-"""The ordered queues of a node: partitions come and go, and learn what becomes of their runs."""
+"""The ordered queues of a node: own and release their partitions, and route the ends of runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fairlead.core.schedule.throughput import Window
 from fairlead.declare.queue import Queue
 from fairlead.model import ClaimedTask, Finish, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
-from fairlead.ordered.intake import Intake
-from fairlead.ordered.partition import Partition
+from fairlead.ordered.intake import OrderedIntake
+from fairlead.ordered.partition import OrderedPartition
 from fairlead.ports.observer import OrderedGauges
 
 MOST_IN_MEMORY = 20_000
@@ -25,8 +25,8 @@ _PATIENCE = 2.0
 
 
 class OrderedQueues:
-    """Stands between the node and its partitions. A partition is its own supervisor: what breaks
-    one breaks no other."""
+    """Router between the node and its partitions. Each partition is its own supervisor, so that a
+    failure of one leaves the others alone."""
 
     def __init__(
         self, queues: Iterable[Queue], context: OrderedContext | None, drain: float
@@ -36,7 +36,7 @@ class OrderedQueues:
         self._queues = {} if context is None else {queue.name: queue for queue in queues}
         self._given = context
         self._drain = drain
-        self._partitions: dict[PartitionKey, Partition] = {}
+        self._partitions: dict[PartitionKey, OrderedPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._leaving_at: dict[PartitionKey, float] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -61,7 +61,7 @@ class OrderedQueues:
     # partitions come and go -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the partitions until the node ends."""
+        """Serve the partitions until cancelled."""
         if not self._queues:
             return
         async with asyncio.TaskGroup() as group:
@@ -69,22 +69,22 @@ class OrderedQueues:
             for partition in list(self._partitions.values()):
                 self._serve(partition)
             try:
-                await Intake(self._partitions, self._context).run()
+                await OrderedIntake(self._partitions, self._context).run()
             finally:
                 self._group = None
                 for task in self._tasks.values():
                     task.cancel()
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
-        """Own exactly these partitions from now on. A lost one stops at once: its lease has run
-        out, or `release` was awaited."""
+        """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
+        finished."""
         for gone in self._partitions.keys() - owned:
             self._take_out(gone)
         if not self._queues:
             return
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
-                partition = self._partitions[key] = Partition(
+                partition = self._partitions[key] = OrderedPartition(
                     key, self._window(key.queue, 1), self._context
                 )
                 if self._group is not None:
@@ -102,7 +102,7 @@ class OrderedQueues:
             prefetch=round(min(Window().prefetch, settings.look_ahead * MICROS / 3)),
         )
 
-    def _serve(self, partition: Partition) -> None:
+    def _serve(self, partition: OrderedPartition) -> None:
         assert self._group is not None
         self._tasks[partition.key] = self._group.create_task(partition.run())
 
@@ -115,9 +115,9 @@ class OrderedQueues:
             self._group.create_task(partition.write_last(ends))
 
     def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Return the partitions, of these that other nodes are to have, of which nothing runs any
-        more. The rest starts nothing from here on; ask again. Past the deadline a partition may go
-        in any case, and what still runs of it is cancelled."""
+        """Return which of the partitions wanted by other nodes run nothing any more. The others
+        start no task from now on; call again. After the deadline every partition may go, and its
+        runs are cancelled."""
         if not self._queues:
             return set(keys)
         now = self._context.clock.monotonic()
@@ -137,15 +137,15 @@ class OrderedQueues:
         return free
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
-        """Stop these partitions before other nodes can have them. Runs may end until the deadline,
-        and are cancelled then. The release goes on even if its caller is cancelled."""
+        """Stop partitions before other nodes can take them. Runs may end until the deadline, and
+        are cancelled then. The release goes on even if its caller is cancelled."""
         mine = [self._partitions[key] for key in keys if key in self._partitions]
         if not mine:
             return
         releasing = asyncio.gather(*(self._release(partition) for partition in mine))
         await asyncio.shield(releasing)
 
-    async def _release(self, partition: Partition) -> None:
+    async def _release(self, partition: OrderedPartition) -> None:
         now = self._context.clock.monotonic()
         partition.leave()
         if not await partition.drained(
@@ -163,22 +163,22 @@ class OrderedQueues:
             self._leaving_at.pop(partition.key, None)
 
     async def stop(self) -> None:
-        """Leave everything as it is: partitions are given up with their leases."""
+        """Do nothing: partitions are released with their leases."""
 
     async def close(self) -> None:
-        """Close the log: the node has ended."""
+        """Close the log after the end of the node."""
         if self._queues:
             await self._context.log.close()
 
     def leave(self) -> None:
-        """Start nothing more: the node is ending."""
+        """Start no more tasks, because the node is ending."""
         for partition in self._partitions.values():
             partition.leave()
 
     # runs -----------------------------------------------------------------------------------------
 
     def poke(self) -> None:
-        """Read the log again: it has more."""
+        """Read the log again, because it has new entries."""
         if self._queues:
             self._context.log.poke()
 
@@ -189,26 +189,26 @@ class OrderedQueues:
         return None if partition is None else partition.in_flight.claim(trigger, now)
 
     def ended(self, trigger: Trigger, finish: Finish) -> None:
-        """Have the end of a run written."""
+        """Queue the end of a run for writing."""
         if (partition := self._of(trigger)) is None:
             self._context.settled([trigger.id])
         else:
             partition.in_flight.ended(finish)
 
-    def let_go(self, triggers: Iterable[Trigger]) -> None:
-        """Forget runs that are over, or never began, and of which nothing is to be written."""
+    def drop_ended(self, triggers: Iterable[Trigger]) -> None:
+        """Drop runs that ended or never started and have no end to write."""
         for trigger in triggers:
             if (partition := self._of(trigger)) is not None:
-                partition.in_flight.let_go([trigger.id])
+                partition.in_flight.drop_ended([trigger.id])
 
-    def _of(self, trigger: Trigger) -> Partition | None:
+    def _of(self, trigger: Trigger) -> OrderedPartition | None:
         return self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
 
     # looking at it --------------------------------------------------------------------------------
 
     async def unfinished(self) -> int:
-        """Return how many tasks are left to run or to retry. Tasks scheduled ahead that have never
-        run do not count."""
+        """Return how many tasks are left to run or retry, without scheduled tasks that have never
+        run."""
         left = 0
         for queue in self._queues:
             left += sum((await self._context.log.lag(queue)).values())
@@ -216,7 +216,7 @@ class OrderedQueues:
         return left
 
     def gauges(self) -> dict[str, OrderedGauges]:
-        """Return the gauges of each queue that this node has partitions of."""
+        """Return the gauges of each queue with partitions on this node."""
         found: dict[str, OrderedGauges] = {}
         for key, partition in self._partitions.items():
             one, so_far = partition.gauges(), found.get(key.queue)

@@ -1,4 +1,4 @@
-"""The record of a partition in the schedule store: what spares the next owner work."""
+"""The record of a partition in the schedule store, which saves the next owner work."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fairlead.model import ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
 
 KEEP_SECONDS = 5.0
-"""How often the record is kept while it changes: after a crash, so much is read again."""
+"""Seconds between two saves of a changing record; a crash repeats the reads of this time."""
 
 MOST_DONE = 200
-"""Pairs of keys given with the record between which nothing is unfinished."""
+"""Most pairs of keys saved with the record, between which every task is completed."""
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0
-"""Seconds for which a completed key is known. What comes with an older key is refused as too late,
-unless the log itself was not read for so long."""
+"""Seconds for which a completed key is known. A task with an older key is refused as too late,
+unless the log was not read for as long."""
 
 
 class Record:
-    """Keeps the record while it changes, and cleans completed keys now and then."""
+    """The saved record of a partition; it also cleans completed keys from time to time."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Record:
         describe: Callable[[], ScheduleRecord],
         clock: Clock,
     ) -> None:
-        """`describe`: returns the record as it is now."""
+        """`describe`: return the present record."""
         self._store = store
         self._schedule = schedule
         self._describe = describe
@@ -44,15 +44,15 @@ class Record:
 
     @property
     def is_due(self) -> bool:
-        """Whether `keep` is to be called again."""
+        """Whether `keep` should be called again."""
         return self._clock.monotonic() >= self._keep_at
 
     def on_kept(self, record: ScheduleRecord) -> None:
-        """Note that a write has brought this record into the store."""
+        """Note that a write saved this record."""
         self._kept = record
 
     async def keep(self) -> None:
-        """Keep the record, if it says something new; clean, if that is due."""
+        """Save the record if it changed; clean completed keys if that is due."""
         record = self._describe()
         if (
             self._kept is None

@@ -1,4 +1,4 @@
-"""The scheduler of a partition: hands out what is due, of each ordering key one task at a time."""
+"""The scheduler of a partition: hand out due tasks, one task of each ordering key at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.timed_event import TimedEvent
 
 
 class Scheduler:
-    """Hands out from `begin` on, except between `stop` and `go_on`."""
+    """Hands out tasks after `begin`, except between `stop` and `go_on`."""
 
     def __init__(
         self, schedule: Schedule, hand_out: Callable[[Sequence[ScheduledTask]], None], clock: Clock
@@ -24,16 +24,16 @@ class Scheduler:
         self._is_begun = False
 
     def poke(self) -> None:
-        """Look at the schedule again: it has changed."""
+        """Read the schedule again, because it changed."""
         self._changed.notify()
 
     def begin(self) -> None:
-        """Hand out from now on: all that may come first is known."""
+        """Hand out tasks from now on: every task that may be first is known."""
         self._is_begun = True
         self._changed.notify()
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Hand out no more tasks."""
         self._is_stopped = True
 
     def go_on(self) -> None:
@@ -42,7 +42,7 @@ class Scheduler:
         self._changed.notify()
 
     async def run(self) -> None:
-        """Hand out until the tenure ends."""
+        """Hand out tasks until cancelled."""
         while True:
             is_waiting = self._is_stopped or not self._is_begun
             if not is_waiting and (due := self._schedule.due(self._clock.now())):

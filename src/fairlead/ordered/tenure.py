@@ -1,4 +1,4 @@
-"""One tenure of a partition: from a take-over until something fails or the partition goes."""
+"""One tenure of a partition: from a take-over until a failure or the release."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fairlead.ports.task_log import Drop
 
 
 class Tenure:
-    """Runs the parts of a partition in one task group. What runs, and what has ended unwritten,
-    outlives a tenure: `InFlight` has both."""
+    """The parts of a partition in one task group. Runs and unwritten ends outlive a tenure: they
+    are in `InFlight`."""
 
     def __init__(
         self,
@@ -39,24 +39,23 @@ class Tenure:
         self.persistence = Persistence(store, schedule, context.log, self, context.clock)
 
     async def run(self) -> None:
-        """Run the parts until one fails, or the tenure is cancelled."""
+        """Run the parts until one fails or the tenure is cancelled."""
         async with asyncio.TaskGroup() as parts:
             parts.create_task(self.persistence.run())
             parts.create_task(self.scheduler.run())
             parts.create_task(self._in_flight.completion.run(self._store.finish))
 
     async def save(self) -> None:
-        """Keep what spares the next owner work, after `run` was cancelled and nothing runs any
-        more."""
+        """Save the record for the next owner, after `run` was cancelled and no task runs."""
         await self.persistence.save()
 
     def resize(self, window: Window) -> None:
-        """Set how much may be in memory from now on."""
+        """Set how many tasks may be in memory."""
         self.schedule.resize(window)
         self.poke()
 
     def poke(self) -> None:
-        """Look at the schedule again: it has changed."""
+        """Read the schedule again, because it changed."""
         self.scheduler.poke()
         self.persistence.poke()
 
@@ -79,7 +78,7 @@ class Tenure:
         self.scheduler.begin()
 
     async def on_drop(self, scheduled: ScheduledTask, drop: Drop) -> None:
-        # Its end is written first: whatever its run does then is no longer of interest.
+        # Write the end first; the result of the run is then dropped.
         is_running = self.schedule.is_running(scheduled.key)
         end = dropped(scheduled, is_running, drop.actor, drop.at, self._node)
         await self._store.finish([end])

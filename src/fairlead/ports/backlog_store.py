@@ -16,7 +16,7 @@ class Fenced(Exception):
     ever be written under this range id."""
 
 
-class Ownership(msgspec.Struct, frozen=True):
+class OwnedBacklog(msgspec.Struct, frozen=True):
     """State of a partition at the moment an owner takes it over."""
 
     range_id: int
@@ -38,7 +38,7 @@ class BacklogStore(Protocol):
     async def migrate(self) -> None:
         """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 
-    async def take_over(self, partition: PartitionKey) -> Ownership:
+    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         """Become the owner of all lanes of the partition: raise its range id and read its records,
         in one step. Raises StoreUnavailable; the takeover may have happened all the same, which is
         harmless: take over again."""
@@ -64,7 +64,7 @@ class BacklogStore(Protocol):
         """Return the ids of those tasks, given as (id, version), that have an entry above the level
         at exactly this version."""
 
-    async def records(self) -> dict[PartitionKey, Ownership]:
+    async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""The way of a submit: options checked, rows encoded, written, announced."""
+"""The submit of tasks: check options, encode rows, write them, announce them."""

@@ -1,4 +1,4 @@
-"""The surroundings of a submit: what the application has declared, and where its tasks live."""
+"""The context of a submit: the declarations of the application, and where its tasks are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.submit.transaction import OpenTransactions, announce_after_commit
 
 
 class Hooks(Protocol):
-    """What an application may set at any time; read anew at each submit."""
+    """Settings an application may change at any time, read at each submit."""
 
     interceptors: Sequence[RunInterceptor]
     observer: Observer
@@ -28,7 +28,7 @@ class Hooks(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitContext:
-    """One per application."""
+    """Context of all submits of one application."""
 
     connector: Connector
     declared: Declarations
@@ -36,8 +36,8 @@ class SubmitContext:
     transactions: OpenTransactions
 
     def announce(self, notification: Notification, connection: Any) -> None:
-        """Tell the nodes: now, or after the commit of this connection's transaction, by whoever
-        sees that commit first."""
+        """Notify the nodes now, or after the commit of this connection's transaction if one is
+        open."""
         if connection is None:
             self.connector.channel.announce(notification)
             return

@@ -1,4 +1,5 @@
-"""Submits to ordered queues: into their log, for good or in the caller's transaction."""
+"""Submits to ordered queues: append to the queue's log, in the caller's transaction if there is
+one."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.context import SubmitContext
-from fairlead.submit.plan import Plan, Write, carry_out
+from fairlead.submit.plan import Plan, PlannedWrite, carry_out
 
 
 class OrderedSubmission:
-    """One per application."""
+    """Submits to the ordered queues of one application."""
 
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
@@ -29,8 +30,8 @@ class OrderedSubmission:
         """Queues whose number of partitions is known to be what the store says."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
-        """Return whether the drafts are for ordered queues. Raises InvalidTask when some are and
-        others not: they would not be submitted together."""
+        """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
+        because the two kinds cannot be submitted together."""
         kinds = {self._is_ordered(draft.handler.queue) for draft in drafts}
         if len(kinds) > 1:
             raise InvalidTask(
@@ -39,8 +40,8 @@ class OrderedSubmission:
         return kinds.pop()
 
     def check(self, queues: Collection[str], periodics: Iterable[Periodic]) -> bool:
-        """Check before a node serves these queues; return whether any is ordered. Raises
-        ConfigurationError as `_settle` does, and for what would never run there."""
+        """Check the ordered queues before a node serves them; return whether there are any. Raise
+        ConfigurationError as `_settle` does, and for a declaration that could never run there."""
         carry_out(self._settle(queues, None))
         ordered = [name for name in queues if self._is_ordered(name)]
         if not ordered:
@@ -62,14 +63,14 @@ class OrderedSubmission:
         return True
 
     def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
-        """Append the tasks to the log. Raises InvalidTask, and then nothing is there."""
+        """Append the tasks to the log. Raise InvalidTask before anything is written."""
         context = self._context
         yield from self._settle({draft.handler.queue for draft in drafts}, connection)
         entries, log = self._entries(drafts, connection)
         notification = Notification(log=sorted({entry.task.queue for entry in entries}))
         if log.joins_transactions:
             database = context.connector.sql_store.database
-            yield Write(database, log.appending(entries), connection)
+            yield PlannedWrite(database, log.appending(entries), connection)
             context.announce(notification, connection)
             appended: Future[None] = Future()
             appended.set_result(None)
@@ -91,10 +92,12 @@ class OrderedSubmission:
         ]
 
     def _settle(self, queues: Collection[str], connection: Any) -> Plan[None]:
-        """Settle how many partitions these queues have. The first to use an ordered queue says it,
-        for good: an ordering key must not move from one to another while it has tasks in both.
-        Raises ConfigurationError for another number, NotSupported where tasks do not live in a SQL
-        database."""
+        """Settle the number of partitions of these queues.
+
+        The first application that uses an ordered queue fixes the number for good, because an
+        ordering key must not move to another partition while it has tasks in both. Raise
+        ConfigurationError for another number, NotSupported where tasks are not in a SQL database.
+        """
         wanted = {
             name: self._context.declared.queues[name].partitions
             for name in queues
@@ -107,7 +110,7 @@ class OrderedSubmission:
         known = store.database.read_now(store.queue_settings())
         if missing := {name: count for name, count in wanted.items() if name not in known}:
             # In the caller's transaction: on SQLite, a second one would wait for that one for ever.
-            known |= yield Write(store.database, store.registration(missing), connection)
+            known |= yield PlannedWrite(store.database, store.registration(missing), connection)
         for name, count in wanted.items():
             if known[name].partitions != count:
                 raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""A submit as a plan: a generator that yields what it needs of a database and is sent the answer.
+"""A submit as a plan: a generator that yields each write it needs and receives its result.
 
-One plan is carried out from synchronous and from asynchronous code, in a transaction of our own or
-in the caller's.
+Synchronous and asynchronous code carry out the same plan, in a transaction of their own or of the
+caller.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fairlead.ports.statements import Database, Steps
 T = TypeVar("T")
 
 
-class Write(NamedTuple):
-    """Run the steps in one transaction; in the caller's where there is a connection."""
+class PlannedWrite(NamedTuple):
+    """Steps to run in one transaction: the caller's if there is a connection."""
 
     database: Database
     steps: Steps[Any]
@@ -34,11 +34,11 @@ class Write(NamedTuple):
         return await self.database.join_async(self.connection, self.steps)
 
 
-Plan = Generator[Write, Any, T]
+Plan = Generator[PlannedWrite, Any, T]
 
 
 def carry_out(plan: Plan[T]) -> T:
-    """Carry out the plan and return its result. What a write raises is raised inside the plan."""
+    """Carry out the plan and return its result. Raise the error of a write inside the plan."""
     try:
         write = next(plan)
         while True:
@@ -54,7 +54,7 @@ def carry_out(plan: Plan[T]) -> T:
 
 
 async def carry_out_async(plan: Plan[T]) -> T:
-    """Carry out the plan from asynchronous code, as `carry_out` does."""
+    """Carry out the plan from asynchronous code, like `carry_out`."""
     try:
         write = next(plan)
         while True:

@@ -1,4 +1,4 @@
-"""SQLAlchemy: what a session or connection does after its commit."""
+"""SQLAlchemy: call back after the commit of a session or connection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 
 def after_commit(source: Any, call: Callable[[], None]) -> None:
-    """Call once after the commit of the transaction that `source` is in; not at all when it is
-    rolled back."""
+    """Call back once after the commit of the transaction of `source`, and never after its
+    rollback."""
     if isinstance(source, async_scoped_session):
         source = source()
     if isinstance(source, AsyncSession):

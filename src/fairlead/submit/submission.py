@@ -1,4 +1,4 @@
-"""The way of a submit: what is written, in whose transaction, and who is told after the commit."""
+"""The submission of drafts: write them in one transaction, announce them after the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification, joined
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
-from fairlead.submit.plan import Plan, Write, carry_out, carry_out_async
+from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
 
 BULK = 1000
 """A submit of more tasks than this, in a transaction of our own, is encoded and written in pieces
@@ -21,7 +21,7 @@ of as many."""
 
 
 class Submitter:
-    """One per application. All submits are in one transaction: the caller's when the drafts carry a
+    """Submits of one application. Each is one transaction: the caller's when the drafts carry a
     connection."""
 
     def __init__(self, context: SubmitContext) -> None:
@@ -29,11 +29,12 @@ class Submitter:
         self.ordered = OrderedSubmission(context)
 
     def submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """Submit the drafts. Raises InvalidTask, and then nothing is there."""
+        """Submit the drafts. Raise InvalidTask before anything is written."""
         return carry_out(self._submission(drafts))
 
     async def submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
-        """Submit the drafts from asynchronous code. Raises InvalidTask."""
+        """Submit the drafts from asynchronous code. Raise InvalidTask before anything is
+        written."""
         return await carry_out_async(self._submission(drafts))
 
     def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
@@ -76,11 +77,11 @@ class Submitter:
         if connection is None and len(drafts) > BULK:
             tasks: list[NewTask] = []
             steps = store.bulk(self._encoded_pieces(drafts, tasks))
-            submitted, notifications = yield Write(store.database, steps)
+            submitted, notifications = yield PlannedWrite(store.database, steps)
             notification = joined(notifications)
         else:
             tasks = self._encode(drafts)
-            submitted, notification = yield Write(
+            submitted, notification = yield PlannedWrite(
                 store.database, store.submission(tasks), connection
             )
         return tasks, submitted, connector.channel.carrying(notification, tasks, submitted)

@@ -1,4 +1,4 @@
-"""The user's own transaction: wakes go out after its commit, never after a rollback."""
+"""The user's own transaction: send notifications after its commit, and none after a rollback."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from fairlead.ports.notification import Notification
 
 
 class OpenTransactions:
-    """The transactions that are open by `App.transaction`, by the identity of their connections."""
+    """Transactions opened by `App.transaction`, by the identity of their connections."""
 
     def __init__(self) -> None:
         self._open: dict[int, Transaction] = {}
 
     def keep(self, connection: Any, notification: Notification) -> bool:
-        """Keep the wake until the transaction on this connection commits; False when none is
-        open."""
+        """Keep the notification until the transaction on this connection commits; return False when
+        none is open."""
         transaction = self._open.get(id(connection))
         if transaction is not None:
             transaction.notifications.append(notification)
         return transaction is not None
 
     def begin(self, connection: Any, transaction: Transaction) -> None:
-        """Note that the transaction has begun."""
+        """Note the begin of a transaction."""
         self._open[id(connection)] = transaction
 
     def end(self, connection: Any) -> None:
-        """Note that the transaction on this connection ends."""
+        """Note the end of the transaction on this connection."""
         self._open.pop(id(connection), None)
 
 
 class Transaction:
-    """Begins, commits and rolls back on a plain driver's connection: sqlite3, aiosqlite, psycopg or
-    asyncpg."""
+    """A transaction on a driver's connection: sqlite3, aiosqlite, psycopg or asyncpg."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Transaction:
         else:
             self._connection.rollback()
         if error is None:
-            self._tell()
+            self._announce_all()
 
     async def __aenter__(self) -> Any:
         connection = self._connection
@@ -113,17 +112,19 @@ class Transaction:
         else:
             await self._connection.rollback()
         if error is None:
-            self._tell()
+            self._announce_all()
 
-    def _tell(self) -> None:
+    def _announce_all(self) -> None:
         for notification in self.notifications:
             self._announce(notification)
 
 
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
-    """Where the connection is SQLAlchemy's, have its events call `announce` after the commit. Plain
-    connections have no such events: PostgreSQL notifies by itself, on SQLite `app.transaction()` or
-    `handle.trigger()` does."""
+    """Call `announce` after the commit if the connection belongs to SQLAlchemy.
+
+    Other connections have no such event: PostgreSQL delivers notifications at the commit itself,
+    and on SQLite `app.transaction()` or `handle.trigger()` sends them.
+    """
     if any(base.__module__.partition(".")[0] == "sqlalchemy" for base in type(connection).__mro__):
         from fairlead.submit.sqlalchemy_commit import after_commit
 

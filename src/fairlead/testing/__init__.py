@@ -1,5 +1,5 @@
-"""A kit for tests of your tasks: run what was submitted, on a real node, in the test's own event
-loop."""
+"""Helpers for tests of your tasks: run submitted tasks on a real node in the event loop of the
+test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fairlead.app import App
 from fairlead.engine.node import Node
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at what is left."""
+"""Seconds between two counts of unfinished tasks."""
 
 
 @asynccontextmanager
 async def running(app: App, **settings: Any) -> AsyncIterator[Node]:
-    """A node that runs during the block and is drained at its end. Whatever breaks it is raised."""
+    """Run a node during the block and drain it at the end. Raise the exception that ends the
+    node."""
     node = app.node(**{"drain": 5.0, **settings})
     task = asyncio.create_task(node.run())
     ready = asyncio.create_task(node.ready.wait())
@@ -33,15 +34,14 @@ async def running(app: App, **settings: Any) -> AsyncIterator[Node]:
 
 
 async def drain(app: App, timeout: float = 30.0, **settings: Any) -> None:
-    """Run a node until nothing of the application is left to run or to retry. Raises TimeoutError
-    after `timeout` s."""
+    """Run a node until no task of the application is left to run or retry. Raise TimeoutError after
+    `timeout` seconds."""
     async with running(app, **settings) as node:
         await settled(app, node, timeout)
 
 
 async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
-    """Wait until nothing is left to run or to retry. Raises TimeoutError after `timeout`
-    seconds."""
+    """Wait until no task is left to run or retry. Raise TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         while node.in_flight or await _left(app, node):  # noqa: ASYNC110
             await asyncio.sleep(

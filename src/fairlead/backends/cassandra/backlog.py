@@ -12,7 +12,7 @@ from cassandra.query import UNSET_VALUE
 
 from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
@@ -45,7 +45,7 @@ class CassandraBacklogStore:
         """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
         await self.session.migrate()
 
-    async def take_over(self, partition: PartitionKey) -> Ownership:
+    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         held = None
         while True:
             range_id = (held or 0) + 1
@@ -58,7 +58,7 @@ class CassandraBacklogStore:
         # at the same quorum. A later unfinished transaction is a write of our own that raised
         # StoreUnavailable and will be repeated.
         rows = await self.session.execute("lanes", *partition)
-        return Ownership(range_id, _lanes(rows[0][3]))
+        return OwnedBacklog(range_id, _lanes(rows[0][3]))
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -119,10 +119,10 @@ class CassandraBacklogStore:
                 missing.discard((str(row[0]), row[1]))
         return {task_id for task_id, _ in set(tasks) - missing}
 
-    async def records(self) -> dict[PartitionKey, Ownership]:
+    async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions."""
         return {
-            PartitionKey(queue, partition): Ownership(range_id, _lanes(records))
+            PartitionKey(queue, partition): OwnedBacklog(range_id, _lanes(records))
             async for queue, partition, range_id, records in self.session.rows("owners")
         }
 

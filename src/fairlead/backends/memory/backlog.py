@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 
 
 class MemoryBacklogStore:
@@ -31,7 +31,7 @@ class MemoryBacklogStore:
     async def migrate(self) -> None:
         pass
 
-    async def take_over(self, partition: PartitionKey) -> Ownership:
+    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         self._owners[partition] = self._owners.get(partition, 0) + 1
         return self._ownership(partition)
 
@@ -62,7 +62,7 @@ class MemoryBacklogStore:
         rows = self._rows[lane][self._position_after(lane, above) :]
         return {row.id for row in rows if (row.id, row.version) in wanted}
 
-    async def records(self) -> dict[PartitionKey, Ownership]:
+    async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
@@ -86,11 +86,11 @@ class MemoryBacklogStore:
         """Return the stored record of the lane, for tests."""
         return self._records.get(lane) or LaneRecord()
 
-    def _ownership(self, partition: PartitionKey) -> Ownership:
+    def _ownership(self, partition: PartitionKey) -> OwnedBacklog:
         lanes = {
             lane.priority: record for lane, record in self._records.items() if lane[:2] == partition
         }
-        return Ownership(self._owners[partition], lanes)
+        return OwnedBacklog(self._owners[partition], lanes)
 
     def _fence(self, lane: LaneKey, range_id: int) -> None:
         if self._owners.get(PartitionKey(lane.queue, lane.partition)) != range_id:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from fairlead.errors import NotSupported
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
-from fairlead.ports.backlog_store import Ownership
+from fairlead.ports.backlog_store import OwnedBacklog
 
 
 class NoBacklog:
@@ -19,7 +19,7 @@ class NoBacklog:
     async def migrate(self) -> None:
         """Do nothing: there are no tables."""
 
-    async def take_over(self, partition: PartitionKey) -> Ownership:
+    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         _refuse()
 
     async def write(
@@ -38,7 +38,7 @@ class NoBacklog:
     ) -> set[str]:
         return set()
 
-    async def records(self) -> dict[PartitionKey, Ownership]:
+    async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {}
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:

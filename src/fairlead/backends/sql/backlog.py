@@ -18,7 +18,7 @@ from fairlead.backends.sql.rows import canonical
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import Fenced, Ownership
+from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.ports.statements import Row, Statement, Steps
 
 _record = msgspec.json.Decoder(LaneRecord)
@@ -42,15 +42,17 @@ class SqlBacklogStore(ABC):
     async def migrate(self) -> None:
         await asyncio.to_thread(migrate, self._database)
 
-    async def take_over(self, partition: PartitionKey) -> Ownership:
+    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         return await self._database.run_async(self._take_over(partition))
 
-    def _take_over(self, partition: PartitionKey) -> Steps[Ownership]:
+    def _take_over(self, partition: PartitionKey) -> Steps[OwnedBacklog]:
         # The update waits for an unfinished write of the previous owner, so the records that are
         # read next include that write.
         range_id = (yield self._statement("take_over", *partition))[0][0]
         rows = yield self._statement("lanes", *partition)
-        return Ownership(range_id, {priority: _record.decode(record) for priority, record in rows})
+        return OwnedBacklog(
+            range_id, {priority: _record.decode(record) for priority, record in rows}
+        )
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -120,13 +122,13 @@ class SqlBacklogStore(ABC):
     def _ids(self, ids: list[str]) -> Any:
         """Return the ids as one parameter of the dialect."""
 
-    async def records(self) -> dict[PartitionKey, Ownership]:
+    async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return await self._database.read(self._records())
 
-    def _records(self) -> Steps[dict[PartitionKey, Ownership]]:
-        found: dict[PartitionKey, Ownership] = {}
+    def _records(self) -> Steps[dict[PartitionKey, OwnedBacklog]]:
+        found: dict[PartitionKey, OwnedBacklog] = {}
         for queue, partition, range_id, priority, record in (yield self._statement("owners")):
-            owned = found.setdefault(PartitionKey(queue, partition), Ownership(range_id, {}))
+            owned = found.setdefault(PartitionKey(queue, partition), OwnedBacklog(range_id, {}))
             if priority is not None:
                 owned.lanes[priority] = _record.decode(record)
         return found

@@ -26,7 +26,7 @@ from fairlead.sharded import Empty, Message, NewMessage, ShardedQueue, SyncShard
 
 
 class _Traced(Connected):
-    """What both have in common."""
+    """Base of both traced queues."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class _Traced(Connected):
         tracer_provider: TracerProvider | None = None,
         **settings: Any,
     ) -> None:
-        """`tracer_provider`: the one set for the process by default. `settings`: as of
+        """`tracer_provider`: default is that of the process. `settings`: those of
         `ShardedQueue`."""
         super().__init__(redis, name, **settings)
         self._tracer = tracer(tracer_provider)
@@ -59,8 +59,8 @@ class _Traced(Connected):
 
     @contextmanager
     def _reading(self, operation: str, group: str) -> Iterator[list[Message]]:
-        """Put what was read into the list. The span is made afterwards, as samplers want its links
-        from the beginning."""
+        """Add the messages of a read to the list. The span is made after the read, because samplers
+        need its links at the start."""
         began, failure = time.time_ns(), None
         messages: list[Message] = []
         try:
@@ -109,13 +109,13 @@ class _Traced(Connected):
 class TracedShardedQueue(_Traced, ShardedQueue):
     """A `ShardedQueue` with spans.
 
-    A write is a span `write QUEUE` of the kind PRODUCER, one for a whole `write_many`; its trace
-    context goes into the messages' context, where what the user gave stays. A read, or a reclaim,
-    that gets messages is a span `read QUEUE` or `reclaim QUEUE` of the kind CONSUMER, linked to the
-    write of each, below whatever span is current; with `queue.pickup_delay_ms`, the longest wait of
-    any. One that finds nothing, or is cancelled, leaves no span: a reader that waits would make
-    thousands that say nothing. What is done with a message is the reader's own span, as in
-    `tracer.start_as_current_span("encode",
+    A write is a span `write QUEUE` of kind PRODUCER, one for a whole `write_many`. Its trace
+    context is added to the context of the messages; values of the user stay. A read or reclaim that
+    returns messages is a span `read QUEUE` or `reclaim QUEUE` of kind CONSUMER, a child of the
+    current span and linked to the write of each message. Its attribute `queue.pickup_delay_ms` is
+    the longest wait of a message. A read that returns nothing or is cancelled leaves no span,
+    because a waiting reader would make thousands. The reader makes its own span for the work on a
+    message, as in `tracer.start_as_current_span("encode",
     context=opentelemetry.propagate.extract(message.context))`.
     """
 

@@ -1,5 +1,5 @@
-"""What all spans share: their tracer, the names and attributes of the messaging conventions, and
-how one fails."""
+"""Common parts of all spans: tracer, names and attributes of the messaging conventions, and
+failure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from opentelemetry.util.types import AttributeValue
 from fairlead.declare.current import current_task
 
 NOWHERE = Context()
-"""No span and no baggage: whatever happens to be current in a worker is nothing of the task's."""
+"""Context without span and baggage: the current span of a worker has nothing to do with a task."""
 
 
 def tracer(provider: TracerProvider | None) -> Tracer:
-    """Of this provider, or of the one that is set for the process, now or later."""
+    """Return Fairlead's tracer of this provider, or of the provider set for the process, now or
+    later."""
     return trace.get_tracer("fairlead", tracer_provider=provider)
 
 
 def attributes(
     operation: str, kind: str, destination: str | None, count: int = 1
 ) -> dict[str, AttributeValue]:
-    """Of a span of the messaging conventions. `operation`: our word; `kind`: theirs; `count`:
-    messages, where not one."""
+    """Return the attributes of a messaging span.
+
+    operation: our name of the operation; kind: its type in the conventions; count: number of
+    messages in a batch.
+    """
     found: dict[str, AttributeValue] = {
         "messaging.system": "fairlead",
         "messaging.operation.name": operation,
@@ -39,19 +43,20 @@ def attributes(
 
 
 def current_carrier() -> dict[str, str]:
-    """What the propagator writes of the current span and baggage; empty when there is neither."""
+    """Return the current span and baggage as the propagator writes them; empty without either."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
 
 
 def carried(carrier: Mapping[str, str]) -> Context:
-    """The span and the baggage in a carrier, and nothing of what is current here."""
+    """Return a context with the span and baggage of a carrier, and nothing of the current
+    context."""
     return propagate.extract(carrier, NOWHERE)
 
 
 def links(contexts: Iterable[Context]) -> list[Link]:
-    """A link to the span of each context that has one, to each span once."""
+    """Return a link to the span of each context that has one, each span once."""
     found = [trace.get_current_span(each).get_span_context() for each in contexts]
     return [
         Link(span)
@@ -64,9 +69,11 @@ def links(contexts: Iterable[Context]) -> list[Link]:
 def with_carrier(
     given: Mapping[str, str] | None, carrier: Mapping[str, str], span: Span
 ) -> Mapping[str, str]:
-    """The carrier of `span`, and the context map that the user gave over it: a trace context that
-    the user chose stays, and the span is linked to it. What only passes on the context of the run
-    that submits is not chosen: the span is below it."""
+    """Return the carrier of `span`, overlaid by the user's context map.
+
+    A trace context that the user chose stays, and the span is linked to it. A context passed on
+    from the submitting run is not a choice of the user: the span is then its child.
+    """
     if not given:
         return carrier
     if (task := current_task()) is not None:
@@ -83,7 +90,7 @@ def with_carrier(
 
 
 def fail(span: Span, error: BaseException) -> None:
-    """Record the exception, and that the span has failed by it."""
+    """Record the exception, and mark the span as failed."""
     kind = type(error)
     span.set_attribute(
         "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

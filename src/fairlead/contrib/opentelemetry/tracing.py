@@ -29,36 +29,35 @@ from fairlead.errors import Snooze
 
 
 class Tracing(RunInterceptor):
-    """`App(interceptors=[Tracing()])`.
+    """Interceptor for OpenTelemetry: `App(interceptors=[Tracing()])`.
 
-    Every call of a submit is one span, `submit QUEUE`, of the kind PRODUCER, however many tasks it
-    submits. Its trace context (and the current baggage) goes into each task's context map, by
-    OpenTelemetry's propagator; keys that the user gave there stay as they are. Every run is a span,
-    `run QUEUE`, of the kind CONSUMER: every retry one of its own.
+    Every submit is one span `submit QUEUE` of kind PRODUCER, however many tasks it has. The
+    propagator adds the trace context and the current baggage to each task's context map; keys of
+    the user stay. Every run, and so every retry, is a span `run QUEUE` of kind CONSUMER.
 
-    A run's span is a child of the submit's and has a link to it. The messaging conventions want the
-    link and allow the parent where messages are processed one at a time, as tasks are: so one trace
-    shows a request and what came of it, and a sampler decides once for all of it.
-    `own_traces=True`: each run begins a trace of its own, with the link only; for bulks of many
-    thousands, and for tasks that run days later. Source: OpenTelemetry semantic conventions,
-    messaging spans.
+    The span of a run is a child of the submit's span and has a link to it. The messaging
+    conventions ask for the link and allow the parent where messages are processed one at a time, as
+    tasks are. One trace then shows a request with all its work, and a sampler decides once. With
+    `own_traces=True` each run begins its own trace, with only the link; use this for bulks of
+    thousands of tasks, and for tasks that run days later. Source: OpenTelemetry semantic
+    conventions, messaging spans.
 
-    The run's span is current in the handler, on the event loop and in threads; and there
-    `current_task().context` names it, so that log lines do. A run in a child process has its span
-    in the worker, which is still there if the child is killed. The child has it as its current span
-    from afar: what the handler traces there are its children, if the application's module sets up a
-    tracer provider when it is imported, and are lost if the child is killed before they are
-    exported; attributes set there on the current span are lost always.
+    The span is current in the handler, on the event loop and in threads, and
+    `current_task().context` names it, so log lines show it. The span of a run in a child process is
+    in the worker, which outlives a killed child. The child sees it as a remote current span: spans
+    that the handler makes are its children, if the module of the application sets up a tracer
+    provider at import. These spans are lost if the child is killed before they are exported, and
+    attributes set on the current span in the child are always lost.
 
-    A run fails its span when it raises anything but Snooze, or when it was stopped by its timeout.
-    Where a worker shuts down or a person cancels the task, `fairlead.stopped` says so and nothing
-    has failed. A return value that cannot be kept as JSON is found out after the span.
+    A run fails its span when it raises anything but Snooze, or exceeds its timeout.
+    `fairlead.stopped` marks a run stopped by the shutdown of a worker or by a person, which is no
+    failure. A return value that is not JSON is detected after the span.
     """
 
     def __init__(
         self, tracer_provider: TracerProvider | None = None, *, own_traces: bool = False
     ) -> None:
-        """`tracer_provider`: the one set for the process by default."""
+        """`tracer_provider`: default is that of the process."""
         self._tracer = tracer(tracer_provider)
         self._own_traces = own_traces
 
@@ -139,8 +138,8 @@ def _common(values: set[str]) -> str | None:
 
 
 def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -> list[Draft]:
-    """The drafts with the carrier in their context maps; those that shared their options share the
-    changed ones."""
+    """Return the drafts with the carrier in their context maps; drafts that shared options share
+    the changed ones."""
     changed: dict[int, Options] = {}
     carrying = []
     for draft in drafts:
@@ -153,8 +152,8 @@ def _carrying(drafts: Sequence[Draft], carrier: Mapping[str, str], span: Span) -
 
 
 def _judge(span: Span, task: CurrentTask, error: BaseException | None) -> None:
-    """What the end of a run means for its span."""
-    if task.cancel_reason is not None:  # whatever it returned or raised is dropped
+    """Set the status of a span from the end of its run."""
+    if task.cancel_reason is not None:  # its result is dropped
         span.set_attribute("fairlead.stopped", task.cancel_reason)
         if task.cancel_reason == CancelReason.TIMEOUT:
             span.set_attribute("error.type", "fairlead.errors.TaskTimeout")

@@ -49,7 +49,7 @@ NO_CHANGES = Changes()
 
 
 @dataclass(eq=False)
-class Write:
+class BacklogWrite:
     """A write to do in one piece, with the record. Repeat it until it is known to have landed, or
     the owner is fenced."""
 
@@ -118,8 +118,8 @@ class Backlog:
         """Number of loaded or taken triggers by task name."""
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
-        self._writing: Write | None = None
-        self._landed: Write | None = None
+        self._writing: BacklogWrite | None = None
+        self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
         self._reading: Read | None = None
         self._acks = 0
@@ -168,7 +168,7 @@ class Backlog:
         """Whether a read could show that new triggers can stay in memory."""
         return not self.is_at_end and not self.is_stored
 
-    def place(self, triggers: Sequence[Trigger]) -> Write | Changes:
+    def place(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         """Give new triggers their levels. If all fit in memory, they stay there; otherwise return a
         write of them and of all triggers not yet in the store. Not allowed while a write is under
         way."""
@@ -182,7 +182,7 @@ class Backlog:
             return Changes(added=placed)
         return self._write(placed, [])
 
-    def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> Write:
+    def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
         """Give triggers in memory that a limit holds back new levels. `kept` get the virtual
         time, so that they no longer pin A; `evicted` get levels after all others of their keys, so
         that they make room in memory for triggers that may run. All count as newly arrived, as
@@ -198,9 +198,9 @@ class Backlog:
             [*kept, *evicted],
         )
 
-    def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> Write:
+    def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
         gone = set(map(_level, leaving))
-        write = Write(
+        write = BacklogWrite(
             [*(t for level, t in self._unstored.items() if level not in gone), *placed],
             LaneRecord(),
             leaving,
@@ -212,7 +212,7 @@ class Backlog:
         write.record = self.record(are_all_stored=True)
         return write
 
-    def written(self, write: Write) -> Changes:
+    def written(self, write: BacklogWrite) -> Changes:
         """Record that the write has landed."""
         assert write is self._writing
         if self._reading is not None:
@@ -225,7 +225,7 @@ class Backlog:
         landed, or may land later."""
         self.is_at_end = False
 
-    def _merge(self, write: Write) -> Changes:
+    def _merge(self, write: BacklogWrite) -> Changes:
         self._writing = self._landed = None
         new = [
             trigger

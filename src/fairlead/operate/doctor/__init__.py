@@ -1,4 +1,4 @@
-"""The doctor: what is misconfigured, what waits, and why."""
+"""The doctor: find wrong configuration, and say which tasks wait and why."""
 
 from fairlead.operate.doctor.examine import examine
 from fairlead.operate.doctor.explain import explain

@@ -1,4 +1,4 @@
-"""The examination: every check, in order, over one survey of the cluster."""
+"""The examination: all checks, in order, on one survey of the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.operate.doctor.survey import take_survey
 
 
 async def examine(context: OperateContext) -> list[Finding]:
-    """Check the store, the nodes and the queues. Raises StoreUnavailable, SchemaMismatch when there
-    is nothing to check."""
+    """Check the store, the nodes and the queues. Raise StoreUnavailable or SchemaMismatch when the
+    store cannot be read."""
     survey = await take_survey(context)
     return [finding for check in CHECKS async for finding in check(survey)]

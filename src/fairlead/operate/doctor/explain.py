@@ -1,4 +1,4 @@
-"""The explanation of one task: why it is where it is."""
+"""The explanation of one task: its state, and what it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering k
 
 
 async def explain(context: OperateContext, task_id: str) -> list[Finding]:
-    """Return why a task is where it is. Raises UnknownTask."""
+    """Return findings that say why a task is where it is. Raise UnknownTask."""
     store = context.store
     record: TaskRecord | None = store.database.read_now(store.records.task(task_id))
     if record is None:

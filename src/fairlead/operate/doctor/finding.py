@@ -1,4 +1,4 @@
-"""A finding: what a check says about one thing."""
+"""A finding: the result of a check about one thing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_SHOWN = 10
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing found. `cure` says what to do about a problem."""
+    """One finding; `cure` says how to solve a problem."""
 
     severity: Severity
     what: str
@@ -26,10 +26,10 @@ def ok(what: str, cure: str | None = None) -> Finding:
 
 
 def note(what: str, cure: str | None = None) -> Finding:
-    """Return a finding that a person may want to know."""
+    """Return a finding for information."""
     return Finding("note", what, cure)
 
 
 def problem(what: str, cure: str | None = None) -> Finding:
-    """Return a finding that asks for a person; `doctor` then exits with 1."""
+    """Return a finding that needs a person; `doctor` then exits with 1."""
     return Finding("problem", what, cure)

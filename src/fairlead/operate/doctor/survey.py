@@ -1,4 +1,4 @@
-"""The survey: everything that several checks look at, read once."""
+"""The survey: the facts that several checks need, read once."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Survey:
     now: int
     """Microseconds since the epoch."""
     sql: SqlStore | None
-    """The store with what its tables add; None: it has no tables."""
+    """The store with the queries of SQL tables; None without tables."""
     leases: Sequence[Lease] | StoreUnavailable
-    """Every lease, or why the coordinator did not say."""
+    """All leases, or the reason why the coordinator did not respond."""
     channel: ChannelStatus | StoreUnavailable | None
-    """The status of a channel with servers of its own, or why it has none to give; None: no such
+    """Status of a channel with its own servers, or the reason why it is unknown; None without
     servers."""
     queues: Sequence[QueueStatus]
     nodes: Sequence[NodeRecord]
@@ -40,17 +40,17 @@ class Survey:
 
     @property
     def has_leases(self) -> bool:
-        """Return whether the coordinator is there."""
+        """Return whether the coordinator responded."""
         return not isinstance(self.leases, StoreUnavailable)
 
     @cached_property
     def lease_owners(self) -> Mapping[PartitionKey, str] | None:
-        """The owner of each partition by the leases; None: unknown."""
+        """Return the owner of each partition by the leases; None if unknown."""
         return None if isinstance(self.leases, StoreUnavailable) else owners_of(self.leases)
 
     @cached_property
     def owners(self) -> Mapping[PartitionKey, str] | None:
-        """The owner of each partition, by whoever shares them out; None: unknown."""
+        """Return the owner of each partition, by leases or by the channel; None if unknown."""
         by_leases = self.lease_owners
         if self.channel is None or not self.context.channel.shares_partitions:
             return by_leases
@@ -69,8 +69,8 @@ class Survey:
 
 
 async def take_survey(context: OperateContext) -> Survey:
-    """Look at the cluster. Raises StoreUnavailable, SchemaMismatch when the task store cannot be
-    looked at."""
+    """Read the state of the cluster. Raise StoreUnavailable, SchemaMismatch when the task store
+    cannot be read."""
     store = context.store
     database, records = store.database, store.records
     leases = await _leases(context)

@@ -22,11 +22,11 @@ _source = IdSource()
 
 
 class Versioned(Protocol):
-    """A task of any form."""
+    """Task with an id and a version."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the task."""
 
 
 def make(count: int = 1, **changes: Any) -> list[NewTask]:
@@ -55,26 +55,26 @@ def make(count: int = 1, **changes: Any) -> list[NewTask]:
 
 
 def submit(store: TaskStore, tasks: Sequence[NewTask]) -> list[Submitted]:
-    """Submit the tasks; return the answers without the positions."""
+    """Submit the tasks; return the results without the positions."""
     return whose(store.database.run(store.submission(tasks))[0])
 
 
 def whose(answers: Sequence[Submitted]) -> list[Submitted]:
-    """Return the answers without the positions, which have a test of their own."""
+    """Return the results without the positions, which have a test of their own."""
     return [Submitted(id, is_new) for id, is_new, _ in answers]
 
 
 def wanted(
     tasks: Sequence[Versioned], version: int = 1, stuck_at: int = NOW + 60 * SECOND
 ) -> list[Claim]:
-    """Return the wish for these tasks, all at one version."""
+    """Return the claims for these tasks, all at one version."""
     return [Claim(task.id, version, "hook", stuck_at) for task in tasks]
 
 
 async def claimed(
     store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
 ) -> list[ClaimedTask]:
-    """Claim the tasks one microsecond after NOW; return those that were won."""
+    """Claim the tasks one microsecond after NOW; return the won ones."""
     return await store.claim(node, wanted(tasks, **more), NOW + 1)
 
 

@@ -1,4 +1,4 @@
-"""Checks of a trigger channel with servers of its own: they, its load, its topics."""
+"""Checks of a trigger channel with servers of its own: the servers, their load, the topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus, Queue
 
 
 async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the servers of the channel, what lies there, and its topics."""
+    """Report the servers of the channel, their load, and the topics."""
     channel, status = survey.context.channel, survey.channel
     if status is None:
         return
@@ -44,7 +44,7 @@ def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:
         name = queue.queue
         partitions = [found for found in status.partitions if found.queue == name]
         if not partitions and name in led_by_leases:
-            continue  # an ordered queue: its partitions are held by leases
+            continue  # leases hold the partitions of an ordered queue
         if len(partitions) < queue.partitions:
             yield note(
                 f"topic of {name}: {len(partitions) or 'no'} partitions, the queue has"

@@ -1,5 +1,5 @@
-"""Checks of the readers of the history: what they have not read, and lakes that were not compared,
-is not cleaned."""
+"""Checks of the readers of the history: a silent reader, or a lake that was not compared, stops the
+cleaning of history."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fairlead.operate.doctor.survey import Survey
 from fairlead.ports.history import START, Reader
 
 QUIET_SECONDS = 86_400
-"""A reader of the history that says nothing for longer than this keeps it from being cleaned."""
+"""Silence of a reader, in seconds, from which it is reported for stopping the cleaning."""
 
 MOST_COUNTED = 1_000_000
-"""Attempts that a reader has not read are counted up to here."""
+"""Most unread attempts that are counted."""
 
 
 async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
-    """Report each reader of the history, how far it is, and whether it still comes."""
+    """Report each reader of the history, its position, and whether it is active."""
     if survey.sql is None:
         return
     history = survey.sql.history()
@@ -26,7 +26,7 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     horizon = look(history.horizon())
     for reader in look(history.readers()):
         if reader.kind == "events":
-            continue  # it goes with its lake
+            continue  # reported with its lake
         until = look(history.position_after(reader.position, horizon, MOST_COUNTED))
         behind = look(history.attempts_between(reader.position, until)).rows
         more = " or more" if behind == MOST_COUNTED else ""
@@ -44,7 +44,7 @@ def _quiet(reader: Reader, now: int) -> Finding:
     start = "start `fairlead pipeline ingest`" if is_lake else "start its stream"
     return problem(
         f"{reader.name} was not heard of for {days:,.1f} days, and history is kept for it",
-        f"{start}, or {_forget(reader)}",
+        f"{start}, or {_drop_reader(reader)}",
     )
 
 
@@ -52,9 +52,9 @@ def _unchecked(reader: Reader) -> Finding:
     when = "never" if reader.checked_at is None else "not for a day"
     return problem(
         f"{reader.name} was {when} compared with this store, which keeps until then what is in it",
-        f"`fairlead pipeline reconcile`, or {_forget(reader)}",
+        f"`fairlead pipeline reconcile`, or {_drop_reader(reader)}",
     )
 
 
-def _forget(reader: Reader) -> str:
+def _drop_reader(reader: Reader) -> str:
     return f"`fairlead pipeline status --forget '{reader.name}'`"

@@ -13,7 +13,7 @@ from fairlead.operate.doctor.survey import Survey
 
 
 async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
-    """Report how many permits of each limit are given out."""
+    """Report how many permits of each limit the nodes hold."""
     context = survey.context
     if not survey.has_leases:
         return

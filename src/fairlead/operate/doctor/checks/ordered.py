@@ -19,7 +19,7 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
     name = queue.queue
     try:
         views = await OrderedManagement(survey.context).status(name)
-    except UnknownQueue:  # tasks were submitted, and no worker has come yet
+    except UnknownQueue:  # tasks were submitted before any worker started
         return
     if not views:
         return

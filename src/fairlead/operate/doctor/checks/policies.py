@@ -1,4 +1,4 @@
-"""Checks of computed weights and limits: where they count, and where they are not allowed to."""
+"""Checks of computed weights and limits: the queues in which they are in force or switched off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.ports.policy_store import PolicyState
 
 
 async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the queues in which computed weights or limits count."""
+    """Report the queues with computed weights or limits in force."""
     if survey.sql is None:
         return
     newest = survey.sql.database.read_now(survey.sql.policies().newest())
@@ -25,7 +25,7 @@ async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_switches(survey: Survey) -> AsyncIterator[Finding]:
-    """Report where the feedback is switched off or frozen."""
+    """Report the queues whose feedback is off or frozen."""
     if survey.sql is None:
         return
     for switch in survey.sql.database.read_now(survey.sql.policies().switches()):

@@ -1,4 +1,4 @@
-"""Checks of each queue: who serves it, what waits in it, who reads its partitions."""
+"""Checks of each queue: its workers, its waiting tasks, the owners of its partitions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fairlead.operate.doctor.survey import Survey
 from fairlead.ports.task_records import QueueStatus
 
 OLD_SECONDS = 300
-"""A SUBMITTED task that waits longer than this is worth a note."""
+"""Age of a SUBMITTED task, in seconds, from which it is reported."""
 
 QueueCheck = Callable[[Survey, QueueStatus], AsyncIterator[Finding]]
 
 
 async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
-    """Report on every queue, one after the other."""
+    """Report on every queue in turn."""
     for queue in survey.queues:
         for check in QUEUE_CHECKS:
             async for finding in check(survey, queue):
