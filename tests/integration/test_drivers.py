@@ -1,5 +1,4 @@
-"""Submission through every supported driver: a commit makes the task, a rollback leaves nothing of
-it."""
+"""Submits through every supported driver: a commit creates the task, and a rollback leaves nothing."""
 
 from __future__ import annotations
 
@@ -192,8 +191,8 @@ async def postgres_store(postgres_url: str) -> AsyncIterator[Store]:
 
 
 async def commit_and_rollback(store: Store, url: str, using: Using, count: int) -> None:
-    """Twice rolled back, then committed; plain tasks, waiting ones and a unique key in the one
-    transaction."""
+    """Submit plain tasks, waiting tasks and a unique key in one transaction: roll back twice, then
+    commit."""
     answers: list[Submitted] = []
 
     def work(connection: Any) -> Any:
@@ -223,7 +222,7 @@ async def commit_and_rollback(store: Store, url: str, using: Using, count: int) 
 
 @pytest.mark.parametrize("count", [1, 100])
 @pytest.mark.parametrize("using", ON_SQLITE, ids=lambda using: using.__name__.removeprefix("with_"))
-async def test_sqlite_commit_is_there_and_rollback_is_not(
+async def test_on_sqlite_committed_tasks_exist_and_rolled_back_ones_do_not(
     sqlite_store: Store, sqlite_url: str, using: Using, count: int
 ) -> None:
     await commit_and_rollback(sqlite_store, sqlite_url, using, count)
@@ -233,13 +232,13 @@ async def test_sqlite_commit_is_there_and_rollback_is_not(
 @pytest.mark.parametrize(
     "using", ON_POSTGRES, ids=lambda using: using.__name__.removeprefix("with_")
 )
-async def test_postgres_commit_is_there_and_rollback_is_not(
+async def test_on_postgresql_committed_tasks_exist_and_rolled_back_ones_do_not(
     postgres_store: Store, postgres_url: str, using: Using, count: int
 ) -> None:
     await commit_and_rollback(postgres_store, postgres_url, using, count)
 
 
-async def test_an_unknown_connection_is_refused_by_name(sqlite_store: Store) -> None:
+async def test_the_error_about_an_unknown_connection_has_its_type(sqlite_store: Store) -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"cannot submit through a builtins\.object; give a connection of sqlite3",
@@ -248,7 +247,7 @@ async def test_an_unknown_connection_is_refused_by_name(sqlite_store: Store) -> 
 
 
 @pytest.mark.parametrize("count", [1, 100])
-async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
+async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollback(
     postgres_store: Store, postgres_url: str, count: int
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
@@ -273,7 +272,7 @@ async def test_the_wake_goes_out_with_the_commit_and_never_after_a_rollback(
     await listener.close()
 
 
-async def test_a_wake_too_long_for_notify_says_look_everywhere(
+async def test_a_notification_too_long_for_notify_means_look_everywhere(
     postgres_store: Store, postgres_url: str
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
@@ -288,7 +287,7 @@ async def test_a_wake_too_long_for_notify_says_look_everywhere(
     await listener.close()
 
 
-# connections that die -----------------------------------------------------------------------------
+# lost connections ---------------------------------------------------------------------------------
 
 
 def _statement(sql: str) -> Steps[Any]:
@@ -298,8 +297,7 @@ def _statement(sql: str) -> Steps[Any]:
 async def test_dead_connections_are_dropped_and_replaced(
     postgres_store: Store, postgres_url: str
 ) -> None:
-    """What a restart of the server does to connections at rest: none of them is handed out
-    again."""
+    """After a restart of the server, no idle connection is used again."""
     database = postgres_store.database
     assert isinstance(database, PostgresDatabase)
     with database.connection(), database.connection():
@@ -315,13 +313,13 @@ async def test_dead_connections_are_dropped_and_replaced(
         )
         assert len(killed) >= 6
     postgres_store.database.run(postgres_store.submission(make(1)))
-    await asyncio.sleep(0.05)  # the loop reads that its sockets were closed
+    await asyncio.sleep(0.05)  # let the loop notice that its sockets were closed
     for _ in range(4):
         assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
     await postgres_store.heartbeat("node", [], NOW)
 
 
-async def test_a_connection_lost_in_the_middle_is_store_unavailable(
+async def test_a_connection_lost_during_a_statement_raises_store_unavailable(
     postgres_store: Store, postgres_url: str
 ) -> None:
     database = postgres_store.database
@@ -335,7 +333,7 @@ async def test_a_connection_lost_in_the_middle_is_store_unavailable(
     assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
 
 
-async def test_missing_tables_name_the_command_that_makes_them(postgres_url: str) -> None:
+async def test_the_error_about_missing_tables_names_the_command(postgres_url: str) -> None:
     store = PostgresTaskStore(PostgresDatabase(postgres_url))
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         store.database.run(store.submission(make(1)))
@@ -363,11 +361,11 @@ async def test_prepared_statements_survive_a_migration(
             await store.incidents(10)
             await store.database.read(store.tasks(TaskFilter(), 10))
         except StoreUnavailable:
-            assert attempt < 2  # a result whose type changed is refused once and then planned anew
+            assert attempt < 2  # a plan whose result type changed fails once and is then made again
     assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
 
 
-async def test_a_transaction_of_ours_commits_or_rolls_back_and_lets_errors_through(
+async def test_our_transactions_commit_or_roll_back_and_raise_errors_unchanged(
     postgres_store: Store,
 ) -> None:
     database = postgres_store.database
@@ -410,8 +408,7 @@ HOT = [
 async def test_no_hot_statement_is_planned_to_scan_the_table(
     postgres_store: Store, name: str
 ) -> None:
-    """Also on a table that was vacuumed while empty, where a scan looks free and the plan would be
-    kept."""
+    """No plan scans even a table that was vacuumed while empty, where a scan seems to cost nothing."""
     async with _admin(postgres_store.database.url) as admin:
         await admin.execute("VACUUM ANALYZE fairlead_tasks")
     async with postgres_store.database.connection_async() as connection:

@@ -59,7 +59,7 @@ class _LaneReader:
 
 
 class DatabaseChannel:
-    """See `fairlead.ports.trigger_channel.TriggerChannel`."""
+    """A `fairlead.ports.trigger_channel.TriggerChannel` on the rows of the task store."""
 
     location = "the database"
     carries_triggers = False
