@@ -96,7 +96,7 @@ async def test_without_the_bell_the_heartbeat_brings_it(
     Gate(app)
     policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
-        monkeypatch.setattr(node.parts, "on_wake", lambda notification: None)
+        monkeypatch.setattr(node.parts, "on_notification", lambda notification: None)
         monkeypatch.setattr(type(app.store), "announce", lambda self, notification: iter(()))
         monkeypatch.setattr(PolicyManagement, "_announce", lambda self: None)
         await asyncio.to_thread(policies.publish, draft(b=3.0), None)

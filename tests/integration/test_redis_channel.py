@@ -401,7 +401,9 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
 
     monkeypatch.setattr(RedisSender, "send", lossy)
     # Notifications are lost too: only sweeps can heal.
-    monkeypatch.setattr(channel_module.RedisChannel, "_heard", lambda self, notification: None)
+    monkeypatch.setattr(
+        channel_module.RedisChannel, "_on_any_notification", lambda self, notification: None
+    )
     note, ran = noting(app)
     async with owning(app, intervals=NO_POLLERS) as node:
         sweeps_every(app, 0.5)
