@@ -12,7 +12,7 @@ JOBS ?= 3
 SEEDS ?= --new-seeds
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -40,6 +40,10 @@ coverage: $(STAMP) postgresql java redis  ## measure the lines and branches that
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
+
+picture:  ## draw the picture of ARCHITECTURE.md from its text
+	@sh scripts/need_graphviz.sh
+	@dot -Tsvg docs/explanation/architecture.dot -o docs/explanation/architecture.svg
 
 lint: $(STAMP)  ## check style, types, imports and language
 	@$(BIN)/ruff check .
