@@ -1,2 +1,2 @@
-"""How many slots next week needs: rates by hour of week, a forecast, and a queueing formula. Pure,
-but for the job."""
+"""Slots needed next week: rates by hour of the week, a forecast, and a queueing formula. All
+modules except the job are pure."""

@@ -1,10 +1,10 @@
-"""Next week's arrivals from those of past weeks: the week's shape, times a level with a damped
-trend. Pure.
+"""Forecast of next week's arrivals from past weeks: the shape of the week, times a level with a
+damped trend. Pure.
 
-The shape is what part of a week falls into each of its hours, recent weeks counting more. The level
-is the week's total by Holt's method with a damped trend (Gardner and McKenzie 1985): a trend goes
-on, but less each week. It is held against the seasonal naive (the same hour a week ago) on weeks it
-has not seen; whichever was better there is used.
+The shape is the share of a week's tasks in each hour; recent weeks count more. The level is the
+week's total by Holt's method with a damped trend (Gardner and McKenzie 1985), in which a trend
+continues but shrinks each week. The forecast is compared with the seasonal naive method (the value
+of the same hour a week ago) on weeks held out from both, and the better method is used.
 """
 
 from __future__ import annotations
@@ -15,71 +15,76 @@ from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 HOURS = 168
-"""Of a week."""
+"""Hours in a week."""
 
 HALF_LIFE_WEEKS = 2.0
-"""A week so long ago counts half as much for the shape."""
+"""Age in weeks at which a week counts half as much for the shape."""
 
 LEVEL, TREND, DAMPING = 0.5, 0.3, 0.8
-"""How much of a surprise is taken for the level, how much of a change of it for the trend, what is
-left of that a week on."""
+"""Weights of Holt's method: share of a surprise that moves the level, share of a level change that
+moves the trend, and share of the trend that remains after a week."""
 
 QUANTILES = (0.5, 0.9)
-"""Those that are forecast and judged."""
+"""Quantiles that are forecast and judged."""
 
 DAMPED, NAIVE = "damped trend", "seasonal naive"
 
 _ROUNDING = 1e-6
-"""Tasks: sums that differ by less are the same."""
+"""Difference of two sums, in tasks, below which they count as equal."""
 
 Week = Sequence[float]
-"""Tasks in each of its hours; all weeks of a series begin at the same hour."""
+"""Tasks in each hour of the week; all weeks of a series begin at the same hour."""
 
 Point = Callable[[Sequence[Week]], list[float]]
 
 
 class Forecast(NamedTuple):
-    """A week ahead, by hour, and how good the method was on weeks it had not seen."""
+    """Forecast of one week by hour, with the error of its method on held-out weeks."""
 
     middle: list[float]
-    """Tasks in an hour that half of the hours do not exceed."""
+    """Tasks in each hour, as a median."""
     high: list[float]
-    """That nine of ten do not exceed."""
+    """Tasks in each hour, as the 90th percentile."""
     method: str
-    """Which of the two it is."""
+    """Method used: DAMPED or NAIVE."""
     held_out: int
-    """Weeks on which the methods were judged; 0: too short a history, it is the seasonal naive."""
+    """Weeks on which the methods were judged; 0 when the history is too short, and NAIVE is used.
+    """
     loss: list[float]
-    """Of the damped trend, by hour: pinball loss in tasks, mean over QUANTILES and the weeks held
-    out; empty: not judged."""
+    """Pinball loss of the damped trend by hour, in tasks: mean over QUANTILES and the held-out
+    weeks; empty if not judged."""
     naive_loss: list[float]
-    """Of the seasonal naive."""
+    """Pinball loss of the seasonal naive method by hour, in tasks; empty if not judged."""
     mase: float | None
-    """Mean absolute error of the damped trend over that of the naive, on those weeks; above 1: it
-    was worse."""
+    """Mean absolute error of the damped trend divided by that of the naive method on the held-out
+    weeks; above 1, the trend was worse."""
 
     @property
     def skill(self) -> float | None:
-        """Part of the naive's pinball loss that the damped trend saves; below 0: it loses more."""
+        """Return the share of the naive method's pinball loss that the damped trend saves; negative
+        when its loss is larger."""
         total = sum(self.naive_loss)
         return 1 - sum(self.loss) / total if total else None
 
 
 def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
-    """Of the week after `weeks` (oldest first). Judged on the last `hold_out` of them, as far as
-    two weeks come before. Raises ValueError for no week, or one that has not HOURS hours."""
+    """Return the forecast of the week after `weeks` (oldest first).
+
+    The methods are judged on the last `hold_out` weeks that have at least two weeks before them.
+    Raise ValueError for no week, or for a week without exactly HOURS hours.
+    """
     if not weeks or any(len(week) != HOURS for week in weeks):
-        raise ValueError(f"weeks of {HOURS} hours are needed, at least one")
+        raise ValueError(f"weeks must hold at least one week, each with {HOURS} hours")
     judged = max(0, min(hold_out, len(weeks) - 2))
     loss, naive_loss, errors, naive_errors = ([0.0] * HOURS for _ in range(4))
     for week in range(len(weeks) - judged, len(weeks)):
-        seen, actual = weeks[:week], weeks[week]
+        past, truth = weeks[:week], weeks[week]
         for point, losses, absolute in ((damped, loss, errors), (naive, naive_loss, naive_errors)):
-            for quantile, guess in zip(QUANTILES, _quantiles(point, seen), strict=True):
-                for hour, (told, was) in enumerate(zip(guess, actual, strict=True)):
-                    losses[hour] += pinball(told, was, quantile) / len(QUANTILES) / judged
-            for hour, (told, was) in enumerate(zip(point(seen), actual, strict=True)):
-                absolute[hour] += abs(told - was)
+            for quantile, guess in zip(QUANTILES, _quantiles(point, past), strict=True):
+                for hour, (predicted, actual) in enumerate(zip(guess, truth, strict=True)):
+                    losses[hour] += pinball(predicted, actual, quantile) / len(QUANTILES) / judged
+            for hour, (predicted, actual) in enumerate(zip(point(past), truth, strict=True)):
+                absolute[hour] += abs(predicted - actual)
     is_better = judged > 0 and sum(loss) <= sum(naive_loss) + _ROUNDING
     middle, high = _quantiles(damped if is_better else naive, weeks)
     return Forecast(
@@ -94,12 +99,12 @@ def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
 
 
 def naive(weeks: Sequence[Week]) -> list[float]:
-    """The same hour a week ago."""
+    """Return the last week unchanged."""
     return list(weeks[-1])
 
 
 def damped(weeks: Sequence[Week]) -> list[float]:
-    """The shape of the week times its total."""
+    """Return the shape of the week times its expected total."""
     totals = [sum(week) for week in weeks]
     level, trend = totals[0], 0.0
     for total in totals[1:]:
@@ -117,17 +122,17 @@ def damped(weeks: Sequence[Week]) -> list[float]:
     ]
 
 
-def pinball(told: float, was: float, quantile: float) -> float:
-    """Loss of a quantile that was told: what was above it costs `quantile` a task, what was below
-    the rest (Koenker)."""
-    return max(quantile * (was - told), (quantile - 1) * (was - told))
+def pinball(predicted: float, actual: float, quantile: float) -> float:
+    """Return the loss of a predicted quantile (Koenker): each task above the prediction costs
+    `quantile`, each task below costs 1 - `quantile`."""
+    return max(quantile * (actual - predicted), (quantile - 1) * (actual - predicted))
 
 
 def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
-    """The point moved by what the same method was wrong by in the past; without a past, as if
-    arrivals were Poisson."""
-    told = point(weeks)
-    mean = fmean(told)
+    """Return the prediction of each quantile: the point forecast plus a quantile of the past errors
+    of its method. Without past errors, arrivals are assumed to be Poisson."""
+    predicted = point(weeks)
+    mean = fmean(predicted)
     wrong = sorted(
         (was - guess) / _scale(guess, fmean(weeks[n - 1]))
         for n in range(1, len(weeks))
@@ -136,13 +141,14 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     if not wrong:
         normal = NormalDist()
         return [
-            [max(0.0, each + normal.inv_cdf(q) * sqrt(each)) for each in told] for q in QUANTILES
+            [max(0.0, each + normal.inv_cdf(q) * sqrt(each)) for each in predicted]
+            for q in QUANTILES
         ]
     moves = [wrong[max(0, ceil(q * len(wrong)) - 1)] for q in QUANTILES]
-    return [[max(0.0, each + move * _scale(each, mean)) for each in told] for move in moves]
+    return [[max(0.0, each + move * _scale(each, mean)) for each in predicted] for move in moves]
 
 
 def _scale(guess: float, mean: float) -> float:
-    """What an error is measured by: quiet hours are wrong by more than their size, busy ones by
-    part of it."""
+    """Return the unit of an error: the error of a quiet hour exceeds its size, the error of a busy
+    hour is a fraction of its size."""
     return sqrt(max(guess, mean, 1.0) * max(mean, 1.0))

@@ -1,4 +1,4 @@
-"""The week ahead of a queue, hour by hour, and what it comes to. Pure."""
+"""Capacity plan of one queue: the week ahead hour by hour, and its summary. Pure."""
 
 from __future__ import annotations
 
@@ -14,79 +14,81 @@ from fairlead.pipeline.schema import SCHEMA_VERSION
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is wanted: so large a part of the tasks waits no longer."""
+    """Target for waiting times: the share `quantile` of the tasks waits at most `wait_us`
+    microseconds."""
 
     wait_us: int
     quantile: float
 
 
 class QueuePlan(msgspec.Struct, frozen=True):
-    """A queue's week in a line."""
+    """Summary of a queue's week."""
 
     queue: str
     weeks: int
     tasks: float
-    """That the week is forecast to bring."""
+    """Tasks forecast for the week."""
     peak_hour: int
     """Hour of the week that needs most slots."""
     peak_ratio: float
-    """Arrivals of the busiest hour over those of the mean hour, of the forecast."""
+    """Forecast arrivals of the busiest hour divided by those of the mean hour."""
     slots_peak: int
-    """For the target, in the hour that needs most."""
+    """Slots that meet the target in the hour that needs most."""
     slots_median: int
-    """In half of the hours no more."""
+    """Median over the hours of the slots that meet the target."""
     slots_if_shifted: int
-    """In the hour that needs most, if what may wait were left to quieter hours, as far as all hours
-    become even: what shifting would save at best."""
+    """Slots for the hour that needs most, if deferrable work moved to quieter hours until all hours
+    were even: the best that shifting can reach."""
     deferrable_share: float
-    """Part of the worker time of that hour that may wait."""
+    """Share of the peak hour's worker time that is deferrable."""
     method: str
     held_out: int
     mase: float | None
-    """Mean absolute error of the damped trend over that of the seasonal naive, on the weeks held
-    out; above 1: worse."""
+    """Mean absolute error of the damped trend divided by that of the seasonal naive method on the
+    held-out weeks; above 1, the trend was worse."""
     skill: float | None
-    """Part of the naive's pinball loss that the damped trend saves; below 0: it loses more."""
+    """Share of the naive method's pinball loss that the damped trend saves; negative when its loss
+    is larger."""
 
 
 def week_ahead(
     queue: str, load: Load, end_hour: int, weeks: int, target: Target, hold_out: int
 ) -> tuple[QueuePlan, list[dict[str, Any]]]:
-    """The plan and its rows of gold.capacity (without week_start), from `weeks` whole weeks before
-    `end_hour`."""
+    """Return the plan and its rows of gold.capacity (without week_start), from the `weeks` whole
+    weeks before `end_hour`."""
     first = end_hour - weeks * HOURS
-    told = forecast([load.week(first + HOURS * n) for n in range(weeks)], hold_out)
+    prediction = forecast([load.week(first + HOURS * n) for n in range(weeks)], hold_out)
     rows, works, shifted = [], [], []
-    for place in range(HOURS):
-        hours = [first + place + HOURS * n for n in range(weeks)]
-        row, work = _hour(load, hours, told, place, target)
+    for index in range(HOURS):
+        hours = [first + index + HOURS * n for n in range(weeks)]
+        row, work = _hour(load, hours, prediction, index, target)
         rows.append({"queue": queue, "weeks": weeks, **row})
         works.append(work)
         urgent = work._replace(rate=work.rate * (1 - row["deferrable_share"]))
         shifted.append(slots_for(urgent, target.wait_us / 1e6, target.quantile))
     slots = [row["slots_for_target"] for row in rows]
-    peak = max(range(HOURS), key=lambda place: (slots[place], told.high[place]))
-    mean = sum(told.middle) / HOURS
+    peak = max(range(HOURS), key=lambda index: (slots[index], prediction.high[index]))
+    mean = sum(prediction.middle) / HOURS
     plan = QueuePlan(
         queue=queue,
         weeks=weeks,
-        tasks=sum(told.middle),
+        tasks=sum(prediction.middle),
         peak_hour=rows[peak]["hour_of_week"],
-        peak_ratio=max(told.middle) / mean if mean else 0.0,
+        peak_ratio=max(prediction.middle) / mean if mean else 0.0,
         slots_peak=slots[peak],
         slots_median=sorted(slots)[HOURS // 2],
         slots_if_shifted=min(slots[peak], max(*shifted, _even(works, target))),
         deferrable_share=rows[peak]["deferrable_share"],
-        method=told.method,
-        held_out=told.held_out,
-        mase=told.mase,
-        skill=told.skill,
+        method=prediction.method,
+        held_out=prediction.held_out,
+        mase=prediction.mase,
+        skill=prediction.skill,
     )
     return plan, rows
 
 
 def _even(works: list[Work], target: Target) -> int:
-    """Slots for a week in which all hours have the same work."""
+    """Return the slots for a week in which all hours have the same work."""
     rate, load = fmean(work.rate for work in works), fmean(work.load for work in works)
     if not load:
         return 0
@@ -97,11 +99,11 @@ def _even(works: list[Work], target: Target) -> int:
 
 
 def _hour(
-    load: Load, hours: list[int], told: Forecast, place: int, target: Target
+    load: Load, hours: list[int], prediction: Forecast, index: int, target: Target
 ) -> tuple[dict[str, Any], Work]:
     week_hour = hour_of_week(hours[0])
     minutes, runs = load.minutes(hours), load.service(week_hour)
-    high = told.high[place] / 3600
+    high = prediction.high[index] / 3600
     work = Work(high, runs.mean_us / 1e6, load.cv2_arrival(hours), runs.cv2)
     slots = slots_for(work, target.wait_us / 1e6, target.quantile)
     row = {
@@ -111,12 +113,12 @@ def _hour(
         "cv2_arrival": work.cv2_arrival,
         "cv2_service": work.cv2_service,
         "deferrable_share": load.deferrable(week_hour),
-        "forecast": told.middle[place] / 3600,
+        "forecast": prediction.middle[index] / 3600,
         "forecast_p90": high,
-        "method": told.method,
-        "held_out": told.held_out,
-        "pinball_loss": told.loss[place] if told.loss else None,
-        "pinball_naive": told.naive_loss[place] if told.naive_loss else None,
+        "method": prediction.method,
+        "held_out": prediction.held_out,
+        "pinball_loss": prediction.loss[index] if prediction.loss else None,
+        "pinball_naive": prediction.naive_loss[index] if prediction.naive_loss else None,
         "wait_us": target.wait_us,
         "quantile": target.quantile,
         "slots_for_target": slots,

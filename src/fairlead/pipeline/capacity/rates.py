@@ -1,5 +1,5 @@
-"""What arrived and how long it ran, by hour of the week: gathered from the tables, one partition in
-memory at a time."""
+"""Arrivals and run times by hour of the week, read from the tables with one partition in memory at
+a time."""
 
 from __future__ import annotations
 
@@ -26,57 +26,57 @@ if TYPE_CHECKING:
 
 MINUTES = 60
 LEAST_RUNS = 30
-"""Fewer runs in an hour of the week say too little of how they vary: those of all hours stand
-in."""
+"""Runs in an hour of the week below which the runs of all hours are used, because fewer say too
+little about their variation."""
 
 _MONDAY = 4 * 24
 """Hours from Thursday, 1 January 1970, to the first Monday."""
 
 
-class Runs(NamedTuple):
-    """How long runs took: number, sum of microseconds, sum of their squares."""
+class RunTimes(NamedTuple):
+    """Sums over run times: number, total in microseconds, and total of the squares."""
 
     n: float = 0.0
     total: float = 0.0
     squares: float = 0.0
 
-    def plus(self, other: Runs) -> Runs:
-        """Both together."""
-        return Runs(*(one + two for one, two in zip(self, other, strict=True)))
+    def plus(self, other: RunTimes) -> RunTimes:
+        """Return the sums over both."""
+        return RunTimes(*(one + two for one, two in zip(self, other, strict=True)))
 
     @property
     def mean_us(self) -> float:
-        """0 for no runs."""
+        """Return the mean run time in microseconds; 0 for no runs."""
         return self.total / self.n if self.n else 0.0
 
     @property
     def cv2(self) -> float:
-        """Squared coefficient of variation; 1 (exponential) for no runs."""
+        """Return the squared coefficient of variation; 1 (exponential) for no runs."""
         return max(0.0, self.squares / self.n / self.mean_us**2 - 1) if self.total else 1.0
 
 
 @dataclass
 class Load:
-    """Of one queue. Hours are counted from 1970."""
+    """Arrivals and work of one queue. Hours are counted from the epoch."""
 
     arrived: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    """By hour, tasks that became ready in each of its minutes."""
-    runs: dict[int, Runs] = field(default_factory=lambda: defaultdict(Runs))
-    """By hour of the week."""
+    """Tasks that became ready in each minute, by hour."""
+    runs: dict[int, RunTimes] = field(default_factory=lambda: defaultdict(RunTimes))
+    """Run times, by hour of the week."""
     work_us: Counter[int] = field(default_factory=Counter)
-    """By hour of the week, worker time of the tasks submitted then."""
+    """Worker time in microseconds of the tasks submitted in each hour of the week."""
     later_us: Counter[int] = field(default_factory=Counter)
-    """The part of it that may wait."""
+    """Deferrable part of `work_us`, by hour of the week."""
 
     def week(self, first_hour: int) -> list[float]:
-        """Tasks in each hour of the week that begins there."""
+        """Return the tasks in each hour of the week that begins at `first_hour`."""
         return [
             float(sum(self.arrived[hour].values())) if hour in self.arrived else 0.0
             for hour in range(first_hour, first_hour + HOURS)
         ]
 
     def minutes(self, hours: Sequence[int]) -> list[int]:
-        """Tasks in each minute of these hours, ascending."""
+        """Return the tasks in each minute of these hours, ascending."""
         return sorted(
             self.arrived[hour][m] if hour in self.arrived else 0
             for hour in hours
@@ -84,9 +84,12 @@ class Load:
         )
 
     def cv2_arrival(self, hours: Sequence[int]) -> float:
-        """Index of dispersion of a minute's arrivals: their variance around each hour's own mean,
-        over that mean; for many minutes what the squared coefficient of variation between arrivals
-        comes to. 1 (Poisson) when too little arrived."""
+        """Return the index of dispersion of the arrivals per minute; 1 (Poisson) when too few tasks
+        arrived.
+
+        The index is the variance around the mean of each hour, divided by that mean. Over many
+        minutes it approaches the squared coefficient of variation of the times between arrivals.
+        """
         variance = mean = 0.0
         for hour in hours:
             counts = [
@@ -98,35 +101,36 @@ class Load:
             variance += sum((count - middle) ** 2 for count in counts) / (MINUTES - 1)
         return variance / mean if mean * MINUTES >= LEAST_RUNS else 1.0
 
-    def service(self, hour_of_week: int) -> Runs:
-        """Of that hour, or of all hours when it had too few."""
-        own = self.runs.get(hour_of_week, Runs())
+    def service(self, hour_of_week: int) -> RunTimes:
+        """Return the run times of an hour of the week, or of all hours when this hour has too few
+        runs."""
+        own = self.runs.get(hour_of_week, RunTimes())
         if own.n >= LEAST_RUNS:
             return own
-        together = Runs()
+        together = RunTimes()
         for runs in self.runs.values():
             together = together.plus(runs)
         return together
 
     def deferrable(self, hour_of_week: int) -> float:
-        """Part of the worker time that may wait, 0 to 1."""
+        """Return the share of the worker time that is deferrable, 0 to 1."""
         total = self.work_us[hour_of_week]
         return self.later_us[hour_of_week] / total if total else 0.0
 
 
 def hour_of_week(hour: int) -> int:
-    """0 (Monday 00:00 UTC) to 167, of an hour counted from 1970."""
+    """Return the hour of the week (0: Monday 00:00 UTC, to 167) of an hour since the epoch."""
     return (hour - _MONDAY) % HOURS
 
 
 def at_rank(ascending: Sequence[int], quantile: float) -> int:
-    """The nearest rank: so large a part of the values does not exceed it."""
+    """Return the quantile by nearest rank; 0 for no values."""
     return ascending[max(0, ceil(quantile * len(ascending)) - 1)] if ascending else 0
 
 
 def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
-    """What each queue had in [first_hour, end_hour), from silver.backlog, gold.latency_hist and
-    silver.tasks."""
+    """Return the load of each queue in [first_hour, end_hour), from silver.backlog,
+    gold.latency_hist and silver.tasks."""
     found: dict[str, Load] = defaultdict(Load)
     hours = {
         hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in range(first_hour, end_hour)
@@ -164,7 +168,7 @@ def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour:
             runs = found[row["queue"]].runs
             week_hour = hour_of_week(hour)
             runs[week_hour] = runs[week_hour].plus(
-                Runs(row["n"], row["n"] * us, row["n"] * us * us)
+                RunTimes(row["n"], row["n"] * us, row["n"] * us * us)
             )
 
 
@@ -176,7 +180,7 @@ def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
 
 
 def _by_priority(rows: pa.Table) -> list[dict[str, Any]]:
-    # One partition is one hour: the least instant tells which.
+    # A partition holds one hour, which is the hour of the least instant.
     grouped = rows.group_by(["queue", "priority"]).aggregate(
         [("run_us", "sum"), ("submitted_at", "min")]
     )
