@@ -1,5 +1,5 @@
-"""`fairlead pipeline`: history into tables and reports, and millions of tasks in. Needs the extra
-`pipeline`."""
+"""`fairlead pipeline`: export history into tables and reports, and submit millions of tasks. Needs
+the extra `pipeline`."""
 
 from __future__ import annotations
 

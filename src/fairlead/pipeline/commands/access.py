@@ -1,4 +1,4 @@
-"""Open the store, the lake, Kafka and Spark that the options of a command name."""
+"""The store, lake, Kafka and Spark that the options of a command name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def url_of(url: str | None) -> str:
-    """Return the URL where tasks live. Raises ConfigurationError when nothing says it."""
+    """Return the URL of the store. Raise ConfigurationError when none is configured."""
     return Settings.load(url=url).url
 
 
 def lake_in(folder: str | None) -> Lake:
-    """Return the lake in this folder, or in the configured one, or in ./lake."""
+    """Return the lake in this folder, in the configured one, or in ./lake."""
     from fairlead.pipeline.lake.lake import Lake
 
     return Lake(lake_of(folder) or "lake")
@@ -48,7 +48,7 @@ def exporter_of(url: str | None, lake: Lake) -> Exporter:
 
 @contextmanager
 def session_of(options: SparkOptions) -> Iterator[Any]:
-    """Start a Spark session, and stop it at the end. Raises ConfigurationError for a wrong
+    """Start a Spark session, and stop it at the end. Raise ConfigurationError for a wrong
     setting."""
     from fairlead.pipeline.session import session
 
@@ -87,7 +87,8 @@ def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
 
 
 def kafka_at(url: str) -> KafkaEndpoint:
-    """Read a `kafka://` URL. Raises ConfigurationError, also when the client is missing."""
+    """Return the endpoint of a `kafka://` URL. Raise ConfigurationError for a wrong URL, or when
+    the client is missing."""
     if not url.startswith("kafka:"):
         raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
     try:

@@ -1,4 +1,4 @@
-"""`fairlead pipeline alerts`: what goes wrong, told within seconds; see docs/how-to/alerts.md."""
+"""`fairlead pipeline alerts`: report problems within seconds; see docs/how-to/alerts.md."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ _SECRET = "FAIRLEAD_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline alerts`."""
 
-    kafka: Annotated[str, typer.Option(help="Where `relay` sends: kafka://host:9092/?prefix=shop.")]
+    kafka: Annotated[str, typer.Option(help="The URL of `relay`: kafka://host:9092/?prefix=shop.")]
     checkpoint: Annotated[
         Path,
-        typer.Option(help="A folder of its own, where Spark keeps what it knows of the queues."),
+        typer.Option(help="Folder for Spark's state, not shared with other jobs."),
     ]
     webhook: Annotated[
         str | None,
         typer.Option(
-            help="Post each alert there, as JSON.", envvar="FAIRLEAD_WEBHOOK", show_envvar=True
+            help="URL to which each alert is posted as JSON.",
+            envvar="FAIRLEAD_WEBHOOK",
+            show_envvar=True,
         ),
     ] = None
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two checks.")] = 10.0
     settings: SettingsFile = None
     tables: TableOptions
     json: Json = False
@@ -49,11 +51,11 @@ class AlertsOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def alerts(options: AlertsOptions) -> None:
-    """Say when a queue stalls, a key floods it, most runs fail, tasks are stuck, a node is lost or
-    nobody looks; and its end.
+    """Report stalled queues, floods, bursts of errors, stuck tasks, lost nodes and a silent relay,
+    and their ends.
 
-    Until Ctrl-C or SIGTERM; started again it goes on where it was. Each alert is a line, a row of
-    gold.incidents and, with --webhook, a request, signed with the secret in
+    Run until Ctrl-C or SIGTERM; a restart goes on from the checkpoint. Each alert is a line, a row
+    of gold.incidents and, with --webhook, a request signed with the secret in
     FAIRLEAD_WEBHOOK_SECRET. `fairlead pipeline relay` must run.
 
     Example: fairlead pipeline alerts --kafka kafka://broker:9092/?prefix=shop. --checkpoint alerts
@@ -66,7 +68,7 @@ def alerts(options: AlertsOptions) -> None:
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).alerts
-        make_signs_topic(endpoint)  # what is wrong with Kafka is told before Spark is started
+        make_signs_topic(endpoint)  # report problems with Kafka before Spark starts
         hook = options.webhook and Webhook(
             options.webhook,
             options.checkpoint.absolute() / "webhook.json",
@@ -104,4 +106,4 @@ def _print_alerts(json: bool, told: Sequence[Alert]) -> None:
     for alert in told:
         notice = notice_of(alert)
         print_result(json, notice, notice.text)
-    sys.stdout.flush()  # somebody may be reading along
+    sys.stdout.flush()  # flush for programs that read along

@@ -1,4 +1,4 @@
-"""`fairlead pipeline backfill`: tables of some days made anew."""
+"""`fairlead pipeline backfill`: make the tables of some days again."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fairlead.pipeline.commands.output import failures, instant_of, watching
 class BackfillOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline backfill`."""
 
-    since: Annotated[str, typer.Option("--from", help="The first day: 2026-11-01.")]
-    until: Annotated[str, typer.Option("--to", help="The day after the last one.")]
+    since: Annotated[str, typer.Option("--from", help="First day, for example 2026-11-01.")]
+    until: Annotated[str, typer.Option("--to", help="Day after the last one.")]
     tables: TableOptions
     settings: SettingsFile = None
     quiet: Annotated[
-        bool, typer.Option("--no-diff", help="Do not compare with what is there: quicker.")
+        bool, typer.Option("--no-diff", help="Do not compare with the present tables.")
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Make it aside, show what differs, change nothing.")
+        bool, typer.Option("--dry-run", help="Show the differences and change nothing.")
     ] = False
     json: Json = False
 
 
 @with_options
 def backfill(options: BackfillOptions) -> None:
-    """Make the tables of some days anew with today's code, day by day, and say what differs; run
-    again, it goes on.
+    """Make the tables of some days again with the present code, day by day, and report differences.
+    A repeated run goes on where the last one ended.
 
     Exit code 1: a check failed; the days before it are done. Examples: fairlead pipeline backfill
     --from 2026-11-01 --to 2026-11-08 --dry-run; the same without --dry-run

@@ -20,7 +20,7 @@ class BuildOptions(CommandOptions, frozen=True, kw_only=True):
     tables: TableOptions
     settings: SettingsFile = None
     full: Annotated[
-        bool, typer.Option("--full", help="Everything anew, not only what changed.")
+        bool, typer.Option("--full", help="Make everything again, not only changes.")
     ] = False
     dry_run: DryRun = False
     json: Json = False
@@ -28,10 +28,10 @@ class BuildOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def build(options: BuildOptions) -> None:
-    """Make silver and gold of what was exported since the last build, check that everything adds
-    up, and show it.
+    """Make silver and gold of the history exported since the last build, check them, and publish
+    them.
 
-    Exit code 1: a check failed; then the tables stay as they were. Example: fairlead pipeline build
+    Exit code 1: a check failed, and the tables stay as they were. Example: fairlead pipeline build
     --lake lake
     """
     with failures():
@@ -61,7 +61,7 @@ class CompactOptions(CommandOptions, frozen=True, kw_only=True):
     everything: Annotated[
         bool,
         typer.Option(
-            "--all", help="Every hour but this one, not only those without change for 26 h."
+            "--all", help="All hours but the present one, not only those unchanged for 26 h."
         ),
     ] = False
     dry_run: DryRun = False
@@ -70,8 +70,8 @@ class CompactOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def compact(options: CompactOptions) -> None:
-    """Put the files of each closed hour of bronze together, and remove what no table needs any more
-    (after 24 h).
+    """Merge the files of each closed hour of bronze, and remove files that no table has used for 24
+    h.
 
     Example: fairlead pipeline compact --lake lake --dry-run
     """
@@ -100,10 +100,10 @@ class CheckOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def check(options: CheckOptions) -> None:
-    """Look over all tables: schema, keys, and counts and worker time that must agree between the
+    """Check all tables: schema, keys, and the counts and worker time that must agree between
     layers.
 
-    Exit code 1: something does not add up. Example: fairlead pipeline check --lake lake
+    Exit code 1: a check failed. Example: fairlead pipeline check --lake lake
     """
     with failures():
         lake = lake_in(options.tables.lake)

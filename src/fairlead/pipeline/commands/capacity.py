@@ -1,4 +1,4 @@
-"""`fairlead pipeline capacity`: the slots that the week ahead needs."""
+"""`fairlead pipeline capacity`: forecast the slots for the coming week."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from fairlead.pipeline.commands.output import failures, instant_of, watching
 class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline capacity`."""
 
-    wait: Annotated[str, typer.Option(help="So long may a task wait: 5s, 2m.")] = "5s"
-    quantile: Annotated[float, typer.Option(help="And so large a part of the tasks no longer.")] = (
-        0.95
-    )
-    weeks: Annotated[int, typer.Option(min=1, help="Whole weeks of history, at most.")] = 8
+    wait: Annotated[str, typer.Option(help="Longest wait of a task: 5s, 2m.")] = "5s"
+    quantile: Annotated[float, typer.Option(help="Share of tasks within that wait.")] = 0.95
+    weeks: Annotated[int, typer.Option(min=1, help="Most whole weeks of history.")] = 8
     hold_out: Annotated[
-        int, typer.Option(min=0, help="Weeks of them on which the forecast is judged.")
+        int, typer.Option(min=0, help="Weeks of history kept for testing the forecast.")
     ] = 2
     until: Annotated[
         str | None,
-        typer.Option(help="Forecast the week that begins here; else where the tables end."),
+        typer.Option(help="Start of the forecast week; default: the end of the tables."),
     ] = None
     tables: TableOptions
     json: Json = False
@@ -36,8 +34,8 @@ class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def capacity(options: CapacityOptions) -> None:
-    """How many slots each queue needs in each hour of the week ahead, and how good the forecast was
-    on weeks it had not seen.
+    """Forecast the slots that each queue needs in each hour of the coming week, and test the
+    forecast on weeks it has not seen.
 
     The hours are in gold.capacity. Examples: fairlead pipeline capacity --wait 5s --quantile 0.95;
     fairlead pipeline capacity --wait 2m --weeks 12 --json
@@ -63,7 +61,7 @@ def capacity(options: CapacityOptions) -> None:
             "slots at the peak",
             "hour",
             "in half of the hours",
-            "if what may wait is shifted",
+            "with shifted work",
             "method",
             "error / naive's",
             "loss saved",

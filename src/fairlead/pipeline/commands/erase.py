@@ -1,4 +1,4 @@
-"""`fairlead pipeline erase`: no row of a key is left in the lake."""
+"""`fairlead pipeline erase`: remove every row of a key from the lake."""
 
 from __future__ import annotations
 
@@ -26,21 +26,19 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
 
     key: Annotated[
         str,
-        typer.Argument(help="The fairness key; - reads it from the standard input.", metavar="KEY"),
+        typer.Argument(help="The fairness key; - reads it from standard input.", metavar="KEY"),
     ]
     tables: TableOptions
     page: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A copy of a report, to be removed too if it shows the key; as often as needed."
-        ),
+        typer.Option(help="Copy of a report, removed too if it shows the key; repeatable."),
     ] = None
     grace: Annotated[
         str,
         typer.Option(
             help=(
-                "Leave files that were replaced to their readers for so long (then run this"
-                " again): 1h."
+                "Keep replaced files for their readers this long, for example 1h; then run"
+                " this again."
             )
         ),
     ] = "0s"
@@ -48,21 +46,21 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--readmit",
-            help="Let the key's tasks into the lake again, from what is exported next on.",
+            help="Accept tasks of the key in later exports again.",
         ),
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say where the key is, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show where the key is, and change nothing.")
     ] = False
     json: Json = False
 
 
 @with_options
 def erase(options: EraseOptions) -> None:
-    """Leave no row of a key in any table or file of the lake, and prove it by reading every file;
-    none comes back later.
+    """Remove every row of a key from all tables and files of the lake, verify it by reading every
+    file, and keep the key out of later exports.
 
-    Exit code 1: the key is still somewhere. Examples: fairlead pipeline erase acme --dry-run;
+    Exit code 1: some file still has the key. Examples: fairlead pipeline erase acme --dry-run;
     fairlead pipeline erase acme --catalog lake.fairlead; printf acme | fairlead pipeline erase -
     """
     with failures():
@@ -74,7 +72,7 @@ def erase(options: EraseOptions) -> None:
         if options.readmit:
             if not job.let_in_again(lake, name, SYSTEM_CLOCK):
                 raise ConfigurationError(
-                    "this key was not erased here: there is nothing to let in again"
+                    "this key was not erased here: there is nothing to readmit"
                 )
             print("what is exported from now on may be of this key again")
             return

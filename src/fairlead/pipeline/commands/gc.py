@@ -1,4 +1,4 @@
-"""`fairlead pipeline gc`: files that nobody needs any more."""
+"""`fairlead pipeline gc`: remove files that no reader needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class GcOptions(CommandOptions, frozen=True, kw_only=True):
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Let go of runs of jobs, incidents and capacity plans older than this: 400d."
+            help="Delete runs of jobs, incidents and capacity plans older than this: 400d."
         ),
     ] = None
     apply: Annotated[
-        bool, typer.Option("--apply", help="Remove them; without it, they are only shown.")
+        bool, typer.Option("--apply", help="Remove the files instead of only listing them.")
     ] = False
     tables: TableOptions
     json: Json = False
@@ -35,10 +35,10 @@ class GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def gc(options: GcOptions) -> None:
-    """Files that were replaced a day ago, and what jobs that died have left; never what a reader
-    may still want.
+    """Remove files that were replaced a day ago and the rest of crashed jobs, but no file that a
+    reader may still use.
 
-    No row of bronze, silver or gold goes. With --catalog, snapshots older than a day go too.
+    Rows of bronze, silver and gold stay. With --catalog, snapshots older than a day go too.
     Examples: fairlead pipeline gc; fairlead pipeline gc --apply --keep 400d
     """
     with failures():

@@ -1,4 +1,4 @@
-"""`fairlead pipeline incidents`: what was wrong, and whom it hit."""
+"""`fairlead pipeline incidents`: past problems, and the keys they delayed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def incidents(options: IncidentsOptions) -> None:
-    """When something was wrong, whom it hit and when it was over: stalls, floods, bursts of errors,
+    """List past problems, their length and the keys they delayed: stalls, floods, bursts of errors,
     starved keys, lost nodes.
 
-    Looks at whole days, by default the last seven, and keeps what it finds in gold.incidents.
-    Example: fairlead pipeline incidents --since 2026-11-01 --until 2026-11-07
+    The command reads whole days, by default the last seven, and stores its findings in
+    gold.incidents. Example: fairlead pipeline incidents --since 2026-11-01 --until 2026-11-07
     """
     with failures():
         from fairlead.pipeline.jobs.incidents import as_rows

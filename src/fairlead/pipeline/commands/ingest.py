@@ -33,7 +33,7 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
     every: Annotated[
         str | None,
         typer.Option(
-            help="Go on until Ctrl-C, with a round so often: 60s. With --stream: 30s, if not said."
+            help="Repeat at this interval until interrupted, for example 60s; with --stream: 30s."
         ),
     ] = None
     hash_keys: Annotated[
@@ -41,38 +41,36 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(
             "--hash-keys",
             help=(
-                "No clear key lands in this lake, from its first row on; the secret:"
+                "Store digests instead of keys, from the first row on; the secret is in"
                 " FAIRLEAD_HASH_SECRET_FILE."
             ),
         ),
     ] = False
     stream: Annotated[
         bool,
-        typer.Option(
-            "--stream", help="Attempts come from Kafka, where `relay` sends them, by Spark."
-        ),
+        typer.Option("--stream", help="Read attempts from Kafka, sent by `relay`, with Spark."),
     ] = False
     kafka: Annotated[
         str | None,
-        typer.Option(help="With --stream: kafka://host:9092/?prefix=shop., as `relay` has it."),
+        typer.Option(help="With --stream: the URL of `relay`, kafka://host:9092/?prefix=shop."),
     ] = None
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="With --stream: a folder of its own, where Spark keeps how far it has read."
+            help="With --stream: folder for Spark's progress, not shared with other jobs."
         ),
     ] = None
     once: Annotated[
-        bool, typer.Option("--once", help="With --stream: end when all that is there now is in.")
+        bool, typer.Option("--once", help="With --stream: end after the present messages.")
     ] = False
-    max_rows: Annotated[int, typer.Option(min=1, help="With --stream: messages of a batch.")] = (
-        1_000_000
-    )
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="With --stream: most messages in a batch.")
+    ] = 1_000_000
     take_over: Annotated[
         bool,
         typer.Option(
             "--take-over",
-            help="Take attempts from the store that a stream brought until now; stop it first.",
+            help="Export attempts from the store again after a stream; stop the stream first.",
         ),
     ] = False
     spark: SparkOptions
@@ -82,10 +80,9 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def ingest(options: IngestOptions) -> None:
-    """Move finished attempts, and what else happened to tasks, from the store into the lake, each
-    exactly once.
+    """Export finished attempts and events of tasks from the store into the lake, each exactly once.
 
-    Workers of an App with lake= do this by themselves. Example: fairlead pipeline ingest --url
+    Workers of an App with lake= do this themselves. Example: fairlead pipeline ingest --url
     sqlite:///tasks.db --lake lake
 
     Example: fairlead pipeline ingest --stream --kafka kafka://broker:9092/?prefix=shop.
@@ -132,7 +129,7 @@ def ingest(options: IngestOptions) -> None:
             return
         while True:
             with watching("exporting") as tell:
-                done = run_ingest(exporter, lake, SYSTEM_CLOCK, tell)
+                done = run_ingest(exporter, lake, SYSTEM_CLOCK, on_batch)
             left = "" if done.streamed is None else f"; attempts come by topic {done.streamed}"
             print_result(
                 options.json,
@@ -150,10 +147,10 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
     endpoint = kafka_at(options.kafka)
     from fairlead.pipeline.stream.topic import AttemptsTopic
 
-    AttemptsTopic(endpoint).partitions()  # what is wrong with it is told before Spark is started
+    AttemptsTopic(endpoint).partitions()  # report problems with Kafka before Spark starts
     beside = _beside(options.url, lake)
 
-    def tell(counted: Counted) -> None:
+    def on_batch(counted: Counted) -> None:
         text = (
             f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} had"
             " come before"
@@ -174,7 +171,7 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
             SYSTEM_CLOCK,
             every,
             options.max_rows,
-            tell=tell,
+            tell=on_batch,
             beside=beside,
         )
         stop_by_signals(streaming.stops.set)
@@ -182,8 +179,8 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
 
 
 def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
-    """Return what to do beside the stream: export events, and tell the store, if there is one, how
-    far it was read."""
+    """Return the work beside the stream: export events, and record in the store how far it was
+    read."""
     from fairlead.pipeline.export import Exporter
 
     try:

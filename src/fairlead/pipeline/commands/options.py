@@ -1,4 +1,4 @@
-"""Options that the commands of `fairlead pipeline` share."""
+"""Options shared by the commands of `fairlead pipeline`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ import typer
 from fairlead.cli.parameters import CommandOptions
 from fairlead.pipeline.commands.output import instant_of
 
-Url = Annotated[str | None, typer.Option(help="Where tasks live; else the configured one.")]
+Url = Annotated[str | None, typer.Option(help="URL of the store; default: the configured one.")]
 LakeFolder = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        help="Folder of the lake; else FAIRLEAD_LAKE, else ./lake.",
+        help="Folder of the lake; default: FAIRLEAD_LAKE, then ./lake.",
         envvar="FAIRLEAD_LAKE",
     ),
 ]
 Catalog = Annotated[
     str | None,
-    typer.Option(
-        help="Iceberg catalog of the Spark session, with a namespace: lake.fairlead; else Parquet."
-    ),
+    typer.Option(help="Iceberg catalog and namespace, as in lake.fairlead; default: Parquet."),
 ]
 SettingsFile = Annotated[
     Path | None,
@@ -33,9 +31,11 @@ SettingsFile = Annotated[
         "--settings", help="Objectives, prices and bills (TOML).", exists=True, dir_okay=False
     ),
 ]
-Author = Annotated[str | None, typer.Option(help="Who does this; else the user's name.")]
-Why = Annotated[str, typer.Option(help="Why; it is kept with the version.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Author = Annotated[str | None, typer.Option(help="Author of the change; default: the user.")]
+Why = Annotated[str, typer.Option(help="Reason, stored with the version.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
+]
 
 
 class SparkOptions(CommandOptions, frozen=True, kw_only=True):
@@ -43,20 +43,20 @@ class SparkOptions(CommandOptions, frozen=True, kw_only=True):
 
     master: Annotated[
         str | None,
-        typer.Option(help="Spark's master, such as local[4] or spark://host:7077; else local[*]."),
+        typer.Option(help="Spark's master: local[4], spark://host:7077; default: local[*]."),
     ] = None
     conf: Annotated[
         list[str] | None,
         typer.Option(
             "--conf",
-            help="A setting of Spark, KEY=VALUE; as often as you like.",
+            help="Setting of Spark, KEY=VALUE; repeatable.",
             metavar="KEY=VALUE",
         ),
     ] = None
 
 
 class TableOptions(CommandOptions, frozen=True, kw_only=True):
-    """The tables that a job reads and writes, and the Spark session by which it does."""
+    """The tables of a job, and the Spark session that reads and writes them."""
 
     lake: LakeFolder = None
     spark: SparkOptions
@@ -64,21 +64,21 @@ class TableOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 class Period(CommandOptions, frozen=True, kw_only=True):
-    """The time to look at."""
+    """The period of a command."""
 
     since: Annotated[
         str | None,
-        typer.Option(help="From this instant on: 2026-11-01 or 2026-11-01T12:00 (UTC)."),
+        typer.Option(help="Start: 2026-11-01 or 2026-11-01T12:00 (UTC)."),
     ] = None
-    until: Annotated[str | None, typer.Option(help="Before this instant.")] = None
+    until: Annotated[str | None, typer.Option(help="End (not included).")] = None
 
     def instants(self) -> tuple[datetime | None, datetime | None]:
-        """Return both ends, in UTC if they name no offset. Raises ConfigurationError."""
+        """Return both ends, in UTC if they have no offset. Raise ConfigurationError."""
         return instant_of(self.since), instant_of(self.until)
 
 
 def author_of(author: str | None) -> str:
-    """Return who does this: as given, else the user; `nobody` is a user without a name, as in a
+    """Return the author of a change: the option, else the name of the user, else `nobody`, as in a
     container."""
     if author is not None:
         return author

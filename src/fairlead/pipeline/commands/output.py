@@ -1,4 +1,4 @@
-"""Progress, results, failures and stops of the commands of `fairlead pipeline`."""
+"""Progress, results, errors and stops of the commands of `fairlead pipeline`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Turn every failure into one line and an exit code."""
+    """Turn every error into one line and an exit code."""
     with one_line_errors():
         try:
             yield
@@ -52,15 +52,15 @@ def watching(what: str) -> Iterator[Callable[[str, int], None]]:
     done: dict[str, int] = {}
     with console.status(what) as shown:
 
-        def tell(table: str, rows: int) -> None:
+        def on_rows(table: str, rows: int) -> None:
             done[table] = done.get(table, 0) + rows
             shown.update(f"{what}: {table} {done[table]:,} rows")
 
-        yield tell
+        yield on_rows
 
 
 def stop_by_signals(stop: Callable[[], None]) -> None:
-    """End in good order at the first SIGTERM or Ctrl-C, and at once at a second Ctrl-C."""
+    """Stop in good order at the first SIGTERM or Ctrl-C, and at once at a second Ctrl-C."""
 
     def on_signal(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,7 +71,7 @@ def stop_by_signals(stop: Callable[[], None]) -> None:
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """Read an instant, in UTC if it names no offset. Raises ConfigurationError."""
+    """Return an instant, in UTC if it has no offset. Raise ConfigurationError."""
     if text is None:
         return None
     try:
@@ -90,7 +90,7 @@ def print_result(json: bool, value: Any, text: str) -> None:
 
 
 def print_run(run: Run, json: bool, text: str | None = None) -> None:
-    """Print what a job did; `text` replaces the line that sums it up."""
+    """Print the result of a job; `text` replaces its summary line."""
     if json:
         as_json(json_text.loads(msgspec.json.encode(run)))
         return

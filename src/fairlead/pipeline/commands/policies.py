@@ -1,4 +1,4 @@
-"""`fairlead pipeline policies`: versions of computed weights and limits, and the way back."""
+"""`fairlead pipeline policies`: versions of computed weights and limits, and rollback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlead.pipeline.commands.tune_output import limit_text, state_text, weigh
 policies = typer.Typer(
     invoke_without_command=True,
     help=(
-        "Versions of computed weights and limits: what was published, why, and the way back.\n\n"
+        "Show versions of computed weights and limits, and roll back.\n\n"
         "Example: fairlead pipeline policies --queue payouts"
     ),
 )
@@ -27,8 +27,8 @@ policies = typer.Typer(
 class ListOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `policies`."""
 
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20
+    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None
+    limit: Annotated[int, typer.Option(min=1, help="Most versions, newest first.")] = 20
     url: Url = None
     json: Json = False
 
@@ -36,8 +36,7 @@ class ListOptions(CommandOptions, frozen=True, kw_only=True):
 @policies.callback()
 @with_options
 def list_policies(context: typer.Context, options: ListOptions) -> None:
-    """Print the versions that were published, newest first, and where the feedback is switched
-    off."""
+    """List published versions, newest first, and the queues whose feedback is off."""
     if context.invoked_subcommand is not None:
         return
     with failures():
@@ -85,7 +84,7 @@ class ShowOptions(CommandOptions, frozen=True, kw_only=True):
 @policies.command("show")
 @with_options
 def show(version: int, options: ShowOptions) -> None:
-    """One version: each key's weight and limit as computed and as published, and why.
+    """Show one version: computed and published weight and limit of each key, with reasons.
 
     Example: fairlead pipeline policies show 12
     """
@@ -135,9 +134,9 @@ class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `policies rollback`."""
 
     version: Annotated[
-        int, typer.Argument(min=0, help="What is to count again; 0: the declared weights.")
+        int, typer.Argument(min=0, help="Version to put in force; 0: the declared weights.")
     ]
-    queue: Annotated[str | None, typer.Option(help="Of this queue; needed with 0.")] = None
+    queue: Annotated[str | None, typer.Option(help="Queue; needed with 0.")] = None
     why: Why = ""
     author: Author = None
     url: Url = None
@@ -147,7 +146,7 @@ class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
 @policies.command("rollback")
 @with_options
 def rollback(options: RollbackOptions) -> None:
-    """Let the weights of an earlier version count again, in its queue, within seconds; nothing is
+    """Put the weights of an earlier version back in force in its queue, within seconds. Nothing is
     published there for a day.
 
     Example: fairlead pipeline policies rollback 11 --why "odd waits"

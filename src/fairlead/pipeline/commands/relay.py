@@ -1,4 +1,4 @@
-"""`fairlead pipeline relay`: finished attempts from the store to Kafka."""
+"""`fairlead pipeline relay`: send finished attempts from the store to Kafka."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 class RelayOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline relay`."""
 
-    kafka: Annotated[str, typer.Option(help="Where to: kafka://host:9092/?prefix=shop.")]
+    kafka: Annotated[str, typer.Option(help="Target: kafka://host:9092/?prefix=shop.")]
     url: Url = None
     every: Annotated[float, typer.Option(min=0.01, help="Seconds between two rounds.")] = 1.0
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the topic, for good; 4 when it is made and this is not said."),
+        typer.Option(min=1, help="Partitions of a new topic; default: 4."),
     ] = None
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all that is settled now is sent.")
-    ] = False
+    once: Annotated[bool, typer.Option("--once", help="End after the present attempts.")] = False
     signs: Annotated[
         bool,
         typer.Option(
             "--signs/--no-signs",
-            help="Look at the queues every 2 s, for `fairlead pipeline alerts`.",
+            help="Send the state of the queues every 2 s, for `fairlead pipeline alerts`.",
         ),
     ] = True
     json: Json = False
@@ -47,11 +45,11 @@ class RelayOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def relay(options: RelayOptions) -> None:
-    """Send finished attempts from the store to Kafka, in the order of their commits, each at least
+    """Send finished attempts from the store to Kafka in the order of their commits, each at least
     once.
 
-    Until Ctrl-C or SIGTERM; a store or a broker that is away is waited for. The topic is
-    PREFIXtask.attempts, one JSON object a message. Nothing is cleaned from the store that is not in
+    Run until Ctrl-C or SIGTERM, and wait for a store or broker that is away. The topic is
+    PREFIXtask.attempts, with one JSON object a message. The store keeps all history that is not in
     Kafka.
 
     Example: fairlead pipeline relay --url postgresql://app@db/shop --kafka
@@ -68,7 +66,7 @@ def relay(options: RelayOptions) -> None:
         also = _signs_of(options.url, history, endpoint) if options.signs else None
         relaying = Relay(history, endpoint, SYSTEM_CLOCK, partitions=options.partitions, also=also)
 
-        def tell(relayed: Relayed) -> None:
+        def on_batch(relayed: Relayed) -> None:
             if options.json and relayed.rows:
                 as_json(relayed)
 
@@ -83,7 +81,7 @@ def relay(options: RelayOptions) -> None:
                 return
             configure("info", "text")
             stop_by_signals(relaying.stop)
-            relaying.run(options.every, tell)
+            relaying.run(options.every, on_batch)
         finally:
             relaying.close()
 

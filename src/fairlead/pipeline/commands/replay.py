@@ -28,23 +28,23 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline replay`."""
 
     policies: Annotated[
-        Path, typer.Option(help="The grid (TOML): lists, of which every combination is a policy.")
+        Path, typer.Option(help="Grid (TOML): lists; each combination is a policy.")
     ]
     trace: Annotated[
         Path | None,
-        typer.Option(help="Arrivals of a trace in the Standard Workload Format; else of the lake."),
+        typer.Option(help="Trace in the Standard Workload Format; default: the lake."),
     ] = None
-    tenants: Annotated[Tenants, typer.Option(help="Of a trace: whose work a job is.")] = (
+    tenants: Annotated[Tenants, typer.Option(help="With a trace: field that names the tenant.")] = (
         Tenants.USER
     )
-    queue: Annotated[str | None, typer.Option(help="Of a lake: whose attempts.")] = None
+    queue: Annotated[str | None, typer.Option(help="With a lake: the queue.")] = None
     period: Period
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only this many tasks.")] = None
     objective: Annotated[
         str,
         typer.Option(
             help=(
-                "The measure by which the best is chosen: wait_p99, key_p99_p50, slowdown_mean,"
+                "Measure to minimise or maximise: wait_p99, key_p99_p50, slowdown_mean,"
                 " jain_mean, ..."
             )
         ),
@@ -52,18 +52,15 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     require: Annotated[
         list[str] | None,
         typer.Option(
-            help=(
-                "What must hold besides: 'wait_p99 <= 60s', 'utilisation >= 0.7'; as often as you"
-                " like."
-            )
+            help=("Condition on a measure: 'wait_p99 <= 60s', 'utilisation >= 0.7'; repeatable.")
         ),
     ] = None
     train: Annotated[
         str | None,
         typer.Option(
             help=(
-                "Choose on the first 7d, report on the rest; default: whole weeks, all but the"
-                " last."
+                "Choose on the first part, for example 7d, and report on the rest; default:"
+                " all whole weeks but the last."
             )
         ),
     ] = None
@@ -90,12 +87,12 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     ] = 5
     closed: Annotated[
         bool,
-        typer.Option(
-            "--closed", help="Users send their next tasks when they have the results of the last."
-        ),
+        typer.Option("--closed", help="Users wait for results before they send more."),
     ] = False
-    seed: Annotated[int, typer.Option(min=0, help="Of the first sample.")] = 1
-    here: Annotated[bool, typer.Option("--here", help="In this process, without Spark.")] = False
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first sample.")] = 1
+    here: Annotated[bool, typer.Option("--here", help="Run in this process, without Spark.")] = (
+        False
+    )
     lake: LakeFolder = None
     spark: SparkOptions
     dry_run: DryRun = False
@@ -142,7 +139,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def replay(options: ReplayOptions) -> None:
-    """What would another policy have done? Recorded arrivals through the core on a virtual clock, a
+    """Simulate other policies: run recorded arrivals through the core on a virtual clock, one
     policy per Spark task.
 
     Example: fairlead pipeline replay --policies grid.toml --lake lake --queue payouts --objective
@@ -160,7 +157,7 @@ def replay(options: ReplayOptions) -> None:
             show_plan(plan, arrivals, options.json)
             return
         lake = lake_in(options.lake)
-        plan.setup(arrivals)  # what does not fit is told before Spark is started
+        plan.setup(arrivals)  # report wrong input before Spark starts
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
             watching(runs(plan)) as tell,

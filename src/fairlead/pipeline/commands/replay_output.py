@@ -46,15 +46,15 @@ def show_plan(plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
 
 
 def runs(plan: StudyPlan) -> int:
-    """Return about how many runs there will be: all policies, then the finalists and the baseline
-    on every sample."""
+    """Return the approximate number of runs: all policies, then the finalists and the baseline on
+    every sample."""
     chosen = min(plan.finalists, len(plan.grid.policies)) + 1
     return len(plan.grid.policies) + chosen * (1 + plan.perturbations + plan.resamples)
 
 
 @contextmanager
 def watching(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Show progress on a terminal; `total` may be too many by one policy's samples."""
+    """Show progress on a terminal; `total` may exceed the true number by one policy's samples."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, count: None

@@ -17,9 +17,7 @@ from fairlead.pipeline.commands.output import failures, print_run, watching
 class ReportOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline report`."""
 
-    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path(
-        "report.html"
-    )
+    out: Annotated[Path, typer.Option(help="File to write.", dir_okay=False)] = Path("report.html")
     tables: TableOptions
     period: Period
     hash_keys: Annotated[
@@ -27,17 +25,15 @@ class ReportOptions(CommandOptions, frozen=True, kw_only=True):
     ] = False
     url: Annotated[
         str | None,
-        typer.Option(
-            help="Where tasks live: the page then says how many attempts are not exported yet."
-        ),
+        typer.Option(help="URL of the store, to show how many attempts are not exported yet."),
     ] = None
     json: Json = False
 
 
 @with_options
 def report(options: ReportOptions) -> None:
-    """One HTML page, whole in itself: who got what, who waited, what failed, what it cost, and how
-    fresh all that is.
+    """Write one self-contained HTML page: shares, waits, failures, costs, and the freshness of the
+    data.
 
     Example: fairlead pipeline report --lake lake --out report.html --since 2026-11-01
     """

@@ -1,5 +1,5 @@
-"""`fairlead pipeline status`, `reconcile` and `tables`: how fresh the lake is, whether it agrees
-with the store, and what is in it."""
+"""`fairlead pipeline status`, `reconcile` and `tables`: the freshness of the lake, its agreement
+with the store, and its tables."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ReconcileOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def reconcile(options: ReconcileOptions) -> None:
-    """Compare the lake with the store, row by row count and sum; what agrees may be cleaned from
-    the store.
+    """Compare the lake with the store by counts and checksums of rows. The store may clean what
+    agrees.
 
-    Exit code 1: they differ; then nothing more is cleaned. Example: fairlead pipeline reconcile
-    --url sqlite:///tasks.db
+    Exit code 1: they differ, and the store cleans nothing more. Example: fairlead pipeline
+    reconcile --url sqlite:///tasks.db
     """
     with failures():
         from fairlead.pipeline.jobs.reconcile import reconcile as run_reconcile
@@ -48,17 +48,15 @@ class StatusOptions(CommandOptions, frozen=True, kw_only=True):
     url: Url = None
     forget: Annotated[
         str | None,
-        typer.Option(
-            help="Let go of a reader of the history, so that it keeps nothing from being cleaned."
-        ),
+        typer.Option(help="Drop a reader of the history, which then no longer stops the cleaning."),
     ] = None
     json: Json = False
 
 
 @with_options
 def status(options: StatusOptions) -> None:
-    """How fresh each table is, what each job did last, and how far behind the readers of the
-    history are.
+    """Show the freshness of each table, the last run of each job, and the lag of each reader of the
+    history.
 
     Example: fairlead pipeline status --lake lake --json
     """
@@ -109,7 +107,7 @@ class TablesOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def tables(options: TablesOptions) -> None:
-    """The data dictionary: every table, its key and its columns.
+    """Print the data dictionary: every table with its key and columns.
 
     Example: fairlead pipeline tables --json
     """

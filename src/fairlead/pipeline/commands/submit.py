@@ -1,4 +1,4 @@
-"""`fairlead pipeline submit`: a task for each row of a file."""
+"""`fairlead pipeline submit`: one task for each row of a file."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline submit`."""
 
     file: Annotated[
-        Path, typer.Argument(help="Parquet, CSV or JSON lines: one row, one task.", exists=True)
+        Path, typer.Argument(help="Parquet, CSV or JSON lines file, one task a row.", exists=True)
     ]
-    queue: Annotated[str, typer.Option(help="The queue; a column `queue` says it row by row.")] = (
+    queue: Annotated[str, typer.Option(help="The queue; a column `queue` overrides it.")] = (
         "default"
     )
-    task: Annotated[str | None, typer.Option(help="The task's name; else a column `name`.")] = None
+    task: Annotated[str | None, typer.Option(help="Name of the task; default: column `name`.")] = (
+        None
+    )
     args: Annotated[
         str | None,
-        typer.Option(
-            help="Columns that are the arguments: a,b; else a column `payload` or `args`."
-        ),
+        typer.Option(help="Columns of the arguments: a,b; default: column `payload` or `args`."),
     ] = None
     submission_id: Annotated[
         str | None,
         typer.Option(
             help=(
-                "Names the whole job: the same again changes nothing. Default: from path, time,"
-                " size."
+                "Id of the job: a repeated id changes nothing. Default: from path, time and size."
             )
         ),
     ] = None
-    order_by: Annotated[
-        str | None, typer.Option(help="Rows of one ordering_key are submitted in this order.")
-    ] = None
-    on_conflict: Annotated[
-        str, typer.Option(help="A unique key that is taken: ignore, or error.")
-    ] = "ignore"
+    order_by: Annotated[str | None, typer.Option(help="Order of the rows of an ordering_key.")] = (
+        None
+    )
+    on_conflict: Annotated[str, typer.Option(help="For a taken unique key: ignore or error.")] = (
+        "ignore"
+    )
     on_error: Annotated[
-        str, typer.Option(help="A row that can be no task: fail, or quarantine.")
+        str, typer.Option(help="For a row that cannot be a task: fail or quarantine.")
     ] = "fail"
     publish: Annotated[
-        str, typer.Option(help="atomic: all or nothing; chunked: by and by, for very many.")
+        str, typer.Option(help="atomic: all or nothing; chunked: in several commits.")
     ] = "atomic"
     url: Url = None
     spark: SparkOptions
@@ -59,7 +58,8 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def submit(options: SubmitOptions) -> None:
-    """Submit a task for each row, all in one commit, exactly once however often this is run.
+    """Submit a task for each row, all in one commit. A repeated run of the same file changes
+    nothing.
 
     Example: fairlead pipeline submit jobs.parquet --task pay --queue payouts --args partner,amount
     """
@@ -78,7 +78,7 @@ def submit(options: SubmitOptions) -> None:
             on_error=options.on_error,
             publish=options.publish,
         )
-        # A file of an unknown kind is refused before Spark is started.
+        # Refuse a file of an unknown kind before Spark starts.
         described = submission.described()
         if options.dry_run:
             print_result(

@@ -1,4 +1,4 @@
-"""`fairlead pipeline tune`: weights and limits from the history, behind guard rails; and the kill
+"""`fairlead pipeline tune`: weights and limits from the history, within guard rails, and the kill
 switch."""
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 tune = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Compute weights that give each key its due of the worker time, and publish them step by"
-        " step; and switch them off."
+        "Compute weights that give each key its share of worker time, publish them in steps, or"
+        " switch them off."
     ),
 )
 
-Queues = Annotated[list[str] | None, typer.Option(help="Only this queue; as often as you like.")]
+Queues = Annotated[list[str] | None, typer.Option(help="Only this queue; repeatable.")]
 
 
 class PlanOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `tune plan`: the rules to compute by, and the tables to compute from."""
+    """Options of `tune plan`: the rules and the tables of the computation."""
 
     objective: Annotated[
         str | None,
@@ -59,31 +59,32 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
     queue: Queues = None
     canary: Annotated[
-        list[str] | None, typer.Option(help="This queue goes first; else the one with least work.")
+        list[str] | None,
+        typer.Option(help="Queue for the first step; default: the one with least work."),
     ] = None
     limits: Annotated[
         bool | None,
         typer.Option(
             "--limits/--no-limits",
             help=(
-                "Compute limits too: how many tasks of a key run at once on each node; or take them"
-                " away. "
+                "Compute limits too, in tasks of a key at once on each node; or remove"
+                " them. "
                 "Default: as the file says, else they stay."
             ),
             show_default=False,
         ),
     ] = None
     half_life: Annotated[
-        str | None, typer.Option(help="What was used so long ago counts half: 24h.")
+        str | None, typer.Option(help="Half-life of past use, for example 24h.")
     ] = None
-    keys: Annotated[int, typer.Option(min=1, help="How many keys of each queue are shown.")] = 20
+    keys: Annotated[int, typer.Option(min=1, help="Most keys to show for each queue.")] = 20
     url: Url = None
     tables: TableOptions
     json: Json = False
 
 
 class ApplyOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `tune apply`: those of `tune plan`, and who publishes."""
+    """Options of `tune apply`: those of `tune plan`, and the author."""
 
     plan: PlanOptions
     author: Author = None
@@ -108,8 +109,8 @@ class SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 @tune.command("plan")
 @with_options
 def plan(options: PlanOptions) -> None:
-    """Compute weights and, with --limits, how many slots of a worker each key may hold; show what
-    `tune apply` would publish, and change nothing.
+    """Compute weights and, with --limits, the slots of a worker for each key. Show what `tune
+    apply` would publish, and change nothing.
 
     Example: fairlead pipeline tune plan --limits --queue payouts
     """
@@ -119,11 +120,11 @@ def plan(options: PlanOptions) -> None:
 @tune.command("apply")
 @with_options
 def apply(options: ApplyOptions) -> None:
-    """Compute weights and, with --limits, how many slots of a worker each key may hold, and publish
-    them one step further.
+    """Compute weights and, with --limits, the slots of a worker for each key, and publish one step
+    towards them.
 
-    Run it hourly, after build. Each version stands a trial of an hour and is rolled back if others
-    wait much longer for it.
+    Run it hourly, after build. Each version has a canary window of an hour, and is rolled back if
+    other keys wait much longer in it.
 
     Example: fairlead pipeline tune apply --contracts contracts.toml
     """
@@ -133,7 +134,7 @@ def apply(options: ApplyOptions) -> None:
 @tune.command("off")
 @with_options
 def off(options: SwitchOptions) -> None:
-    """Kill switch: let workers go back to the declared weights and limits, at once.
+    """Kill switch: make workers return to the declared weights and limits at once.
 
     Example: fairlead pipeline tune off --why "odd waits"
     """
@@ -143,7 +144,7 @@ def off(options: SwitchOptions) -> None:
 @tune.command("on")
 @with_options
 def on(options: OnOptions) -> None:
-    """Take `tune off` or `tune freeze` back; with --queue if it was set with one.
+    """Undo `tune off` or `tune freeze`; with --queue if it was set with one.
 
     Example: fairlead pipeline tune on
     """
@@ -157,7 +158,7 @@ def on(options: OnOptions) -> None:
 @tune.command("freeze")
 @with_options
 def freeze(options: SwitchOptions) -> None:
-    """Keep what was published, and publish nothing more.
+    """Keep the published version, and publish no other.
 
     Example: fairlead pipeline tune freeze --queue payouts --why "month end"
     """
@@ -214,7 +215,7 @@ def _objective(text: str, kind: Any) -> Any:
 
 @contextmanager
 def _reading(lake: Lake, tables: TableOptions) -> Iterator[Load | None]:
-    """Say how gold is read: from Parquet without Spark (None), from Iceberg with it."""
+    """Return a reader of gold: Parquet without Spark (None), Iceberg with it."""
     with catalog_of(tables) as reached:
         if reached is None:
             yield None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
-    """Print what became of each queue, with at most `most` of its keys."""
+    """Print the result for each queue, with at most `most` of its keys."""
     if not found:
         print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
     for tuned in found:
@@ -26,7 +26,7 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
         print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
         for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
             print(f"  {line}")
-        # What changes most comes first.
+        # The greatest change comes first.
         changes = sorted(tuned.changes, key=_size, reverse=True)
         if changes:
             as_table(
@@ -93,11 +93,11 @@ def limit_text(slots: int | None) -> str:
 
 
 def weight_text(weight: float | None) -> str:
-    """Return a weight; nothing when there is none."""
+    """Return a weight as text; empty without one."""
     return "" if weight is None else f"{weight:.4g}"
 
 
 def state_text(policy: Policy) -> str:
-    """Return the state of a version, in words."""
+    """Return the state of a version as text."""
     trial = policy.state == "active" and policy.judged_at is None
     return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"
