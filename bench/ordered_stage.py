@@ -100,7 +100,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._said_before = log.tell()
+            self._said_before = log.on_rows()
             return subprocess.Popen(
                 self._command,
                 env=self._environment,

@@ -142,7 +142,7 @@ def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
     monkeypatch.setattr(compaction, "_rewritten", slowly)
     heard: list[tuple[str, int]] = []
     done = compact(
-        table, END_0 + 9 * CLOSES_AFTER, tell=lambda part, rows: heard.append((part, rows))
+        table, END_0 + 9 * CLOSES_AFTER, on_rows=lambda part, rows: heard.append((part, rows))
     )
     assert done.skipped == [HOUR_0]
     assert heard == [("2026-03-02/11", 1)]

@@ -132,7 +132,7 @@ def test_batches_of_spark_bring_each_attempt_once(
             tmp_path / checkpoint,
             SYSTEM_CLOCK,
             most=most,
-            tell=lambda counted: told.append(counted.attempts),
+            on_rows=lambda counted: told.append(counted.attempts),
         ).once()
 
     stream("checkpoint")

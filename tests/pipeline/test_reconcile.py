@@ -89,7 +89,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
 ) -> None:
     heard: list[int] = []
     assert reader(history, lake).checked is None
-    done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, tell=heard.append)
+    done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, on_rows=heard.append)
     ran = [n for n in range(20) if n % 3]
     assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
         "a run takes a microsecond, an end without one none"

@@ -251,11 +251,11 @@ def test_a_broker_that_is_away_is_waited_for(
         one.round()
     moved = threading.Event()
 
-    def tell(relayed: object) -> None:
+    def on_rows(relayed: object) -> None:
         if getattr(relayed, "place") == "0.20":
             moved.set()
 
-    running = threading.Thread(target=one.run, args=(0.1, tell))
+    running = threading.Thread(target=one.run, args=(0.1, on_rows))
     running.start()
     try:
         own_kafka_server.start()

@@ -637,7 +637,7 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_pa
         job,
         out,
         Selection(since=T0, until=T0 + timedelta(hours=1), hash_keys=True),
-        tell=lambda part, rows: told.append(part),
+        on_rows=lambda part, rows: told.append(part),
     )
 
     page = Page(out.read_text())

@@ -79,7 +79,7 @@ class Exporter:
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(
-        self, tell: Callable[[int], None] = lambda rows: None, batches: int | None = None
+        self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
     ) -> Exported:
         """Export everything that is settled by now, or at most so many batches of each feed; `tell`
         hears of each batch, in rows. Raises StoreUnavailable, BrokenLake, CheckFailed when the
@@ -100,7 +100,7 @@ class Exporter:
             for _ in islice(count(), batches):
                 rows, files = self._batch(feed, store_id, hashing)
                 moved.update({feed.name: rows, "files": files})
-                tell(rows)
+                on_rows(rows)
                 if rows < self._rows:
                     break
             else:

@@ -46,7 +46,7 @@ def reconcile(
     clock: Clock,
     piece: int = PIECE,
     pieces: int | None = None,
-    tell: Callable[[int], None] = lambda rows: None,
+    on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Reconciled:
     """Compare all attempts exported since the last comparison, `piece` rows at a time, or only so
     many pieces of them.
@@ -87,7 +87,7 @@ def reconcile(
             done + 1,
             until,
         )
-        tell(in_store.rows)
+        on_rows(in_store.rows)
     if differences:
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:

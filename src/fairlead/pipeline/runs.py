@@ -48,7 +48,7 @@ RUNS = Table(
 
 NOTHING_TO_DO = "nothing to do"
 
-Tell = Callable[[str, int], None]
+OnRows = Callable[[str, int], None]
 """Hears of each table that is done, or of part of one, with its rows."""
 
 

@@ -44,10 +44,10 @@ def backfill(options: BackfillOptions) -> None:
         told, lake = pipeline_settings.load(options.settings), lake_in(options.tables.lake)
         first, last = instant_of(options.since), instant_of(options.until)
         assert first is not None and last is not None
-        with job_on(lake, options.tables) as job, watching("making") as tell:
+        with job_on(lake, options.tables) as job, watching("making") as on_rows:
             from fairlead.pipeline.jobs.backfill import backfill as run_backfill
 
-            done = run_backfill(job, told, first, last, options.dry_run, tell, not options.quiet)
+            done = run_backfill(job, told, first, last, options.dry_run, on_rows, not options.quiet)
         if options.json:
             as_json(done)
             return

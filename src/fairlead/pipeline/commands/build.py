@@ -47,10 +47,10 @@ def build(options: BuildOptions) -> None:
             text = f"{len(hours)} hours changed{'; everything is built anew' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
-        with job_on(lake, options.tables) as job, watching("building") as tell:
+        with job_on(lake, options.tables) as job, watching("building") as on_rows:
             from fairlead.pipeline.jobs.build import build as run_build
 
-            run = run_build(job, told, options.full, tell)
+            run = run_build(job, told, options.full, on_rows)
         print_run(run, options.json)
 
 
@@ -86,8 +86,8 @@ def compact(options: CompactOptions) -> None:
                 options.json, todo, f"{sum(map(len, todo.values()))} hours would be compacted"
             )
             return
-        with watching("compacting") as tell:
-            run = run_compact(lake, SYSTEM_CLOCK, options.everything, tell)
+        with watching("compacting") as on_rows:
+            run = run_compact(lake, SYSTEM_CLOCK, options.everything, on_rows)
         print_run(run, options.json)
 
 
@@ -107,8 +107,8 @@ def check(options: CheckOptions) -> None:
     """
     with failures():
         lake = lake_in(options.tables.lake)
-        with job_on(lake, options.tables) as job, watching("checking") as tell:
+        with job_on(lake, options.tables) as job, watching("checking") as on_rows:
             from fairlead.pipeline.jobs.check import check as run_check
 
-            run = run_check(job, tell)
+            run = run_check(job, on_rows)
         print_run(run, options.json)

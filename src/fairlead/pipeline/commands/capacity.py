@@ -48,9 +48,9 @@ def capacity(options: CapacityOptions) -> None:
         lake, may_wait = lake_in(options.tables.lake), duration(options.wait)
         assert may_wait is not None
         target = Target(round(may_wait.total_seconds() * MICROS), options.quantile)
-        with small_tables_of(lake, options.tables) as tables, watching("planning") as tell:
+        with small_tables_of(lake, options.tables) as tables, watching("planning") as on_rows:
             horizon = Horizon(instant_of(options.until), options.weeks, options.hold_out)
-            done = run_capacity(lake, tables, SYSTEM_CLOCK, target, horizon, tell)
+            done = run_capacity(lake, tables, SYSTEM_CLOCK, target, horizon, on_rows)
         if options.json:
             as_json(done)
             return

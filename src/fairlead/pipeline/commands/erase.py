@@ -77,9 +77,9 @@ def erase(options: EraseOptions) -> None:
             print("what is exported from now on may be of this key again")
             return
         grace_us = round(kept.total_seconds() * MICROS)
-        with catalog_of(options.tables) as where, watching("erasing") as tell:
+        with catalog_of(options.tables) as where, watching("erasing") as on_rows:
             how = job.Manner(options.page or [], grace_us, options.dry_run)
-            done = job.erase(lake, name, SYSTEM_CLOCK, how, tell, where)
+            done = job.erase(lake, name, SYSTEM_CLOCK, how, on_rows, where)
         if options.json:
             as_json(done)
         else:

@@ -46,8 +46,8 @@ def gc(options: GcOptions) -> None:
 
         lake = lake_in(options.tables.lake)
         opened = catalog_of(options.tables) if options.apply else nullcontext()
-        with opened as where, watching("looking") as tell:
-            done = run_gc(lake, SYSTEM_CLOCK, duration(options.keep), options.apply, where, tell)
+        with opened as where, watching("looking") as on_rows:
+            done = run_gc(lake, SYSTEM_CLOCK, duration(options.keep), options.apply, where, on_rows)
         if options.json:
             as_json(done)
             return

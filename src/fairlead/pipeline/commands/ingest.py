@@ -128,8 +128,8 @@ def ingest(options: IngestOptions) -> None:
             )
             return
         while True:
-            with watching("exporting") as tell:
-                done = run_ingest(exporter, lake, SYSTEM_CLOCK, on_batch)
+            with watching("exporting") as on_rows:
+                done = run_ingest(exporter, lake, SYSTEM_CLOCK, on_rows)
             left = "" if done.streamed is None else f"; attempts come by topic {done.streamed}"
             print_result(
                 options.json,
@@ -171,7 +171,7 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
             SYSTEM_CLOCK,
             every,
             options.max_rows,
-            tell=on_batch,
+            on_rows=on_batch,
             beside=beside,
         )
         stop_by_signals(streaming.stops.set)

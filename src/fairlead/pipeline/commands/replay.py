@@ -160,9 +160,9 @@ def replay(options: ReplayOptions) -> None:
         plan.setup(arrivals)  # report wrong input before Spark starts
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
-            watching(runs(plan)) as tell,
+            watching(runs(plan)) as on_rows,
         ):
-            replayed = run_replay(arrivals, plan, lake, SYSTEM_CLOCK, spark, tell)
+            replayed = run_replay(arrivals, plan, lake, SYSTEM_CLOCK, spark, on_rows)
         show(replayed, plan, arrivals, options.json)
 
 

@@ -40,12 +40,12 @@ def report(options: ReportOptions) -> None:
     with failures():
         lake, (since, until) = lake_in(options.tables.lake), options.period.instants()
         unexported = None if options.url is None else exporter_of(options.url, lake).behind()
-        with job_on(lake, options.tables) as job, watching("reporting") as tell:
+        with job_on(lake, options.tables) as job, watching("reporting") as on_rows:
             from fairlead.pipeline.jobs.report import report as run_report
             from fairlead.pipeline.report.data import Selection
 
             selection = Selection(
                 since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
             )
-            run = run_report(job, options.out, selection, tell)
+            run = run_report(job, options.out, selection, on_rows)
     print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

@@ -36,8 +36,10 @@ def reconcile(options: ReconcileOptions) -> None:
     with failures():
         from fairlead.pipeline.jobs.reconcile import reconcile as run_reconcile
 
-        with watching("comparing") as tell:
-            run = run_reconcile(history_of(options.url), lake_in(options.lake), SYSTEM_CLOCK, tell)
+        with watching("comparing") as on_rows:
+            run = run_reconcile(
+                history_of(options.url), lake_in(options.lake), SYSTEM_CLOCK, on_rows
+            )
         print_run(run, options.json)
 
 

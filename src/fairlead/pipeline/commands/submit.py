@@ -85,8 +85,8 @@ def submit(options: SubmitOptions) -> None:
                 options.json, described, f"would submit {options.file} as {submission.identity!r}"
             )
             return
-        with session_of(options.spark) as spark, watching("submitting") as tell:
-            totals = run_submit(spark, submission, tell)
+        with session_of(options.spark) as spark, watching("submitting") as on_rows:
+            totals = run_submit(spark, submission, on_rows)
         print_result(
             options.json,
             totals,

@@ -198,8 +198,8 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
             apply=apply,
         )
         lake = lake_in(asked.tables.lake)
-        with _reading(lake, asked.tables) as reading, watching("tuning") as tell:
-            found = run_tune(app, lake, options, reading, tell)
+        with _reading(lake, asked.tables) as reading, watching("tuning") as on_rows:
+            found = run_tune(app, lake, options, reading, on_rows)
         if asked.json:
             as_json({"objective": objective, "applied": apply, "queues": found})
             return

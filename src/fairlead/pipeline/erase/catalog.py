@@ -26,7 +26,7 @@ from fairlead.pipeline.erase.wanted import ERASED, KEY_COLUMNS, TEXT_COLUMNS, Wa
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.iceberg import IcebergTables
-from fairlead.pipeline.runs import Tell
+from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 
 _PROBE_CHARACTERS = 16
@@ -47,7 +47,7 @@ class CatalogErasure:
         self._wanted = wanted
         self._names = sorted(wanted.names)
 
-    def erase(self, trace: Trace, tell: Tell) -> dict[str, int]:
+    def erase(self, trace: Trace, on_rows: OnRows) -> dict[str, int]:
         """Leave the key out of every table, and forget every snapshot that had it; answers the rows
         deleted, by table."""
         deleted = {}
@@ -65,7 +65,7 @@ class CatalogErasure:
             # An older snapshot may have the text of an error of the key that does not name it.
             if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
                 self._forget(name)
-            tell(table.name, rows)
+            on_rows(table.name, rows)
         return deleted
 
     def held(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.parts import dates_of, hours_of
 from fairlead.pipeline.quality import sound
-from fairlead.pipeline.runs import NOTHING_TO_DO, Check, Tell, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, Check, OnRows, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tables import Tables, lake_tables
@@ -74,7 +74,7 @@ def backfill(
     since: datetime,
     until: datetime,
     dry_run: bool = False,
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
     show: bool = True,
 ) -> Backfilled:
     """Make the days from `since` up to `until` (excluded) anew; with `dry_run` only compare, day by
@@ -94,7 +94,7 @@ def backfill(
         for day in days:
             if day in skipped:
                 continue
-            found, rows, held = _one_day(job, settings, day, dry_run, tell, show)
+            found, rows, held = _one_day(job, settings, day, dry_run, on_rows, show)
             differences += found
             made.append(day)
             run.rows_out += rows
@@ -110,12 +110,12 @@ def backfill(
 
 
 def _one_day(
-    job: Job, settings: PipelineSettings, day: str, dry_run: bool, tell: Tell, show: bool
+    job: Job, settings: PipelineSettings, day: str, dry_run: bool, on_rows: OnRows, show: bool
 ) -> tuple[list[Difference], int, list[Check]]:
     tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
     attempts, events = (job.lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
     plan = _plan(attempts, events, day)
-    steps = Build(job.spark, tables, plan, settings, tell)
+    steps = Build(job.spark, tables, plan, settings, on_rows)
     steps.run()
     hours = steps.touched.service
     runs = tables.read(ATTEMPTS, steps.parts_for(("started_at",), hours)).transform(sound)

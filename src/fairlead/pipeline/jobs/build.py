@@ -18,7 +18,7 @@ from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import dates_of
 from fairlead.pipeline.quality import sound
-from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, Run, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tables import lake_tables
 
@@ -40,7 +40,10 @@ def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
 
 
 def build(
-    job: Job, settings: PipelineSettings, full: bool = False, tell: Tell = lambda table, rows: None
+    job: Job,
+    settings: PipelineSettings,
+    full: bool = False,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> Run:
     """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake
     for files that are not what they should be; NotAllowed while another build of this lake is under
@@ -59,7 +62,7 @@ def build(
         run.rows_in = sum(
             part.rows for name, part in todo.attempts.parts.items() if name in changed
         )
-        steps = Build(job.spark, tables, todo, settings, tell)
+        steps = Build(job.spark, tables, todo, settings, on_rows)
         steps.run()
         run.tables = steps.rows
         run.rows_out = sum(steps.rows.values())

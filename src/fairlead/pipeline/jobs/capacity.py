@@ -16,7 +16,7 @@ from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import HOUR_US, micros_of
-from fairlead.pipeline.runs import Tell, recorded
+from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.silver.service import SERVICE
 
 MOST_WEEKS = 8
@@ -48,7 +48,7 @@ def capacity(
     clock: Clock,
     target: Target,
     horizon: Horizon = Horizon(),  # noqa: B008 - frozen
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> Capacity:
     """Forecast the week ahead from the weeks before, and keep the slots it needs in gold.capacity;
     a second forecast for the same instant replaces the first.
@@ -88,7 +88,7 @@ def capacity(
         start = to_datetime(end * HOUR_US)
         rows = [{"week_start": start, **row} for _, made in found.values() for row in made]
         _keep(tables, start, rows)
-        tell(CAPACITY.name, len(rows))
+        on_rows(CAPACITY.name, len(rows))
         run.rows_in, run.rows_out = sum(len(load.arrived) for load in loads.values()), len(rows)
     plans = [plan for plan, _ in found.values()]
     return Capacity(start, target, plans, list(_notes(plans, weeks)))

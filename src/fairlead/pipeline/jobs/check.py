@@ -6,11 +6,11 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import Job
-from fairlead.pipeline.runs import Run, Tell, recorded
+from fairlead.pipeline.runs import OnRows, Run, recorded
 from fairlead.pipeline.tables import lake_tables
 
 
-def check(job: Job, tell: Tell = lambda table, rows: None) -> Run:
+def check(job: Job, on_rows: OnRows = lambda table, rows: None) -> Run:
     """Files are whole and have their columns; keys are unique; the layers add up. Raises
     BrokenLake, CheckFailed."""
     with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:
@@ -20,7 +20,7 @@ def check(job: Job, tell: Tell = lambda table, rows: None) -> Run:
             manifest = here.manifests.newest()
             here.check(manifest)
             run.rows_in += manifest.rows
-            tell(table.name, manifest.rows)
+            on_rows(table.name, manifest.rows)
         tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
         listed = job.lake.table(ATTEMPTS).manifests.newest().rows
         run.checks = [

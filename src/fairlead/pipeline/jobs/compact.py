@@ -12,7 +12,7 @@ from fairlead.pipeline.lake.compact import compact as compact_table
 from fairlead.pipeline.lake.compact import to_compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import GRACE
-from fairlead.pipeline.runs import Run, Tell, recorded
+from fairlead.pipeline.runs import OnRows, Run, recorded
 
 
 def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, list[str]]:
@@ -26,7 +26,7 @@ def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, lis
 
 
 def compact(
-    lake: Lake, clock: Clock, everything: bool = False, tell: Tell = lambda table, rows: None
+    lake: Lake, clock: Clock, everything: bool = False, on_rows: OnRows = lambda table, rows: None
 ) -> Run:
     """Compact bronze; sweep all tables. Raises CheckFailed, BrokenLake."""
     with recorded(lake, clock, "compact", {"all": everything}) as run:
@@ -35,7 +35,7 @@ def compact(
                 lake.table(table),
                 clock.now(),
                 everything=everything,
-                tell=partial(_tell, tell, table.name),
+                on_rows=partial(_tell, on_rows, table.name),
             )
             run.rows_in += done.rows
             run.rows_out += done.rows
@@ -50,5 +50,5 @@ def compact(
     return run
 
 
-def _tell(tell: Tell, table: str, _part: str, rows: int) -> None:
-    tell(table, rows)
+def _tell(on_rows: OnRows, table: str, _part: str, rows: int) -> None:
+    on_rows(table, rows)

@@ -23,7 +23,7 @@ from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.tombstones import bury, readmit, tombstone
 from fairlead.pipeline.report.data import hashed_key
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Tell, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def erase(
     key: str,
     clock: Clock,
     manner: Manner = Manner(),  # noqa: B008 - frozen
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
     catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
     """Erase the key from the lake, from pages, and from the tables of an Iceberg catalog, if its
@@ -112,7 +112,7 @@ def erase(
             spark, name = catalog
             run.spark_version = spark.version
             in_catalog = CatalogErasure(spark, IcebergTables(spark, name, lake, clock), wanted)
-        done = _erase(lake, wanted, stones, clock, manner, tell, in_catalog)
+        done = _erase(lake, wanted, stones, clock, manner, on_rows, in_catalog)
         run.tables = {name: each.rows for name, each in done.tables.items()}
         run.rows_out = done.rows
         if manner.dry_run:
@@ -134,7 +134,7 @@ def _erase(
     stones: Sequence[str],
     clock: Clock,
     manner: Manner,
-    tell: Tell,
+    on_rows: OnRows,
     catalog: CatalogErasure | None,
 ) -> Erasure:
     pages, grace_us, dry_run = manner.pages, manner.grace_us, manner.dry_run
@@ -146,14 +146,14 @@ def _erase(
         build_again(lake.root, (f"{date}/00" for date in found.dates))
     # Before bronze, which tells which days and errors were touched, and of which the catalog's is
     # made.
-    in_catalog = {} if catalog is None else catalog.erase(found, tell)
+    in_catalog = {} if catalog is None else catalog.erase(found, on_rows)
     known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
     done: dict[str, Erased] = {}
     for table in (*(table for table in TABLES if table not in _LAST), *_LAST):
         each = erase_from(lake.table(table), wanted, found, clock.now, dry_run)
         if each.files:
             done[table.name] = each
-            tell(table.name, each.rows)
+            on_rows(table.name, each.rows)
     removed = 0
     if not dry_run:
         for table in TABLES:

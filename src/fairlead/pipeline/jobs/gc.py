@@ -17,7 +17,7 @@ from fairlead.pipeline.lake.garbage import Garbage, garbage, remove
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.leases import live
 from fairlead.pipeline.lake.table import GRACE
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Tell, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def gc(
     keep: timedelta | None = None,
     apply: bool = False,
     catalog: tuple[SparkSession, str] | None = None,
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> Collected:
     """Find, and with `apply` remove: files that were replaced more than a day ago, files of jobs
     that died more than a day ago, rows of BY_AGE older than `keep`; in a catalog, snapshots older
@@ -72,7 +72,7 @@ def gc(
             files += found
             if apply:
                 remove(here, found)
-            tell(table.name, len(found))
+            on_rows(table.name, len(found))
         if keep is not None:
             oldest = f"{to_datetime(now) - keep:%Y-%m-%d}"
             parts = _aged(lake, oldest, now if apply else None)

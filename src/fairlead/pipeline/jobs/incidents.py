@@ -23,7 +23,7 @@ from fairlead.pipeline.incidents import signs
 from fairlead.pipeline.incidents.signs import MINUTE_US, Minute, Stretch
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import micros_of
-from fairlead.pipeline.runs import Tell, recorded
+from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION, Table
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
@@ -55,7 +55,7 @@ def incidents(
     clock: Clock,
     since: datetime | None = None,
     until: datetime | None = None,
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> list[Incident]:
     """Find the incidents that began on the days from `since` to `until` (default: the last
     BY_DEFAULT that the tables have), in order, and let gold.incidents have just these for those
@@ -89,7 +89,7 @@ def incidents(
         tables.replace(
             INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days
         )
-        tell(INCIDENTS.name, len(rows))
+        on_rows(INCIDENTS.name, len(rows))
         run.rows_in, run.rows_out = sum(map(len, queues.values())), len(rows)
     return made
 

@@ -8,16 +8,16 @@ from functools import partial
 from fairlead.clock import Clock
 from fairlead.pipeline.export import Exported, Exporter
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.runs import NOTHING_TO_DO, Tell, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
 
 
 def ingest(
-    exporter: Exporter, lake: Lake, clock: Clock, tell: Tell = lambda table, rows: None
+    exporter: Exporter, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> Exported:
     """Export all that is behind the safe horizon. Raises BrokenLake, StoreUnavailable; run it again
     then."""
     with recorded(lake, clock, "ingest", {}, keep_idle=False) as run:
-        done = exporter.round(partial(tell, "attempts"))
+        done = exporter.round(partial(on_rows, "attempts"))
         run.rows_in = run.rows_out = done.attempts + done.events
         if not run.rows_out:
             run.state = NOTHING_TO_DO

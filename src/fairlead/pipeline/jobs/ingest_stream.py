@@ -61,7 +61,7 @@ class IngestStream:
     """Seconds between two batches, and between two calls of `beside`."""
     most: int = MOST_ROWS_PER_BATCH
     """Messages of a batch."""
-    tell: Callable[[Counted], None] = lambda counted: None
+    on_rows: Callable[[Counted], None] = lambda counted: None
     """Hears of each batch."""
     beside: Callable[[], None] = lambda: None
     """Called now and then in this thread: what else there is to do."""
@@ -150,7 +150,7 @@ class IngestStream:
             raise
         self._came_through()
         self._runs.add(counted)
-        self.tell(counted)
+        self.on_rows(counted)
 
 
 class _Runs:

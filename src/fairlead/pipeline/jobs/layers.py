@@ -27,7 +27,7 @@ from fairlead.pipeline.gold.slo import SLO, SLO_COUNTS, Objective, slo, slo_coun
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE, tenant_share
 from fairlead.pipeline.lake import parts as p
 from fairlead.pipeline.quality import quarantined, sound
-from fairlead.pipeline.runs import Tell
+from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.silver.backlog import BACKLOG, backlog
@@ -49,13 +49,13 @@ class Build:
         tables: Tables,
         plan: Plan,
         settings: PipelineSettings,
-        tell: Tell,
+        on_rows: OnRows,
     ) -> None:
         self._spark = spark
         self._tables = tables
         self._plan = plan
         self._settings = settings
-        self._tell = tell
+        self._tell = on_rows
         self.rows: dict[str, int] = {}
         self.parts: dict[str, Collection[str] | None] = {}
         """Of each table, the partitions that were made anew; None: all."""

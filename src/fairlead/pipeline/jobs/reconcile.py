@@ -5,17 +5,17 @@ from __future__ import annotations
 from fairlead.clock import Clock
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile as compare
-from fairlead.pipeline.runs import Check, Run, Tell, recorded
+from fairlead.pipeline.runs import Check, OnRows, Run, recorded
 from fairlead.ports.history import HistoryStore
 
 
 def reconcile(
-    history: HistoryStore, lake: Lake, clock: Clock, tell: Tell = lambda table, rows: None
+    history: HistoryStore, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> Run:
     """Compare everything exported since the last time. Raises CheckFailed naming what differs;
     nothing is cleaned then."""
     with recorded(lake, clock, "reconcile", {}) as run:
-        found = compare(history, lake, clock, tell=lambda rows: tell("attempts", rows))
+        found = compare(history, lake, clock, on_rows=lambda rows: on_rows("attempts", rows))
         run.rows_in = found.rows
         run.checks = [
             Check("attempts in the lake and in the store", found.rows, found.rows),

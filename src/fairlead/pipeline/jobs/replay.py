@@ -15,7 +15,7 @@ from fairlead.lab.policies.study import Study, StudyPlan, study
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
-from fairlead.pipeline.runs import Run, Tell, recorded
+from fairlead.pipeline.runs import OnRows, Run, recorded
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def replay(
     lake: Lake,
     clock: Clock,
     spark: SparkSession | None = None,
-    tell: Tell = lambda what, count: None,
+    on_rows: OnRows = lambda what, count: None,
 ) -> Replayed:
     """Make the study, on Spark or else in this process, and keep it in the lake: the same study
     again replaces its rows.
@@ -49,9 +49,9 @@ def replay(
     with recorded(lake, clock, "replay", params) as run:
         run.rows_in = len(arrivals)
         if spark is None:
-            found = study(arrivals, plan, InProcess(arrivals), tell)
+            found = study(arrivals, plan, InProcess(arrivals), on_rows)
         else:
-            found = _on_spark(spark, arrivals, plan, tell)
+            found = _on_spark(spark, arrivals, plan, on_rows)
             run.spark_version = spark.version
         run.tables = {
             REPLAYS.name: _keep(
@@ -80,12 +80,12 @@ def identity(arrivals: Arrivals, plan: StudyPlan) -> str:
 _OPTIONS = tuple(name for name in StudyPlan.__dataclass_fields__ if name != "grid")
 
 
-def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, tell: Tell) -> Study:
+def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, on_rows: OnRows) -> Study:
     from fairlead.pipeline.replay.on_spark import OnSpark
 
     with OnSpark(spark, arrivals) as runner:
         made: Runner = runner
-        return study(arrivals, plan, made, tell)
+        return study(arrivals, plan, made, on_rows)
 
 
 def _keep(

@@ -9,7 +9,7 @@ from fairlead.pipeline.jobs.build import Job
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.report.data import Selection, gather
 from fairlead.pipeline.report.page import render
-from fairlead.pipeline.runs import Run, Tell, recorded
+from fairlead.pipeline.runs import OnRows, Run, recorded
 from fairlead.pipeline.tables import lake_tables
 
 
@@ -17,7 +17,7 @@ def report(
     job: Job,
     out: Path,
     selection: Selection = Selection(),  # noqa: B008 - frozen
-    tell: Tell = lambda part, rows: None,
+    on_rows: OnRows = lambda part, rows: None,
 ) -> Run:
     """Write the page to `out`, or replace it.
 
@@ -37,7 +37,7 @@ def report(
     with recorded(job.lake, job.clock, "report", params) as run:
         run.spark_version = job.spark.version
         tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
-        data = gather(tables, job.lake, job.clock.now(), selection, tell)
+        data = gather(tables, job.lake, job.clock.now(), selection, on_rows)
         page = render(data)
         try:
             durable.write(out, lambda aside: aside.write_text(page, encoding="utf-8"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fairlead.pipeline.bulk.job import Totals
-    from fairlead.pipeline.runs import Tell
+    from fairlead.pipeline.runs import OnRows
 
 _FORMATS = {
     ".parquet": "parquet",
@@ -78,7 +78,7 @@ class Submission:
         }
 
 
-def run_submit(spark: SparkSession, submission: Submission, tell: Tell) -> Totals:
+def run_submit(spark: SparkSession, submission: Submission, on_rows: OnRows) -> Totals:
     """Submit it. Raises RefusedRows naming row, column and reason; ConfigurationError for columns
     that do not fit."""
     from fairlead.pipeline.submit import bulk_submit
@@ -95,7 +95,7 @@ def run_submit(spark: SparkSession, submission: Submission, tell: Tell) -> Total
         on_error=submission.on_error,
         publish=submission.publish,
     )
-    tell("tasks", totals.inserted)
+    on_rows("tasks", totals.inserted)
     return totals
 
 

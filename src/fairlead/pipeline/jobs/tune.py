@@ -20,7 +20,7 @@ from fairlead.errors import NotSupported
 from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.runs import NOTHING_TO_DO, Run, Tell, last_runs, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, Run, last_runs, recorded
 from fairlead.pipeline.tuning.contracts import Objective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
@@ -99,7 +99,7 @@ def tune(
     lake: Lake,
     options: Options,
     load: Load | None = None,
-    tell: Tell = lambda table, rows: None,
+    on_rows: OnRows = lambda table, rows: None,
 ) -> list[QueueTuned]:
     """See the module. `load`: how tables are read; the lake's own Parquet files by default. Raises
     BrokenLake, NotSupported where tasks do not live in a SQL database or the lake's keys are
@@ -111,9 +111,11 @@ def tune(
         )
     params = {"objective": options.objective, "queues": options.queues}
     if not options.apply:
-        return _Tuning(app, lake, options, load or from_lake(lake), Run("tune", params), tell).all()
+        return _Tuning(
+            app, lake, options, load or from_lake(lake), Run("tune", params), on_rows
+        ).all()
     with recorded(lake, app.clock, "tune", params) as run:
-        return _Tuning(app, lake, options, load or from_lake(lake), run, tell).all()
+        return _Tuning(app, lake, options, load or from_lake(lake), run, on_rows).all()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,7 @@ class _Facts:
 
 class _Tuning:
     def __init__(
-        self, app: App, lake: Lake, options: Options, load: Load, run: Run, tell: Tell
+        self, app: App, lake: Lake, options: Options, load: Load, run: Run, on_rows: OnRows
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
@@ -161,7 +163,7 @@ class _Tuning:
             failed=_failed(lake),
         )
         self._run = run
-        self._tell = tell
+        self._tell = on_rows
 
     def all(self) -> list[QueueTuned]:
         since = self._facts.instant - timedelta(seconds=horizon(self._guards))

@@ -48,7 +48,7 @@ def compact(
     now: int,
     closes_after: int = CLOSES_AFTER,
     everything: bool = False,
-    tell: Callable[[str, int], None] = lambda part, rows: None,
+    on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> Compacted:
     """Compact the closed partitions, or all but the current one; `tell` hears of each with its
     rows.
@@ -71,7 +71,7 @@ def compact(
                 (table.folder / file).unlink(missing_ok=True)
             continue
         parts, files, rows = parts + 1, files + len(before.files), rows + after.rows
-        tell(name, after.rows)
+        on_rows(name, after.rows)
     return Compacted(parts, files, rows, skipped)
 
 

@@ -44,7 +44,7 @@ class OnSpark:
         self._folder.cleanup()
 
     def perform(
-        self, candidates: Sequence[Candidate], setup: Setup, tell: OnProgress
+        self, candidates: Sequence[Candidate], setup: Setup, on_rows: OnProgress
     ) -> list[Found]:
         if not candidates:
             return []
@@ -71,13 +71,13 @@ class OnSpark:
         placed = self._spark.createDataFrame(rows, _CANDIDATES).repartitionById(
             len(rows), F.col("place")
         )
-        with self._watched(tell):
+        with self._watched(on_rows):
             answers = placed.mapInPandas(answer, _ANSWERS).collect()  # a row for each candidate
         by_place = {order[row["place"]]: row["found"] for row in answers}
         return [msgspec.json.decode(by_place[at], type=Found) for at in range(len(candidates))]
 
     @contextmanager
-    def _watched(self, tell: OnProgress) -> Iterator[None]:
+    def _watched(self, on_rows: OnProgress) -> Iterator[None]:
         """Tell of tasks as Spark completes them."""
         over = threading.Event()
         tracker = self._spark.sparkContext.statusTracker()
@@ -88,7 +88,7 @@ class OnSpark:
                 for stage in tracker.getActiveStageIds():
                     info = tracker.getStageInfo(stage)
                     if info is not None and info.numCompletedTasks > done.get(stage, 0):
-                        tell("runs", info.numCompletedTasks - done.get(stage, 0))
+                        on_rows("runs", info.numCompletedTasks - done.get(stage, 0))
                         done[stage] = info.numCompletedTasks
 
         watcher = threading.Thread(target=watch, name="fairlead-replay-watch", daemon=True)

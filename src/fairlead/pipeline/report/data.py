@@ -90,13 +90,13 @@ def gather(
     lake: Lake,
     now: int,
     selection: Selection = Selection(),
-    tell: Callable[[str, int], None] = lambda part, rows: None,
+    on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> ReportData:
     """Read and aggregate. `now` is in microseconds. Raises ConfigurationError, BrokenLake."""
     when, top = period(tables, now, selection.since, selection.until), selection.top
 
     def told(part: str, frame: pd.DataFrame) -> pd.DataFrame:
-        tell(part, len(frame))
+        on_rows(part, len(frame))
         return frame
 
     queues = told("queues", service.queues(tables, when))

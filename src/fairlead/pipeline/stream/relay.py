@@ -86,7 +86,7 @@ class Relay:
         self._place: Position | None = None
         """Everything up to there is in the topic, and marked."""
 
-    def round(self, tell: Callable[[int], None] = lambda rows: None) -> Relayed:
+    def round(self, on_rows: Callable[[int], None] = lambda rows: None) -> Relayed:
         """Send all that is settled by now; `tell` hears of each batch, in rows. Raises
         StoreUnavailable when the store or Kafka is away (the next round sends the last batch
         again), ConfigurationError for a topic that cannot be used, and CheckFailed when the store
@@ -109,7 +109,7 @@ class Relay:
             self._sender.confirm()
             self._advance(after)
             rows, batches = rows + len(found), batches + 1
-            tell(len(found))
+            on_rows(len(found))
             if len(found) < self._rows or self._stops.is_set():
                 break
         if not batches and self._also is not None:
@@ -117,7 +117,7 @@ class Relay:
             self._sender.confirm()
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
-    def run(self, every: float, tell: Callable[[Relayed], None] = lambda relayed: None) -> None:
+    def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
         """A round each so many seconds until `stop`; a store or a Kafka that is away is waited for.
         Raises the rest."""
         trouble = ""
@@ -137,7 +137,7 @@ class Relay:
                     trouble = ""
                 if relayed.rows:
                     log.debug("attempts relayed", extra=msgspec.structs.asdict(relayed))
-                tell(relayed)
+                on_rows(relayed)
             self._stops.wait(every)
 
     def stop(self) -> None:
