@@ -225,7 +225,9 @@ def test_arrivals_of_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
 
 
 def test_a_lake_without_such_runs_is_told_in_a_line(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="several queues: choose one by --queue: other, q"):
+    with pytest.raises(
+        ConfigurationError, match="several queues: choose one with --queue: other, q"
+    ):
         of_lake(lake)
     with pytest.raises(ConfigurationError, match="no run of queue 'none'"):
         of_lake(lake, "none")

@@ -1,5 +1,5 @@
-"""A runner on Spark: each candidate is one task of Spark, and every worker reads the arrivals once,
-from one file."""
+"""Spark runner of replay candidates: each candidate is one Spark task, and every worker reads the
+arrivals once from one file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-_LOOK_SECONDS = 0.5
-_CANDIDATES, _ANSWERS = "place int, candidate string", "place int, found string"
+_POLL_SECONDS = 0.5
+_CANDIDATES, _RESULTS = "rank int, candidate string", "rank int, found string"
 
 
 class OnSpark:
-    """The arrivals are shipped when it is made; `with` removes what it wrote here."""
+    """Runner on Spark. The constructor ships the arrivals to the workers; leaving `with` deletes
+    the local copy."""
 
     def __init__(self, spark: SparkSession, arrivals: Arrivals) -> None:
         self._spark = spark
@@ -53,38 +54,38 @@ class OnSpark:
         file, encoded = self._file, msgspec.json.encode(setup)
         order = longest_first(candidates)
         rows = [
-            (place, msgspec.json.encode(candidates[at]).decode()) for place, at in enumerate(order)
+            (rank, msgspec.json.encode(candidates[at]).decode()) for rank, at in enumerate(order)
         ]
 
-        def answer(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:
+        def replay(batches: Iterable[pd.DataFrame]) -> Iterable[pd.DataFrame]:
             import pandas as pd
 
-            arrivals, told = _shipped(file), msgspec.json.decode(encoded, type=Setup)
+            arrivals, sent = _shipped(file), msgspec.json.decode(encoded, type=Setup)
             for batch in batches:
-                for place, text in zip(batch["place"], batch["candidate"], strict=True):
-                    found = perform(msgspec.json.decode(text, type=Candidate), arrivals, told)
+                for rank, text in zip(batch["rank"], batch["candidate"], strict=True):
+                    found = perform(msgspec.json.decode(text, type=Candidate), arrivals, sent)
                     yield pd.DataFrame(
-                        {"place": [place], "found": [msgspec.json.encode(found).decode()]}
+                        {"rank": [rank], "found": [msgspec.json.encode(found).decode()]}
                     )
 
-        # The place is the partition: one task of Spark each, started in this order.
-        placed = self._spark.createDataFrame(rows, _CANDIDATES).repartitionById(
-            len(rows), F.col("place")
+        # Use the rank as the partition, so that Spark starts one task per candidate in this order.
+        ranked = self._spark.createDataFrame(rows, _CANDIDATES).repartitionById(
+            len(rows), F.col("rank")
         )
         with self._watched(on_rows):
-            answers = placed.mapInPandas(answer, _ANSWERS).collect()  # a row for each candidate
-        by_place = {order[row["place"]]: row["found"] for row in answers}
-        return [msgspec.json.decode(by_place[at], type=Found) for at in range(len(candidates))]
+            results = ranked.mapInPandas(replay, _RESULTS).collect()  # a row for each candidate
+        by_index = {order[row["rank"]]: row["found"] for row in results}
+        return [msgspec.json.decode(by_index[at], type=Found) for at in range(len(candidates))]
 
     @contextmanager
     def _watched(self, on_rows: OnProgress) -> Iterator[None]:
-        """Tell of tasks as Spark completes them."""
+        """Report tasks as Spark completes them."""
         over = threading.Event()
         tracker = self._spark.sparkContext.statusTracker()
 
         def watch() -> None:
             done: dict[int, int] = {}
-            while not over.wait(_LOOK_SECONDS):
+            while not over.wait(_POLL_SECONDS):
                 for stage in tracker.getActiveStageIds():
                     info = tracker.getStageInfo(stage)
                     if info is not None and info.numCompletedTasks > done.get(stage, 0):
@@ -102,7 +103,7 @@ class OnSpark:
 
 @lru_cache(1)
 def _shipped(file: str) -> Arrivals:
-    """Read once in each Python worker, which Spark keeps for many tasks."""
+    """Return the arrivals, read once per Python worker, which Spark keeps for many tasks."""
     from pyspark import SparkFiles
 
     return load(Path(SparkFiles.get(file)))

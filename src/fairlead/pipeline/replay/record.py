@@ -26,12 +26,13 @@ def of_lake(
     until: datetime | None = None,
     limit: int | None = None,
 ) -> Arrivals:
-    """The runs of one queue (of the only one, if none is named) that became ready from `since` on
-    and before `until`, the first `limit` of them. Each attempt is a task of its own: what a retry
-    came from, the replay does not ask.
+    """Return the recorded runs of one queue that became ready at or after `since` and before
+    `until`, the first `limit` of them.
 
-    Raises BrokenLake, and ConfigurationError when there is no such run, or there are several
-    queues.
+    Without `queue`, the lake must have only one. Each attempt is a task of its own: the replay does
+    not connect a retry with its earlier attempt.
+
+    Raise BrokenLake, or ConfigurationError when there is no such run or the queue is ambiguous.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -44,13 +45,12 @@ def of_lake(
         queues = sorted(pc.unique(rows["queue"]).to_pylist())
         if len(queues) > 1:
             raise ConfigurationError(
-                f"the lake has several queues: choose one by --queue: {', '.join(queues)}"
+                f"the lake has several queues: choose one with --queue: {', '.join(queues)}"
             )
         queue = queues[0]
     for name in ("ready_at", "started_at", "finished_at"):
         rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
-    # A comparison with null is null, and chooses nothing; what makes no sense is in
-    # bronze.quarantine.
+    # A comparison with null is null and selects no row; invalid rows are in bronze.quarantine.
     ran = pc.and_(
         pc.is_valid(rows["ready_at"]), pc.greater_equal(rows["finished_at"], rows["started_at"])
     )
@@ -66,8 +66,8 @@ def of_lake(
     if not rows.num_rows:
         named = "" if queue is None else f" of queue {queue!r}"
         raise ConfigurationError(
-            f"{lake.root}: no run{named} in that time; `fairlead pipeline status` shows what is"
-            " there"
+            f"{lake.root}: no run{named} in that time; `fairlead pipeline status` lists the data in"
+            " the lake"
         )
     ready, started, finished = (
         rows[name].to_numpy() for name in ("ready_at", "started_at", "finished_at")

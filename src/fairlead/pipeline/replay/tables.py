@@ -1,4 +1,4 @@
-"""What a replay leaves in the lake: a row for each run, and the waits of each key under the
+"""Tables of a replay in the lake: a row for each run, and the waits of each key under the
 finalists."""
 
 from __future__ import annotations
@@ -18,102 +18,109 @@ _RUN = (
     Column(
         "replay_id",
         "string",
-        "made of grid, arrivals and options: the same replay again replaces its rows",
+        "digest of grid, arrivals and options; a repeated replay replaces its rows",
     ),
-    Column("recorded_from", "timestamp", "the first arrival of the record; 1970 for a trace"),
+    Column("recorded_from", "timestamp", "first arrival of the record; 1970 for a trace"),
     Column(
         "policy_id",
         "int",
-        "place in the grid from 0 on; -1: the baseline, when the grid does not have it",
+        "position in the grid, from 0; -1 for a baseline outside the grid",
     ),
     Column(
         "part",
         "string",
-        "train: what the choice was made on; report: what came later (or the same, if not parted)",
+        "train: arrivals that the policy was chosen on; report: later arrivals (all, if not split)",
     ),
     Column(
         "sample",
         "string",
-        "recorded, perturbed (arrivals moved by seconds) or resampled (users drawn anew)",
+        "recorded, perturbed (arrivals moved by seconds) or resampled (users drawn again)",
     ),
-    Column("seed", "int", "of the sample; 0: recorded"),
+    Column("seed", "int", "seed of the sample; 0 for recorded"),
 )
 
 REPLAYS = Table(
     "gold.replays",
-    "one policy on one sample of recorded arrivals; waits from arrival to start, percentiles by"
-    " nearest rank",
+    "runs of one policy on one sample of recorded arrivals; waits from arrival to start,"
+    " percentiles by nearest rank",
     key=("replay_id", "policy_id", "part", "sample", "seed"),
     instant="recorded_from",
     by="date",
     columns=(
         *_RUN,
         Column("policy", "string", "JSON: order, weights, slots, nodes, partitions, limits"),
-        Column("is_best", "boolean", "it was chosen: the best by the objective on the part train"),
-        Column("is_baseline", "boolean", "the others are held against it"),
-        Column("objective", "string", "what was asked for"),
-        Column("tasks", "bigint", "of the sample"),
-        Column("keys", "bigint", "with a task in it"),
-        Column("slots", "bigint", "of all nodes"),
-        Column("wait_mean_us", "double", "over tasks"),
-        Column("wait_p50_us", "bigint", "over tasks"),
-        Column("wait_p90_us", "bigint", "over tasks"),
-        Column("wait_p99_us", "bigint", "over tasks"),
-        Column("wait_max_us", "bigint", "over tasks"),
-        Column("key_wait_p50_us", "double", "over keys, each with the mean wait of its tasks"),
-        Column("key_wait_p99_us", "double", "over keys, each with the mean wait of its tasks"),
-        Column("key_p99_p50_us", "double", "the median over keys of each one's 99th percentile"),
+        Column(
+            "is_best",
+            "boolean",
+            "whether the objective was best on the part train",
+        ),
+        Column("is_baseline", "boolean", "whether the other policies are compared with it"),
+        Column("objective", "string", "objective of the study"),
+        Column("tasks", "bigint", "tasks in the sample"),
+        Column("keys", "bigint", "fairness keys with a task in the sample"),
+        Column("slots", "bigint", "slots of all nodes"),
+        Column("wait_mean_us", "double", "mean wait over tasks"),
+        Column("wait_p50_us", "bigint", "median wait over tasks"),
+        Column("wait_p90_us", "bigint", "p90 wait over tasks"),
+        Column("wait_p99_us", "bigint", "p99 wait over tasks"),
+        Column("wait_max_us", "bigint", "longest wait over tasks"),
+        Column("key_wait_p50_us", "double", "median over keys of the mean wait of their tasks"),
+        Column("key_wait_p99_us", "double", "p99 over keys of the mean wait of their tasks"),
+        Column("key_p99_p50_us", "double", "median over keys of the p99 wait of their tasks"),
         Column(
             "slowdown_mean",
             "double",
-            "bounded slowdown, max(1, (wait + run) / max(run, 10 s)), over tasks",
+            "mean bounded slowdown, max(1, (wait + run) / max(run, 10 s)), over tasks",
         ),
-        Column("slowdown_p50", "double", "over tasks"),
-        Column("slowdown_p99", "double", "over tasks"),
+        Column("slowdown_p50", "double", "median bounded slowdown over tasks"),
+        Column("slowdown_p99", "double", "p99 of the bounded slowdown over tasks"),
         Column(
             "jain_mean",
             "double",
-            "Jain's index of worker-seconds / weight, over windows; null: none",
+            "mean over windows of Jain's index of worker-seconds / weight; null without windows",
             nullable=True,
         ),
-        Column("jain_least", "double", "in the least fair window", nullable=True),
-        Column("jain_windows", "bigint", "windows in which two keys or more had work throughout"),
-        Column("makespan_us", "bigint", "from the first arrival to the last end"),
-        Column("utilisation", "double", "of the slots over the makespan"),
+        Column("jain_least", "double", "Jain's index of the least fair window", nullable=True),
+        Column("jain_windows", "bigint", "windows in which at least two keys had work throughout"),
+        Column("makespan_us", "bigint", "time from the first arrival to the last end"),
+        Column("utilisation", "double", "busy share of the slots over the makespan"),
         Column(
             "starved_keys",
             "bigint",
-            "keys that waited longer than a window with none of their tasks started",
+            "keys that waited longer than a window without a start",
         ),
-        Column("longest_starved_us", "bigint", "the longest such wait"),
-        Column("seconds", "double", "processor time that this replay took"),
+        Column("longest_starved_us", "bigint", "longest wait of a key without a start"),
+        Column("seconds", "double", "processor seconds of this replay"),
         WRITTEN_UNDER,
     ),
 )
 
 REPLAY_WAITS = Table(
     "gold.replay_waits",
-    "the waits of one key under a finalist or the baseline, on the part report as recorded",
+    "waits of one key under a finalist or the baseline, on the part report as recorded",
     key=("replay_id", "policy_id", "part", "sample", "seed", "fairness_key"),
     instant="recorded_from",
     by="date",
     columns=(
         *_RUN,
-        Column("fairness_key", "string", "whose tasks"),
-        Column("tasks", "bigint", "of the key, that were replayed"),
-        Column("busy_us", "bigint", "worker time that they took"),
-        Column("wait_mean_us", "double", "over the tasks of the key"),
-        Column("wait_p50_us", "bigint", "over the tasks of the key"),
-        Column("wait_p90_us", "bigint", "over the tasks of the key"),
-        Column("wait_p99_us", "bigint", "over the tasks of the key"),
-        Column("wait_max_us", "bigint", "over the tasks of the key"),
+        Column("fairness_key", "string", "fairness key of the tasks"),
+        Column("tasks", "bigint", "replayed tasks of the key"),
+        Column("busy_us", "bigint", "worker time of these tasks"),
+        Column("wait_mean_us", "double", "mean wait of the key's tasks"),
+        Column("wait_p50_us", "bigint", "median wait of the key's tasks"),
+        Column("wait_p90_us", "bigint", "p90 wait of the key's tasks"),
+        Column("wait_p99_us", "bigint", "p99 wait of the key's tasks"),
+        Column("wait_max_us", "bigint", "longest wait of the key's tasks"),
         WRITTEN_UNDER,
     ),
 )
 
 
 def replay_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str, Any]]:
-    """REPLAYS of a study."""
+    """Yield the rows of REPLAYS for a study.
+
+    origin: first arrival of the record, in microseconds since the epoch.
+    """
     for found in study.found:
         number = found.candidate.policy_id
         yield {
@@ -129,7 +136,10 @@ def replay_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str,
 
 
 def wait_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str, Any]]:
-    """REPLAY_WAITS of a study."""
+    """Yield the rows of REPLAY_WAITS for a study.
+
+    origin: first arrival of the record, in microseconds since the epoch.
+    """
     for found in study.found:
         for key in found.keys:
             yield {
