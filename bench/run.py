@@ -9,7 +9,6 @@ bench/README.md describes what is measured and what must be installed.
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import pathlib
@@ -37,6 +36,9 @@ ON_POSTGRES = ("pgqueuer", "procrastinate", "awa")
 ON_REDIS = ("fairlead-redis", "taskiq", "celery", "dramatiq", "rq", "arq")
 VENV = HERE / ".venv"
 REPORT = ROOT / "docs" / "benchmarks.md"
+SECTION = "## Fairlead and other task queues\n"
+"""Heading of the part of the page that `--write` replaces."""
+NEXT = "\n## "
 MOST_SECONDS = 400
 
 
@@ -190,8 +192,12 @@ def main() -> int:
     else:
         print(as_markdown(results, entries, machine, wanted.tasks, wanted.runs))
     if wanted.write:
-        REPORT.parent.mkdir(exist_ok=True)
-        REPORT.write_text(as_markdown(results, entries, machine, wanted.tasks, wanted.runs))
+        page, report = (
+            REPORT.read_text(),
+            as_markdown(results, entries, machine, wanted.tasks, wanted.runs),
+        )
+        before, _, after = page.partition(SECTION)
+        REPORT.write_text(f"{before}{report.rstrip()}\n\n## {after.partition(NEXT)[2]}")
         say(f"written: {REPORT.relative_to(ROOT)}")
     return 1 if results.failed_rounds else 0
 
@@ -474,15 +480,13 @@ def as_markdown(
     results: Results, entries: list[Entry], machine: dict[str, str], tasks: int, runs: int
 ) -> str:
     """Return the report for people."""
-    today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        "# Benchmarks",
-        "",
+        SECTION,
         (
-            f"Made by `python bench/run.py` on {today}: {tasks:,} no-op tasks, medians of {runs}"
-            " rounds, one worker process unless said otherwise, servers on the same machine."
-            " Figures of different runs are not to be compared; see"
-            " [bench/README.md](../bench/README.md) for what exactly is measured."
+            "Command: `make bench`, which runs `python bench/run.py`."
+            f" {tasks:,} no-op tasks, medians of {runs} rounds,"
+            " one worker process unless the table says otherwise."
+            " [bench/README.md](../bench/README.md) describes each measurement."
         ),
         "",
         "| | backing | bulk submit/s | done/s | latency p50 / p99 ms | peak RSS of the worker |",
@@ -506,11 +510,11 @@ def as_markdown(
             bound = f"{'at most' if ratio.smaller_is_better else 'at least'} {ratio.aim:g}"
             is_met = value <= ratio.aim if ratio.smaller_is_better else value >= ratio.aim
             lines.append(f"| {ratio.what} | {value:.2f} | {bound}{'' if is_met else ' (missed)'} |")
-    lines += ["", "## The machine", "", *(f"- {name}: {value}" for name, value in machine.items())]
+    lines += ["", "### The machine", "", *(f"- {name}: {value}" for name, value in machine.items())]
     if results.problems:
         lines += [
             "",
-            "## What failed or was not measured",
+            "### What failed or was not measured",
             "",
             *(f"- {problem}" for problem in dict.fromkeys(results.problems)),
         ]

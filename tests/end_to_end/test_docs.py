@@ -279,6 +279,6 @@ def test_the_readmes_twenty_lines_do_what_they_say(tmp_path: Path) -> None:
     (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
     assert queue["submitted"] == 1003
     said = fairlead(tmp_path, "worker", "shop:app", "--until-empty")
-    assert said.count("paying") == 1003
+    assert said.count("paying") == 1002
     (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
     assert (queue["submitted"], queue["processing"], queue["error"]) == (0, 0, 0)
