@@ -47,7 +47,7 @@ STEP = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 FILE = re.compile(r"\A# ([\w.-]+\.\w+)")
-SAVE_AS = re.compile(r"Save this as `([\w.-]+)`[^`]*\Z")
+SAVE_AS = re.compile(r"Save this (?:file )?as `([\w.-]+)`[^`]*\Z")
 DATA = {
     "toml": tomllib.loads,
     "json": json.loads,
