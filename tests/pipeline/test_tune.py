@@ -20,11 +20,11 @@ from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.hashing import start_hashing
 from fairlead.pipeline.jobs.build import Job, build
-from fairlead.pipeline.jobs.tune import Options, QueueTuned, tune
+from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.tuning.contracts import Objective, TuneSettings, load
+from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings, load
 from fairlead.pipeline.tuning.gold import Gold, from_lake
 from fairlead.ports.policy_store import PolicyDraft, PolicyState, SwitchMode
 from tests.generate import Truth, write_lake
@@ -93,7 +93,9 @@ class World:
     def tune(self, apply: bool = True, **options) -> dict[str, QueueTuned]:
         settings = options.pop("settings", TuneSettings(guards=self.guards))
         found = tune(
-            self.app, self.lake, Options(author="test", apply=apply, settings=settings, **options)
+            self.app,
+            self.lake,
+            TuneOptions(author="test", apply=apply, settings=settings, **options),
         )
         return {tuned.queue: tuned for tuned in found}
 
@@ -159,7 +161,7 @@ def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(
     world.hours(1)
     second = world.tune()["q"]
     assert (
-        second.trial
+        second.verdict
         == f"version {first.version} stays: 30% of the worker time goes astray, 30% before it"
     )
     assert second.outcome == "published" and world.weights()["long"] == pytest.approx(0.64)
@@ -184,7 +186,7 @@ def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise
     path = world.lake.root.parent / "contracts.toml"
     path.write_text(CONTRACTS)
     settings, objective = load(path, None)
-    assert objective == Objective.CONTRACTS
+    assert objective == TuneObjective.CONTRACTS
     found = world.tune(apply=False, settings=settings, objective=objective)["q"]
     changes = {change.fairness_key: change for change in found.changes}
     assert (changes["a"].guarded, changes["a"].reason) == (3.0, "fixed by its contract")
@@ -244,12 +246,12 @@ def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there
     assert world.policies.policy(first).verdict.endswith("before it")
     world.hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
     shown = world.tune(apply=False)["q"]
-    assert shown.trial.startswith(
+    assert shown.verdict.startswith(
         f"version {second} rolled back: key 'pinned', not touched, waits 89.3 s"
     )
     assert world.policies.policy(second).state == PolicyState.ACTIVE  # it was a dry run
     found = world.tune()["q"]
-    assert found.trial == shown.trial and found.outcome == "held"
+    assert found.verdict == shown.verdict and found.outcome == "held"
     assert world.policies.policy(second).state == PolicyState.ROLLED_BACK
     assert "'pinned'" in world.policies.policy(second).verdict
     assert world.weights() == {
@@ -271,7 +273,7 @@ def test_rolled_back_when_more_of_the_worker_time_goes_astray(world: World) -> N
     world.hours(1, {"short": 100.0, "long": 1900.0})
     found = world.tune()["q"]
     assert (
-        found.trial
+        found.verdict
         == f"version {first} rolled back: 45% of the worker time goes astray instead of 30%"
     )
     assert world.weights() == {}
@@ -283,7 +285,7 @@ def test_a_trial_takes_a_full_hour_of_which_the_tables_know(world: World) -> Non
     first = world.tune()["q"].version
     world.clock.at += timedelta(minutes=40)
     world.hours(1)  # 14:00 to 15:00; published at 13:20
-    assert world.tune()["q"].trial.startswith(f"version {first} stays")
+    assert world.tune()["q"].verdict.startswith(f"version {first} stays")
     second = world.tune()["q"]
     assert second.holds == [f"version {second.version} is in its canary window"]
     world.clock.at += timedelta(minutes=119)
@@ -326,7 +328,7 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     world.tune()
     both(world, 1, {"short": 100.0, "long": 1900.0})
     found = world.tune()
-    assert "rolled back" in found["q"].trial
+    assert "rolled back" in found["q"].verdict
     assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
     both(world, 25)
     found = world.tune()
@@ -502,11 +504,11 @@ def test_of_two_that_tune_at_once_one_is_refused(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'", "give a share, or fixed = true"),
+        ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'", "give either a share or fixed = true"),
         ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 0", "share"),
         ("[guards]\nstep = 1.0", "step"),
         ("[guards]\nspeed = 1.0", "speed"),
-        (2 * "[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 1\n", "there are two"),
+        (2 * "[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 1\n", "duplicate; keep one"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str, told: str) -> None:
@@ -515,7 +517,7 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str, told: st
     with pytest.raises(ConfigurationError, match=rf"contracts\.toml.*{told}"):
         load(path, None)
     with pytest.raises(ConfigurationError, match="--objective contracts needs"):
-        load(None, Objective.CONTRACTS)
+        load(None, TuneObjective.CONTRACTS)
 
 
 def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
@@ -525,7 +527,7 @@ def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     first = world.tune()["q"]
     assert first.outcome == "published" and world.weights()["long"] == pytest.approx(0.8)
     world.hours(1, {"short": 100.0, "long": 1900.0})
-    assert "rolled back" in world.tune()["q"].trial and world.weights() == {}
+    assert "rolled back" in world.tune()["q"].verdict and world.weights() == {}
     world.app.close()
 
 

@@ -117,7 +117,7 @@ def test_a_published_change_of_weights_keeps_the_limits_that_count(world: LimitW
     tuned = world.tuned(None)
     assert tuned.outcome == "published" and world.weights()["long"] < 1
     assert world.limits() == {"long": 7}
-    assert tuned.limits[0].reason == "as it was: limits are computed with --limits"
+    assert tuned.limits[0].reason == "unchanged: limits are computed with --limits"
 
 
 def test_the_settings_file_may_ask_for_them(world: LimitWorld) -> None:
@@ -154,7 +154,7 @@ def test_a_key_that_is_not_seen_any_more_loses_its_limit(world: LimitWorld) -> N
     world.clock.at += 3 * (world.clock.at - world.clock.at.replace(hour=world.clock.at.hour - 1))
     world.hours(1, {"x": 4000.0, "y": 4000.0}, {"x": 1000, "y": 1000}, peaks={"x": 2.0, "y": 2.0})
     world.serve()
-    assert world.tuned().limits[0].reason == "not seen for a long time"
+    assert world.tuned().limits[0].reason == "no tasks for a long time"
     assert world.limits() == {}
 
 
@@ -224,7 +224,7 @@ def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_roll
     unused = {"long": 22_000.0, "short": 28_800.0}
     world.calm(busy=unused, waits=WAITS, throughout=("long",))
     found = world.tuned()
-    assert found.trial is not None and found.trial.startswith(
+    assert found.verdict is not None and found.verdict.startswith(
         f"version {first} rolled back: 12% less of the workers"
     )
     assert world.limits() == {} and world.policies.policy(first).state == PolicyState.ROLLED_BACK
@@ -240,7 +240,7 @@ def test_limits_that_do_good_or_did_no_harm_stay(world: LimitWorld, good: str) -
         world.calm(busy=unused, waits=WAITS | {"short": 5.0}, throughout=("long",))
     else:
         world.calm(busy=unused, waits=WAITS, throughout=())
-    assert world.tuned().trial.startswith(f"version {first} stays")
+    assert world.tuned().verdict.startswith(f"version {first} stays")
     assert world.limits().keys() == {"long"}
 
 

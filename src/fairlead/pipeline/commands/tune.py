@@ -177,18 +177,18 @@ def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
 def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
     with failures():
         app = App(asked.url)
-        from fairlead.pipeline.jobs.tune import Options
+        from fairlead.pipeline.jobs.tune import TuneOptions
         from fairlead.pipeline.jobs.tune import tune as run_tune
-        from fairlead.pipeline.tuning.contracts import Objective, load
+        from fairlead.pipeline.tuning.contracts import TuneObjective, load
 
         settings, objective = load(
             asked.contracts,
-            None if asked.objective is None else _objective(asked.objective, Objective),
+            None if asked.objective is None else _objective(asked.objective, TuneObjective),
         )
         if (lasts := duration(asked.half_life)) is not None:
             guards = msgspec.structs.replace(settings.guards, half_life=lasts.total_seconds())
             settings = msgspec.structs.replace(settings, guards=guards)
-        options = Options(
+        options = TuneOptions(
             settings=settings,
             objective=objective,
             queues=tuple(asked.queue or ()),

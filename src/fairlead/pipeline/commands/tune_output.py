@@ -24,7 +24,7 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
             else f"version {tuned.version} counts"
         )
         print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
-        for line in (*((tuned.trial,) if tuned.trial else ()), *tuned.holds):
+        for line in (*((tuned.verdict,) if tuned.verdict else ()), *tuned.holds):
             print(f"  {line}")
         # The greatest change comes first.
         changes = sorted(tuned.changes, key=_size, reverse=True)

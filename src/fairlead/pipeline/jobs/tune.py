@@ -1,5 +1,5 @@
-"""`tune`: history into weights and limits. Judges what is on trial, computes what should count,
-publishes what the guard rails allow."""
+"""`tune`: weights and limits computed from history. The job judges versions in their canary
+windows, computes new ones, and publishes what the guard rails allow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, Run, last_runs, recorded
-from fairlead.pipeline.tuning.contracts import Objective, TuneSettings
+from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
 from fairlead.ports.policy_store import (
@@ -40,53 +40,53 @@ _JOBS_THAT_CHECK = ("build", "check", "reconcile")
 Outcome = Literal["published", "would be published", "nothing to change", "held"]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
+class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """TuneOptions of `tune`."""
 
     settings: TuneSettings = TuneSettings()
-    objective: Objective = Objective.WORKER_SECONDS
+    objective: TuneObjective = TuneObjective.WORKER_SECONDS
     queues: tuple[str, ...] = ()
-    """Only these; none: all of which the tables know anything."""
+    """Queues to tune; empty for all queues in the tables."""
     canary: tuple[str, ...] = ()
-    """These go first; none: the one with least work of those that would change."""
+    """Queues that change first; empty for the one with least work among those that would change."""
     limits: bool | None = None
-    """Compute limits too; False: take away those that count; None: leave them as they are, unless
-    the settings say it."""
+    """Whether to compute limits too. False removes the limits in force; None keeps them unless the
+    settings decide."""
     author: str
     apply: bool = False
-    """False: say what would be done, and do nothing."""
+    """Whether to publish; False only reports."""
 
 
 class QueueTuned(msgspec.Struct, frozen=True):
-    """What became of a queue."""
+    """Result of `tune` for one queue."""
 
     queue: str
     outcome: Outcome
     version: int | None
-    """What counts now; None: the declared weights and limits."""
-    trial: str | None
-    """What became of the version that was on trial."""
+    """Version in force; None for the declared weights and limits."""
+    verdict: str | None
+    """Verdict on a version whose canary window ended, in words; None without one."""
     holds: list[str]
     changes: list[Change]
     limits: list[LimitChange]
-    """Of the keys that have one, had one or should have one."""
+    """Changes of keys that have, had or should have a limit."""
 
 
-class _Place(msgspec.Struct):
-    """A queue under way."""
+class _TuneState(msgspec.Struct):
+    """State of a queue during one `tune`."""
 
     queue: str
     keys: dict[str, Key]
     situation: Situation
     active: Policy | None
-    trial: str | None
+    verdict: str | None
     rows: int
     proposal: Proposal
     limits: list[LimitChange]
 
     @property
     def is_change(self) -> bool:
-        """Whether there is anything to publish."""
+        """Whether there is a change to publish."""
         return self.proposal.is_change or any(change.is_change for change in self.limits)
 
     @property
@@ -97,17 +97,20 @@ class _Place(msgspec.Struct):
 def tune(
     app: App,
     lake: Lake,
-    options: Options,
+    options: TuneOptions,
     load: Load | None = None,
     on_rows: OnRows = lambda table, rows: None,
 ) -> list[QueueTuned]:
-    """See the module. `load`: how tables are read; the lake's own Parquet files by default. Raises
-    BrokenLake, NotSupported where tasks do not live in a SQL database or the lake's keys are
-    hashed, NotAllowed when somebody else publishes at the same time."""
+    """Tune the queues and return the result for each.
+
+    load: reader of tables; None for the lake's own Parquet files. Raise BrokenLake; NotSupported if
+    tasks are not in a SQL database or the lake's keys are hashed; NotAllowed if another `tune`
+    publishes at the same time.
+    """
     if is_hashed(lake):
         raise NotSupported(
-            "the fairness keys of this lake are hashed, so nothing that is computed from it is of a"
-            " key that a queue knows; tune from a lake that was not filled with --hash-keys"
+            "the fairness keys of this lake are hashed, so no queue has the same keys;"
+            " tune from a lake that was filled without --hash-keys"
         )
     params = {"objective": options.objective, "queues": options.queues}
     if not options.apply:
@@ -147,7 +150,7 @@ class _Facts:
 
 class _Tuning:
     def __init__(
-        self, app: App, lake: Lake, options: Options, load: Load, run: Run, on_rows: OnRows
+        self, app: App, lake: Lake, options: TuneOptions, load: Load, run: Run, on_rows: OnRows
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
@@ -163,7 +166,7 @@ class _Tuning:
             failed=_failed(lake),
         )
         self._run = run
-        self._tell = on_rows
+        self._on_rows = on_rows
 
     def all(self) -> list[QueueTuned]:
         since = self._facts.instant - timedelta(seconds=horizon(self._guards))
@@ -171,29 +174,29 @@ class _Tuning:
         self._workers = self._gold.at_once(since, use) if self._limits else {}
         newest = self._management.newest()
         wanted = sorted(set(self._options.queues) or use.keys() | newest.keys())
-        places = [self._look(queue, use.get(queue, {}), newest.get(queue)) for queue in wanted]
-        canaries = self._canaries(places)
-        found = [self._finish(place, place.queue in canaries) for place in places]
-        if not any(tuned.outcome == "published" or tuned.trial for tuned in found):
+        states = [self._assess(queue, use.get(queue, {}), newest.get(queue)) for queue in wanted]
+        canaries = self._canaries(states)
+        found = [self._finish(state, state.queue in canaries) for state in states]
+        if not any(tuned.outcome == "published" or tuned.verdict for tuned in found):
             self._run.state = NOTHING_TO_DO
         return found
 
     # one queue ------------------------------------------------------------------------------------
 
-    def _look(self, queue: str, use: Mapping[str, KeyUse], newest: Policy | None) -> _Place:
+    def _assess(self, queue: str, use: Mapping[str, KeyUse], newest: Policy | None) -> _TuneState:
         active = newest if newest is not None and newest.state == PolicyState.ACTIVE else None
-        trial, in_canary, rolled_back = None, None, self._rolled_back(active)
+        verdict, in_canary, rolled_back = None, None, self._rolled_back(active)
         if active is not None and active.judged_at is None:
-            verdict = self._verdict(active)
-            if verdict is None:
+            judged = self._verdict(active)
+            if judged is None:
                 in_canary = active.version
-            elif verdict.is_kept:
-                trial = self._keep(active, verdict)
+            elif judged.is_kept:
+                verdict = self._keep(active, judged)
             else:
-                trial = f"version {active.version} rolled back: {verdict.why}"
+                verdict = f"version {active.version} rolled back: {judged.why}"
                 rolled_back = (active.version, 0.0)
                 if self._options.apply:
-                    active = self._back(active, verdict.why)
+                    active = self._roll_back(active, judged.why)
         limits = {} if active is None else active.limits
         keys = self._keys(queue, use, self._management.weights(queue), limits)
         situation = Situation(
@@ -207,14 +210,14 @@ class _Tuning:
         )
         rows = sum(len(key.use) for key in use.values())
         self._run.rows_in += rows
-        self._tell(queue, rows)
+        self._on_rows(queue, rows)
         proposal = propose(keys, situation, self._guards)
-        return _Place(
+        return _TuneState(
             queue,
             keys,
             situation,
             active,
-            trial,
+            verdict,
             rows,
             proposal,
             self._propose_limits(queue, keys, limits, proposal),
@@ -229,11 +232,11 @@ class _Tuning:
             found = propose_limits(
                 keys, workers, self._incidents.nodes(queue), is_held, self._guards
             )
-            why = "not seen for a long time"
+            why = "no tasks for a long time"
         else:
             found = []
             why = (
-                "as it was: limits are computed with --limits"
+                "unchanged: limits are computed with --limits"
                 if self._limits is None
                 else "limits are switched off"
             )
@@ -248,7 +251,7 @@ class _Tuning:
         self, queue: str, use: Mapping[str, KeyUse], weights: Weights, limits: Mapping[str, int]
     ) -> dict[str, Key]:
         settings, found = self._options.settings, {}
-        due = settings.due(queue) if self._options.objective == Objective.CONTRACTS else {}
+        due = settings.due(queue) if self._options.objective == TuneObjective.CONTRACTS else {}
         by_contract = settings.fixed(queue)
         for name, (declared, used) in sorted(use.items()):
             fixed = "fixed by its contract" if name in by_contract else None
@@ -267,15 +270,16 @@ class _Tuning:
         return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune on{where}`"
 
     def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
-        """What the newest version came in place of, if that was rolled back."""
+        """Return the version that the newest one replaced, with the seconds since, if it was rolled
+        back."""
         if active is None or active.supersedes is None or active.judged_at != active.computed_at:
             return None
         return active.supersedes, (self._facts.now - active.computed_at) / 1e6
 
-    # the trial ------------------------------------------------------------------------------------
+    # verdict --------------------------------------------------------------------------------------
 
     def _verdict(self, policy: Policy) -> Verdict | None:
-        """None: the tables do not know the hours after it yet."""
+        """Return the verdict; None while the tables do not have the hours after the version."""
         published = to_datetime(policy.computed_at)
         full_hour = published.replace(minute=0, second=0, microsecond=0)
         hours = timedelta(hours=self._guards.canary_hours)
@@ -304,115 +308,117 @@ class _Tuning:
             self._management.keep(policy.version, verdict.why)
         return f"version {policy.version} stays: {verdict.why}"
 
-    def _back(self, policy: Policy, why: str) -> Policy:
+    def _roll_back(self, policy: Policy, why: str) -> Policy:
         to = DECLARED if policy.supersedes is None else policy.supersedes
         return self._management.policy(
             self._management.roll_back(policy, to, self._options.author, why)
         )
 
-    # who goes first -------------------------------------------------------------------------------
+    # canaries -------------------------------------------------------------------------------------
 
-    def _canaries(self, places: Collection[_Place]) -> frozenset[str]:
-        """Those that go before the others now. Where one has come through, or none of those named
-        has anything to try, all go; the others are told whom they wait for."""
+    def _canaries(self, states: Collection[_TuneState]) -> frozenset[str]:
+        """Return the queues that change before the others.
+
+        Return none when a canary has passed or no canary has a change, so that all queues may
+        change. Hold the other queues, and name the canaries they wait for.
+        """
         first = [
-            place
-            for place in places
-            if not self._options.canary or place.queue in self._options.canary
+            state
+            for state in states
+            if not self._options.canary or state.queue in self._options.canary
         ]
-        if any(self._has_come_through(place) for place in first):
+        if any(self._has_passed(state) for state in first):
             return frozenset()
-        busy = [place for place in first if self._is_busy(place)]
-        ready = [place for place in first if place.is_change]
+        busy = [state for state in first if self._is_busy(state)]
+        ready = [state for state in first if state.is_change]
         if not busy and not ready:
             return frozenset()
         chosen = busy or (
-            ready if self._options.canary else [min(ready, key=lambda place: place.worker_seconds)]
+            ready if self._options.canary else [min(ready, key=lambda state: state.worker_seconds)]
         )
-        names = frozenset(place.queue for place in chosen)
-        for place in places:
-            if place.queue not in names and place.is_change:
-                place.situation = msgspec.structs.replace(
-                    place.situation, canary=", ".join(sorted(names))
+        names = frozenset(state.queue for state in chosen)
+        for state in states:
+            if state.queue not in names and state.is_change:
+                state.situation = msgspec.structs.replace(
+                    state.situation, canary=", ".join(sorted(names))
                 )
-                place.proposal = propose(place.keys, place.situation, self._guards)
-                limits = {} if place.active is None else place.active.limits
-                place.limits = self._propose_limits(place.queue, place.keys, limits, place.proposal)
+                state.proposal = propose(state.keys, state.situation, self._guards)
+                limits = {} if state.active is None else state.active.limits
+                state.limits = self._propose_limits(state.queue, state.keys, limits, state.proposal)
         return names
 
-    def _is_busy(self, place: _Place) -> bool:
-        """On trial, or resting after one that it did not stand."""
-        situation = place.situation
+    def _is_busy(self, state: _TuneState) -> bool:
+        """Whether the queue is in its canary window, or rests after a rollback."""
+        situation = state.situation
         rests = (
             situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
         )
         return situation.in_canary is not None or rests
 
     @staticmethod
-    def _has_come_through(place: _Place) -> bool:
-        situation = place.situation
+    def _has_passed(state: _TuneState) -> bool:
+        situation = state.situation
         if (
-            place.active is None
+            state.active is None
             or situation.in_canary is not None
             or situation.rolled_back is not None
         ):
             return False
-        return place.active.judged_at is not None or place.trial is not None
+        return state.active.judged_at is not None or state.verdict is not None
 
-    # the end --------------------------------------------------------------------------------------
+    # publish --------------------------------------------------------------------------------------
 
-    def _finish(self, place: _Place, is_canary: bool) -> QueueTuned:
-        active, proposal, limits = place.active, place.proposal, place.limits
+    def _finish(self, state: _TuneState, is_canary: bool) -> QueueTuned:
+        active, proposal, limits = state.active, state.proposal, state.limits
         version = None if active is None else active.version
         outcome: Outcome = "held" if proposal.holds else "nothing to change"
-        if place.is_change:
+        if state.is_change:
             outcome = "would be published"
             if self._options.apply:
-                version = self._management.publish(self._draft(place, is_canary), version)
+                version = self._management.publish(self._draft(state, is_canary), version)
                 outcome = "published"
                 self._run.rows_out += len(proposal.changes) + len(limits)
         return QueueTuned(
-            place.queue, outcome, version, place.trial, proposal.holds, proposal.changes, limits
+            state.queue, outcome, version, state.verdict, proposal.holds, proposal.changes, limits
         )
 
-    def _draft(self, place: _Place, is_canary: bool) -> PolicyDraft:
-        tuned = [change for change in place.proposal.changes if change.is_tuned]
+    def _draft(self, state: _TuneState, is_canary: bool) -> PolicyDraft:
+        tuned = [change for change in state.proposal.changes if change.is_tuned]
         newest = self._facts.newest_minute
-        # A weight computed earlier counts on while its key has too little data to compute another
-        # one.
-        earlier = {} if place.active is None else place.active.guarded
+        # An earlier weight stays in force while its key has too little data for a new one.
+        earlier = {} if state.active is None else state.active.guarded
         kept = {
             c.fairness_key: c.now
-            for c in place.proposal.changes
+            for c in state.proposal.changes
             if not c.is_tuned and c.fairness_key in earlier
         }
         return PolicyDraft(
-            queue=place.queue,
+            queue=state.queue,
             author=self._options.author,
             why=self._options.objective,
             computed_at=self._facts.now,
             input_from=to_micros(self._facts.instant - timedelta(seconds=horizon(self._guards))),
             input_to=None if newest is None else to_micros(newest),
-            input_rows=place.rows,
+            input_rows=state.rows,
             raw={change.fairness_key: change.raw for change in tuned},
             guarded=kept | {change.fairness_key: change.guarded for change in tuned},
             reasons={change.fairness_key: change.reason for change in tuned},
-            due={change.fairness_key: place.keys[change.fairness_key].due for change in tuned},
+            due={change.fairness_key: state.keys[change.fairness_key].due for change in tuned},
             raw_limits={
-                change.fairness_key: change.raw for change in place.limits if change.raw is not None
+                change.fairness_key: change.raw for change in state.limits if change.raw is not None
             },
             limits={
                 change.fairness_key: change.guarded
-                for change in place.limits
+                for change in state.limits
                 if change.guarded is not None
             },
-            limit_reasons={change.fairness_key: change.reason for change in place.limits},
+            limit_reasons={change.fairness_key: change.reason for change in state.limits},
             is_canary=is_canary,
         )
 
 
 def _failed(lake: Lake) -> str | None:
-    """The last run of a job that checks the tables, if it failed."""
+    """Return the failure of the last run of a job that checks the tables; None if all passed."""
     runs = last_runs(lake)
     for job in _JOBS_THAT_CHECK:
         if job in runs and runs[job]["state"] == "failed":

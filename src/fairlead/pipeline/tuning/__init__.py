@@ -1,1 +1,2 @@
-"""From the gold tables to what the control law reads; only `jobs/tune.py` publishes."""
+"""Input of the control law, from the gold tables and a settings file; only `jobs/tune.py`
+publishes."""

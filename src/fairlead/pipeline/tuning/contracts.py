@@ -1,5 +1,4 @@
-"""What `tune` is told in a file: contracts and guard rails. See docs/how-to/tune.md for an
-example."""
+"""Settings file of `tune`: contracts and guard rails. See docs/how-to/tune.md for an example."""
 
 from __future__ import annotations
 
@@ -14,36 +13,38 @@ from fairlead.core.tuning.guard_rails import Guards
 from fairlead.errors import ConfigurationError
 
 
-class Objective(StrEnum):
-    """What is due to a key of the worker time."""
+class TuneObjective(StrEnum):
+    """Rule for the share of worker time that is due to a key."""
 
     WORKER_SECONDS = "worker-seconds"
-    """The weight that its tasks were submitted with: equal parts, where they have none."""
+    """Share by the weight that the tasks of a key were submitted with; equal shares without
+    weights."""
     CONTRACTS = "contracts"
-    """The part its contract names; to a key without one, as above."""
+    """Share named in the contract of a key; keys without a contract by the weight of their tasks.
+    """
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was promised to a key."""
+    """Promise to one key: either a share or a fixed weight."""
 
     queue: str
     fairness_key: str
     share: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Of the worker time, against the shares and weights of the others."""
+    """Share of the worker time, relative to the shares and weights of the other keys."""
     fixed: bool = False
-    """Its weight is nobody's to tune."""
+    """Whether `tune` leaves the weight of the key alone."""
 
 
 class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """Contents of the settings file."""
 
     contract: list[Contract] = []
     limits: bool | None = None
-    """Whether limits are computed too; None: those that count stay as they are."""
+    """Whether to compute limits too; None keeps the limits in force."""
     guards: Guards = Guards()
 
     def due(self, queue: str) -> dict[str, float]:
-        """The shares of a queue, by key."""
+        """Return the contracted shares of a queue, by key."""
         return {
             c.fairness_key: c.share
             for c in self.contract
@@ -51,13 +52,17 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def fixed(self, queue: str) -> frozenset[str]:
-        """The keys of a queue that are not touched."""
+        """Return the keys of a queue whose weights `tune` leaves alone."""
         return frozenset(c.fairness_key for c in self.contract if c.queue == queue and c.fixed)
 
 
-def load(path: Path | None, objective: Objective | None) -> tuple[TuneSettings, Objective]:
-    """The settings of a file, and the objective: contracts, if there are any, unless it was asked
-    for another. Raises ConfigurationError naming what is wrong."""
+def load(path: Path | None, objective: TuneObjective | None) -> tuple[TuneSettings, TuneObjective]:
+    """Return the settings of a file, and the objective.
+
+    The default objective is CONTRACTS if any contract names a share, else WORKER_SECONDS. Raise
+    ConfigurationError, with the reason, for a file that cannot be used, or for CONTRACTS without a
+    share.
+    """
     settings = TuneSettings()
     if path is not None:
         try:
@@ -73,13 +78,13 @@ def load(path: Path | None, objective: Objective | None) -> tuple[TuneSettings, 
             raise ConfigurationError(f"{path}: {error}") from error
         _check(path, settings)
     has_shares = any(contract.share is not None for contract in settings.contract)
-    if objective == Objective.CONTRACTS and not has_shares:
+    if objective == TuneObjective.CONTRACTS and not has_shares:
         raise ConfigurationError(
-            "--objective contracts needs --contracts FILE with [[contract]] entries that name a"
+            "--objective contracts needs --contracts FILE with [[contract]] entries that have a"
             " share"
         )
     if objective is None:
-        objective = Objective.CONTRACTS if has_shares else Objective.WORKER_SECONDS
+        objective = TuneObjective.CONTRACTS if has_shares else TuneObjective.WORKER_SECONDS
     return settings, objective
 
 
@@ -88,7 +93,7 @@ def _check(path: Path, settings: TuneSettings) -> None:
     for contract in settings.contract:
         what = f"{path}: contract of {contract.fairness_key!r} in {contract.queue}"
         if (contract.share is None) is not contract.fixed:
-            raise ConfigurationError(f"{what}: give a share, or fixed = true")
+            raise ConfigurationError(f"{what}: give either a share or fixed = true")
         if (contract.queue, contract.fairness_key) in seen:
-            raise ConfigurationError(f"{what}: there are two")
+            raise ConfigurationError(f"{what}: duplicate; keep one of them")
         seen.add((contract.queue, contract.fairness_key))

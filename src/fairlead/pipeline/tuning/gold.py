@@ -1,5 +1,4 @@
-"""The gold tables as `tune` reads them: a row for each key and hour, in memory, without a Spark job
-of its own."""
+"""Gold tables for `tune`: a row for each key and hour, in memory, read without a Spark job."""
 
 from __future__ import annotations
 
@@ -23,39 +22,40 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""What lies further ahead was written by a clock that is wrong."""
+"""Assumed greatest difference of two clocks; rows further in the future come from a wrong clock and
+are ignored."""
 
 _RECENT = timedelta(hours=2)
 _MICROS = 1e6
 
 Load = Callable[[Table, Collection[str], list[str]], "pa.Table"]
-"""Rows of a table: of these dates, these columns."""
+"""Function that returns rows of a table: only these dates, only these columns."""
 
 
 class KeyUse(NamedTuple):
-    """What is known of a key of a queue."""
+    """Weight and use of a key of a queue."""
 
     weight: float
-    """That its tasks were submitted with, lately."""
+    """Weight that the latest tasks of the key were submitted with."""
     use: list[Used]
 
 
 class Gold:
-    """The tables up to `now`, an aware instant."""
+    """Gold tables up to `now`, an aware instant."""
 
     def __init__(self, load: Load, now: datetime) -> None:
         self._load = load
         self._now = now
 
     def newest(self, within: timedelta) -> datetime | None:
-        """The end of the newest minute of which there is anything; None: there is none `within`
-        that time."""
+        """Return the end of the newest minute in the tables; None if there is none in the last
+        `within`."""
         rows = self._shares(self._now - within, self._now + CLOCKS_DIFFER, MINUTE, ["window_start"])
         starts = rows["window_start"].to_pylist()
         return max(starts) + timedelta(seconds=MINUTE) if starts else None
 
     def use(self, since: datetime) -> dict[str, dict[str, KeyUse]]:
-        """By queue and key: what it used, hour by hour."""
+        """Return the weight and the hourly use of each key, by queue and key."""
         found: dict[str, dict[str, KeyUse]] = {}
         columns = [
             "window_start",
@@ -73,7 +73,7 @@ class Gold:
         ):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
-            # What still waits has no run time yet, so the demand does not know of it.
+            # Waiting tasks have no run time yet, so the demand leaves them out.
             asked = math.inf if throughout else demand_us / _MICROS
             use.append(Used(self._age(start), busy_us / _MICROS, claimed, HOUR, asked))
             found[queue][key] = KeyUse(weight, use)
@@ -82,8 +82,11 @@ class Gold:
     def at_once(
         self, since: datetime, use: dict[str, dict[str, KeyUse]]
     ) -> dict[str, list[Workers]]:
-        """By queue: its workers, hour by hour. Puts into `use` how many of them each key had at
-        once, and whether it waited for more."""
+        """Return the workers of each queue, hour by hour.
+
+        Update `use` with the most workers that each key had at once in each hour, and whether the
+        key had tasks waiting for more.
+        """
         import pyarrow.compute as pc
 
         columns = ["window_start", "queue", "fairness_key", "busy_us", "throughout"]
@@ -117,14 +120,17 @@ class Gold:
         return workers
 
     def _age(self, hour: datetime) -> float:
-        """Seconds since its end."""
+        """Return the seconds since the end of this hour; 0 while it lasts."""
         return max(0.0, (self._now - hour).total_seconds() - HOUR)
 
     def astray(
         self, queue: str, since: datetime, until: datetime, due: dict[str, float]
     ) -> float | None:
-        """Part of the worker time of these hours that went to others than it was due to: by `due`,
-        or else by the weight of the key's tasks. None: nobody worked."""
+        """Return the fraction of the worker time in these hours that went to other keys than those
+        it was due to; None without worker time.
+
+        due: shares by key; keys not in it count by the weight of their tasks.
+        """
         columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
         busy: dict[datetime, dict[str, float]] = {}
         demand: dict[datetime, dict[str, float]] = {}
@@ -144,8 +150,9 @@ class Gold:
     def kept_waiting(
         self, queue: str, since: datetime, until: datetime, limited: Collection[str]
     ) -> tuple[float, float]:
-        """Worker-seconds of these hours: all that the queue used, and what the keys with a limit
-        could have used beside what they got; infinite, if one had tasks waiting all the time."""
+        """Return two numbers of worker-seconds in these hours: the use of the whole queue, and the
+        use that the keys in `limited` could have had in addition, which is infinite if one of them
+        had tasks waiting all the time."""
         columns = ["queue", "fairness_key", "busy_us", "demand_us", "throughout"]
         busy = missed = 0.0
         for of, key, busy_us, demand_us, throughout in _tuples(
@@ -158,27 +165,28 @@ class Gold:
         return busy, missed
 
     def waits(
-        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+        self, queue: str, since: datetime, until: datetime, excluded: Collection[str]
     ) -> dict[str, Wait]:
-        """How long tasks that finished in these hours had waited, of the keys `but` these."""
+        """Return the waits of the tasks that finished in these hours, by key, without the keys in
+        `excluded`."""
         buckets: dict[str, list[tuple[int, int]]] = {}
-        for key, bucket, n in self._pickups(queue, since, until, but):
+        for key, bucket, n in self._pickups(queue, since, until, excluded):
             buckets.setdefault(key, []).append((bucket, n))
         return {key: _wait(of_key) for key, of_key in buckets.items()}
 
     def wait(
-        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+        self, queue: str, since: datetime, until: datetime, excluded: Collection[str]
     ) -> Wait | None:
-        """The same of all these keys together; None: there were none."""
+        """Return the wait over all keys except those in `excluded`; None if no task finished."""
         counts: dict[int, int] = {}
-        for _, bucket, n in self._pickups(queue, since, until, but):
+        for _, bucket, n in self._pickups(queue, since, until, excluded):
             counts[bucket] = counts.get(bucket, 0) + n
         return _wait(sorted(counts.items())) if counts else None
 
     def _pickups(
-        self, queue: str, since: datetime, until: datetime, but: Collection[str]
+        self, queue: str, since: datetime, until: datetime, excluded: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
-        """(key, bucket, how many), ascending by bucket."""
+        """Yield (key, bucket, count), ascending by bucket."""
         import pyarrow.compute as pc
 
         columns = ["hour", "queue", "fairness_key", "measure", "bucket", "n"]
@@ -189,11 +197,11 @@ class Gold:
             rows.group_by(["fairness_key", "bucket"]).aggregate([("n", "sum")]).sort_by("bucket")
         )
         for key, bucket, n in _tuples(counts, ["fairness_key", "bucket", "n_sum"]):
-            if key != ALL and key not in but:
+            if key != ALL and key not in excluded:
                 yield key, bucket, n
 
     def pages(self) -> list[str]:
-        """Objectives that burn their budget so fast that somebody should be woken."""
+        """Return the objectives that burn their error budget fast enough to page somebody."""
         columns = ["window_start", "slo_id", "state"]
         rows = self._load(SLO, _dates(self._now - _RECENT, self._now), columns)
         rows = _between(rows, "window_start", self._now - _RECENT, self._now).sort_by(
@@ -203,8 +211,8 @@ class Gold:
         return sorted(slo_id for slo_id, state in newest.items() if state == "page")
 
     def storms(self) -> dict[str, list[str]]:
-        """By queue: names of tasks of which more than half failed in one of the last hours, and
-        none succeeded any more in it."""
+        """Return, by queue, the names of tasks of which more than half of the runs failed in one of
+        the last hours without a later success in it."""
         columns = ["hour", "queue", "name", "recovered_at", "storm"]
         rows = self._load(FAILURES, _dates(self._now - _RECENT, self._now), columns)
         found: dict[str, list[str]] = {}
@@ -228,8 +236,8 @@ class Gold:
 
 
 def from_lake(lake: Lake) -> Load:
-    """Plain Parquet: the files that the newest manifests list. Reading raises BrokenLake for one
-    that is not whole."""
+    """Return a loader that reads the Parquet files of the newest manifests. Reading raises
+    BrokenLake for a damaged file."""
 
     def load(table: Table, dates: Collection[str], columns: list[str]) -> pa.Table:
         here = lake.table(table)
@@ -241,12 +249,12 @@ def from_lake(lake: Lake) -> Load:
 
 
 def _wait(buckets: list[tuple[int, int]]) -> Wait:
-    """Of (bucket, count), ascending; the p99 is what the report says: nearest rank, the middle of
-    its bucket."""
-    total, seen = sum(n for _, n in buckets), 0
+    """Return the wait from (bucket, count) pairs, ascending. The p99 is computed as in the report:
+    nearest rank, middle of the bucket."""
+    total, counted = sum(n for _, n in buckets), 0
     for bucket, n in buckets:
-        seen += n
-        if seen * 100 >= total * 99:
+        counted += n
+        if counted * 100 >= total * 99:
             return Wait(total, 2 * GROWTH**bucket / (GROWTH + 1) / _MICROS)
     raise AssertionError("a key without a bucket")
 

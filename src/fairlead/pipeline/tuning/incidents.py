@@ -1,5 +1,4 @@
-"""What is going wrong just now, as far as the store and the tables know it: while it does, no
-weight is changed."""
+"""Current problems, from the store and the tables, during which no weight is changed."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from fairlead.ports.cluster_state import NodeRecord
 
 
 class Incidents:
-    """Looked at once, for all queues."""
+    """Problems of all queues, read once."""
 
     def __init__(self, app: App, gold: Gold) -> None:
         store = app.sql_store
@@ -29,7 +28,7 @@ class Incidents:
         self._storms = gold.storms()
 
     def of(self, queue: str) -> tuple[str, ...]:
-        """Those that concern a queue, in words."""
+        """Return the problems of a queue, as texts."""
         found = [f"queue {queue} is paused"] if queue in self._paused else []
         found += [
             f"node {node} is silent" for node, queues in self._silent.items() if queue in queues
@@ -39,19 +38,19 @@ class Incidents:
         return tuple(found)
 
     def nodes(self, queue: str) -> int:
-        """How many nodes serve the queue."""
+        """Return the number of nodes that serve the queue."""
         return sum(queue in node.queues for node in self._nodes if node.node not in self._silent)
 
 
 def _silent(app: App, nodes: Iterable[NodeRecord]) -> Mapping[str, list[str]]:
-    """Nodes that died and have not been resumed from yet, with the queues they served."""
+    """Return the dead nodes whose tasks were not resumed yet, with the queues they served."""
     store = app.sql_store
 
-    async def look() -> list[str]:
+    async def read() -> list[str]:
         try:
             return await store.silent_nodes(app.clock.now(), round(SILENT_SECONDS * MICROS))
         finally:
             await store.database.close_async()
 
-    names = asyncio.run(look())
+    names = asyncio.run(read())
     return {node.node: node.queues for node in nodes if node.node in names}
