@@ -371,7 +371,7 @@ def test_what_is_too_little_or_makes_no_sense_is_told(tmp_path: Path) -> None:
             row(SERVICE, window_start=MONDAY + timedelta(hours=40)),
         ],
     )
-    with pytest.raises(ConfigurationError, match="41 hours .* a week"):
+    with pytest.raises(ConfigurationError, match="41 hours .* one week"):
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
         capacity(lake, tables, SYSTEM_CLOCK, Target(0, 1.0))
@@ -392,5 +392,5 @@ def test_a_forecast_that_is_worse_than_the_naive_is_said_to_be(tmp_path: Path) -
     assert (
         found.queues[0].method == NAIVE
         and "lost" in found.notes[0]
-        and "naive is used" in found.notes[0]
+        and "naive method is used" in found.notes[0]
     )

@@ -80,12 +80,12 @@ def alerts(options: AlertsOptions) -> None:
         with session_of(options.tables.spark) as spark:
             from fairlead.pipeline.jobs import alerts as job
 
-            hears: list[job.Hear] = [
+            callbacks: list[job.OnAlerts] = [
                 job.into_tables(small_tables(folder, spark, options.tables.catalog)),
                 partial(_print_alerts, options.json),
             ]
             if hook:
-                hears.append(job.into_webhook(hook))
+                callbacks.append(job.into_webhook(hook))
             stops = threading.Event()
             stop_by_signals(stops.set)
             job.watch(
@@ -93,7 +93,7 @@ def alerts(options: AlertsOptions) -> None:
                     job.signs_of(spark, options.kafka),
                     options.checkpoint.absolute(),
                     rules,
-                    hears,
+                    callbacks,
                     options.every,
                 ),
                 stops,

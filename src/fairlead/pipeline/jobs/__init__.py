@@ -1,2 +1,2 @@
-"""The jobs: the only place that touches sessions, paths and options. Each is idempotent: run it
-again after any crash."""
+"""Jobs of the pipeline: the only modules that use sessions, paths and options. Each job is
+idempotent, so it can be run again after a crash."""

@@ -1,5 +1,5 @@
-"""`alerts`: the stream of signs through the watch; what it raises goes to gold.incidents and to a
-webhook."""
+"""`alerts`: runs the rules over the stream of heartbeats, and writes the alerts to gold.incidents
+and a webhook."""
 
 from __future__ import annotations
 
@@ -22,29 +22,37 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 NAME = "fairlead-alerts"
-"""Of the query."""
+"""Name of the streaming query."""
 
 EVERY = 10.0
 """Seconds between two batches."""
 
-_LOOK_SECONDS = 1
+_POLL_SECONDS = 1
 
-Hear = Callable[[Sequence[Alert]], None]
-"""Is told of each batch what it raised and ended, in the order in which it was noticed; often of
-nothing."""
+OnAlerts = Callable[[Sequence[Alert]], None]
+"""Callback with the alerts that a batch raised or ended, in the order of detection; often an empty
+list."""
 
 
 def alerts(
-    signs: DataFrame, checkpoint: Path, rules: Rules, hears: Sequence[Hear], every: float = EVERY
+    signs: DataFrame,
+    checkpoint: Path,
+    rules: Rules,
+    callbacks: Sequence[OnAlerts],
+    every: float = EVERY,
 ) -> StreamingQuery:
-    """Start the query over a stream of (store_id, queue, sign). What `checkpoint` knows goes on; a
-    batch that was cut off is heard of again. What a hearer raises ends the query."""
+    """Start the query over a stream of (store_id, queue, sign).
 
-    def hear(batch: DataFrame, _: int) -> None:
-        # A few rows: queues, and keys of theirs, with which something began or ended within
-        # seconds.
+    The query continues from `checkpoint`. An interrupted batch is passed to the callbacks again. An
+    error in a callback ends the query.
+
+    every: seconds between two batches.
+    """
+
+    def pass_on(batch: DataFrame, _: int) -> None:
+        # There are few rows: queues and keys for which an alert began or ended within seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
-        told = [
+        raised = [
             Alert(
                 row["kind"],
                 row["queue"],
@@ -56,8 +64,8 @@ def alerts(
             )
             for row in rows
         ]
-        for each in hears:
-            each(told)
+        for callback in callbacks:
+            callback(raised)
 
     return (
         alerts_of(signs, rules)
@@ -65,13 +73,13 @@ def alerts(
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{every} seconds")
-        .foreachBatch(hear)
+        .foreachBatch(pass_on)
         .start()
     )
 
 
 def signs_of(spark: SparkSession, url: str) -> DataFrame:
-    """The stream of signs at a `kafka://` URL, from the first that is kept."""
+    """Return the stream of heartbeats at a `kafka://` URL, from the oldest retained one."""
     from fairlead.pipeline.source import FairleadSource
 
     spark.dataSource.register(FairleadSource)
@@ -86,36 +94,39 @@ def signs_of(spark: SparkSession, url: str) -> DataFrame:
 def watch(
     start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY
 ) -> None:
-    """Until `stops` is set, as `follow` says."""
+    """Run the query until `stops` is set, and restart it as `follow` does.
 
-    def query(came_through: Callable[[], None]) -> None:
+    pause: seconds before the first restart.
+    """
+
+    def query(on_batch: Callable[[], None]) -> None:
         running = start()
         try:
-            while not running.awaitTermination(_LOOK_SECONDS) and not stops.is_set():
+            while not running.awaitTermination(_POLL_SECONDS) and not stops.is_set():
                 if running.lastProgress:
-                    came_through()
+                    on_batch()
         finally:
             running.stop()
 
-    follow(query, stops, pause, "alerts wait: nobody sees what goes wrong")
+    follow(query, stops, pause, "alerts wait; no problem is reported meanwhile")
 
 
-def into_tables(tables: SmallTables) -> Hear:
-    """Lets gold.incidents have them."""
-    return lambda told: keep(tables, told)
+def into_tables(tables: SmallTables) -> OnAlerts:
+    """Return a callback that writes alerts to gold.incidents."""
+    return lambda raised: keep(tables, raised)
 
 
-def into_webhook(webhook: Webhook) -> Hear:
-    """Posts them, and what waits."""
+def into_webhook(webhook: Webhook) -> OnAlerts:
+    """Return a callback that posts alerts, and retries earlier ones that failed."""
 
-    def hear(told: Sequence[Alert]) -> None:
-        webhook.send([notice_of(each) for each in told])
+    def pass_on(raised: Sequence[Alert]) -> None:
+        webhook.send([notice_of(each) for each in raised])
 
-    return hear
+    return pass_on
 
 
 def notice_of(alert: Alert) -> Notice:
-    """For people and their programs."""
+    """Return the alert as a notice for people and their programs."""
     of = (
         f"queue {alert.queue}"
         if alert.subject == ALL
@@ -124,7 +135,7 @@ def notice_of(alert: Alert) -> Notice:
     start, at = (
         to_datetime(instant).isoformat(timespec="seconds") for instant in (alert.start, alert.at)
     )
-    told = f"{alert.kind}: {of}, since {start}" + (f", over at {at}" if alert.is_over else "")
+    text = f"{alert.kind}: {of}, since {start}" + (f", over at {at}" if alert.is_over else "")
     return Notice(
         incident_of(alert),
         "over" if alert.is_over else "open",
@@ -134,5 +145,5 @@ def notice_of(alert: Alert) -> Notice:
         start,
         at,
         alert.tasks,
-        told,
+        text,
     )

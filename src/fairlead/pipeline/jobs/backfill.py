@@ -1,9 +1,8 @@
-"""`backfill`: days that were built long ago, made anew with today's code, day by day; after a crash
-it goes on.
+"""`backfill`: rebuilds past days with the present code, day by day.
 
-Each day is a build of its own: made aside, checked, compared with what is there, and only then
-shown. A day that is done is noted, so that a second run of the same backfill does the rest; a day
-that is done twice is the same twice.
+Each day is a build of its own: written beside the present tables, checked, compared with them, and
+then published. Finished days are recorded, so that a backfill that was interrupted continues with
+the remaining days. Building a day twice gives the same result.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _DAY = timedelta(days=1)
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Rows of one table on one day: how many there are, and how many only the old or only the new
-    ones have."""
+    """Rows of one table on one day: total, only in the old build, only in the new one."""
 
     table: str
     day: str
@@ -50,21 +48,21 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Backfilled(msgspec.Struct, frozen=True):
-    """What was made anew."""
+    """Result of a backfill."""
 
     days: list[str]
     skipped: list[str]
-    """Days that an earlier run of the same backfill has done."""
+    """Days that an earlier run of this backfill finished."""
     differences: list[Difference]
-    """Of tables in which anything changed."""
+    """Differences of the tables that changed."""
     notes: list[str]
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    """How far the last backfill came."""
+    """Progress of the last backfill."""
 
     what: str = ""
-    """Made of its bounds, settings and code: another backfill begins anew."""
+    """Digest of bounds, settings and code, which identifies the backfill."""
     done: list[str] = []
 
 
@@ -77,11 +75,10 @@ def backfill(
     on_rows: OnRows = lambda table, rows: None,
     show: bool = True,
 ) -> Backfilled:
-    """Make the days from `since` up to `until` (excluded) anew; with `dry_run` only compare, day by
-    day. `show`: compare.
+    """Rebuild the days from `since` up to `until` (excluded); with `dry_run`, only compare them.
 
-    Raises ConfigurationError for no whole day, CheckFailed (days before stay done, that one is as
-    it was), NotAllowed while a build is under way, BrokenLake.
+    show: whether to compare. Raise ConfigurationError for an empty range; CheckFailed (earlier days
+    stay rebuilt, the failed day stays as it was); NotAllowed while a build is running; BrokenLake.
     """
     days = _days(since, until)
     what = hashlib.sha256(f"{days} {digest(settings)} {EDITION} {job.catalog}".encode()).hexdigest()
@@ -138,7 +135,7 @@ def _one_day(
 
 
 def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
-    """All hours of the day, whether or not anything changed in them."""
+    """Return a plan with all hours of the day, changed or not."""
     hours = hours_of([day])
     return Plan(
         full=False,
@@ -154,8 +151,8 @@ def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
 def _difference(
     table: Table, day: str, old: Tables, new: Tables, parts: Collection[str] | None
 ) -> list[Difference]:
-    """One, or none when nothing changed. Sums of fractions depend on the order of adding: six
-    places are compared."""
+    """Return the difference in a list, which is empty when nothing changed. Fractions are compared
+    to six places, because their sums depend on the order of adding."""
     before, after = (_comparable(table, tables.read(table, parts)) for tables in (old, new))
     only_old, only_new = before.exceptAll(after).count(), after.exceptAll(before).count()
     return (
@@ -178,8 +175,8 @@ def _comparable(table: Table, rows: DataFrame) -> DataFrame:
 def _days(since: datetime, until: datetime) -> list[str]:
     if since >= until:
         raise ConfigurationError(
-            f"nothing lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}: --to is the day after the"
-            " last"
+            f"no day lies between {since:%Y-%m-%d} and {until:%Y-%m-%d}; --to is the day after the"
+            " last one"
         )
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
     days = []
@@ -198,19 +195,19 @@ def _progress(path: Path, what: str) -> _Progress:
 
 
 def _note(path: Path, progress: _Progress) -> None:
-    durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(progress)))
+    durable.write(path, lambda path: path.write_bytes(msgspec.json.encode(progress)))
 
 
 def _notes(job: Job, settings: PipelineSettings) -> list[str]:
     last = last_build(job.lake.root)
     if last.edition not in (0, EDITION):
         return [
-            f"the tables are of edition {last.edition}, this code makes {EDITION}: the next build"
-            " makes everything anew"
+            f"the tables are of edition {last.edition}, this code writes {EDITION}; the next build"
+            " rebuilds everything"
         ]
     if last.settings not in ("", digest(settings)):
         return [
-            "the last build had other settings: give that build these too, or it makes everything"
-            " anew"
+            "the last build had other settings; use the same settings for the next build, or it"
+            " rebuilds everything"
         ]
     return []

@@ -1,5 +1,5 @@
-"""`build`: bronze to silver to gold, checked, then shown. Run it again after any crash: it makes
-the same tables."""
+"""`build`: bronze to silver to gold, checked, then published. A build that is repeated after a
+crash gives the same tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairlead.pipeline.tables import lake_tables
 
 @dataclass(frozen=True)
 class Job:
-    """Where a job works."""
+    """Spark session, lake, catalog and clock of a job."""
 
     spark: SparkSession
     lake: Lake
@@ -34,7 +34,7 @@ class Job:
 
 
 def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
-    """The plan of the next build. Raises BrokenLake."""
+    """Return the plan of the next build. Raise BrokenLake."""
     attempts, events = (lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
     return plan(attempts, events, last_build(lake.root), digest(settings), full)
 
@@ -45,9 +45,11 @@ def build(
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,
 ) -> Run:
-    """Build what changed, or everything. Raises CheckFailed, and then nothing is shown; BrokenLake
-    for files that are not what they should be; NotAllowed while another build of this lake is under
-    way."""
+    """Build the changed partitions, or with `full` all of them.
+
+    Raise CheckFailed, in which case nothing is published; BrokenLake for damaged files; NotAllowed
+    while another build of this lake is running.
+    """
     with (
         alone(job.lake),
         recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run,
@@ -83,6 +85,6 @@ def build(
 
 
 def digest(settings: PipelineSettings) -> str:
-    """Other settings make other tables; but for those of alerts."""
+    """Return a digest of the settings that the tables depend on: all but those of alerts."""
     shown = settings.slo, settings.cost, settings.bill
     return hashlib.sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()

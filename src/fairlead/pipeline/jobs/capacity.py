@@ -1,5 +1,5 @@
-"""`capacity`: how many slots each queue needs in each hour of the week ahead. Needs no Spark for a
-lake in a folder."""
+"""`capacity`: slots that each queue needs in each hour of the week ahead. The job needs no Spark
+for a lake in a folder."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MOST_WEEKS = 8
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """Weeks that a forecast rests on."""
+    """History that a forecast uses."""
 
     until: datetime | None = None
-    """The start of the week ahead, a whole hour; None: where the tables end."""
+    """Start of the week ahead, a whole hour; None for the end of the tables."""
     most_weeks: int = MOST_WEEKS
-    """Whole weeks of history at most."""
+    """Most whole weeks of history."""
     hold_out: int = 2
-    """Weeks held out to judge the forecast by."""
+    """Weeks held out to judge the forecast."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What was found; the rows are in gold.capacity."""
+    """Result of the job; its rows are in gold.capacity."""
 
     week_start: datetime
     target: Target
@@ -50,15 +50,16 @@ def capacity(
     horizon: Horizon = Horizon(),  # noqa: B008 - frozen
     on_rows: OnRows = lambda table, rows: None,
 ) -> Capacity:
-    """Forecast the week ahead from the weeks before, and keep the slots it needs in gold.capacity;
-    a second forecast for the same instant replaces the first.
+    """Forecast the week ahead from past weeks, and save the slots it needs in gold.capacity; a
+    repeated forecast for the same instant replaces the earlier one.
 
-    Raises ConfigurationError for a target that makes no sense and for less than one whole week of
-    history, BrokenLake.
+    Raise ConfigurationError for an invalid target or less than one whole week of history,
+    BrokenLake.
     """
     if not (0 < target.quantile < 1 and target.wait_us >= 0):
         raise ConfigurationError(
-            f"quantile {target.quantile}: between 0 and 1, as 0.95; a wait is not below 0"
+            f"quantile is {target.quantile} and wait is {target.wait_us} us; quantile must be"
+            " between 0 and 1, as 0.95, and the wait at least 0"
         )
     until, most_weeks = horizon.until, horizon.most_weeks
     params = {"until": until and until.isoformat(), "weeks": most_weeks, "wait_us": target.wait_us}
@@ -70,15 +71,15 @@ def capacity(
     ) as run:
         parts = tables.parts(SERVICE)
         if not parts:
-            raise ConfigurationError("silver.service is empty: `fairlead pipeline build` makes it")
+            raise ConfigurationError("silver.service is empty; run `fairlead pipeline build`")
         known = micros_of(parts[-1]) // HOUR_US + 1
         end = known if until is None else min(known, to_micros(until) // HOUR_US)
         weeks = min(most_weeks, (end - micros_of(parts[0]) // HOUR_US) // HOURS)
         if weeks < 1:
             raise ConfigurationError(
                 f"the tables have {end - micros_of(parts[0]) // HOUR_US} hours before"
-                f" {to_datetime(end * HOUR_US):%Y-%m-%d %H:%M} UTC: a week ({HOURS} hours) at least"
-                " is needed"
+                f" {to_datetime(end * HOUR_US):%Y-%m-%d %H:%M} UTC; at least one week ({HOURS}"
+                " hours) is needed"
             )
         loads = gather(tables, end - weeks * HOURS, end)
         found = {
@@ -109,18 +110,18 @@ def _keep(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -
 
 
 def _notes(plans: list[QueuePlan], weeks: int) -> list[str]:
-    """What whoever plans by it should know."""
+    """Return warnings about the forecast."""
     notes = []
     if weeks < 3:
         notes.append(
-            f"{weeks} weeks of history: nothing to judge a forecast by, next week is taken to be"
-            " like the last"
+            f"{weeks} weeks of history are too few to judge a forecast; the last week is used"
+            " as the forecast"
         )
     for plan in plans:
         if plan.held_out and plan.method == NAIVE:
             by = "" if plan.skill is None else f"{-plan.skill:.0%} "
             notes.append(
-                f"{plan.queue}: the damped trend lost {by}more than the seasonal naive on"
-                f" {plan.held_out} weeks that were held out; the naive is used"
+                f"{plan.queue}: the damped trend had {by}more loss than the seasonal naive method"
+                f" on {plan.held_out} held-out weeks, so the naive method is used"
             )
     return notes

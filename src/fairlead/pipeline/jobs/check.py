@@ -1,4 +1,4 @@
-"""`check`: every layer looked over, all of it."""
+"""`check`: checks of all layers, over all their rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fairlead.pipeline.tables import lake_tables
 
 
 def check(job: Job, on_rows: OnRows = lambda table, rows: None) -> Run:
-    """Files are whole and have their columns; keys are unique; the layers add up. Raises
-    BrokenLake, CheckFailed."""
+    """Check that files are whole and have their columns, that keys are unique, and that the layers
+    agree. Raise BrokenLake, CheckFailed."""
     with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:
         run.spark_version = job.spark.version
         for table in TABLES:

@@ -1,5 +1,5 @@
-"""Checks: what must add up between the layers. One that does not fails the run, and nothing of it
-is shown."""
+"""Checks between the layers: totals that must agree. A failed check fails the run, and nothing is
+published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairlead.pipeline.tables import Tables
 
 
 def require(checks: Sequence[Check]) -> None:
-    """Raises CheckFailed naming every check that does not hold."""
+    """Raise CheckFailed with the name of every check that failed."""
     failed = [
         f"{c.name}: expected {c.expected:,.0f}, found {c.found:,.0f}" for c in checks if not c.holds
     ]
@@ -31,23 +31,24 @@ def require(checks: Sequence[Check]) -> None:
 
 
 def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) -> list[Check]:
-    """Of these hours of bronze: the files hold as many rows as the manifest says, each key once,
-    and each row is sound or in quarantine."""
+    """Check these hours of bronze: the files have as many rows as the manifest (`listed`), each key
+    is unique, and each row is sound or in quarantine."""
     attempts = tables.read(ATTEMPTS, parts)
-    seen = _one(
+    counted = _one(
         attempts.agg(F.count(F.lit(1)).alias("rows"), F.count_if(is_sound()).alias("sound"))
     )
-    aside = tables.read(QUARANTINE, parts).count()
+    rows = counted["rows"]
+    quarantined = tables.read(QUARANTINE, parts).count()
     return [
-        Check("bronze.attempts: rows in its files", listed, seen["rows"]),
-        Check("bronze.attempts: keys are unique", seen["rows"], _keys(attempts, seen["rows"])),
-        Check("rows are sound or in quarantine", seen["rows"], seen["sound"] + aside),
+        Check("bronze.attempts: rows in its files", listed, rows),
+        Check("bronze.attempts: keys are unique", rows, _keys(attempts, rows)),
+        Check("rows are sound or in quarantine", rows, counted["sound"] + quarantined),
     ]
 
 
 def _keys(attempts: DataFrame, rows: int) -> int:
-    """How many keys so many rows have. Numbers made of the keys are counted first: as many numbers
-    as rows are as many keys; otherwise the keys themselves are."""
+    """Return the number of distinct keys among `rows` rows. Hashes of the keys are counted first,
+    because as many hashes as rows prove that all keys differ; otherwise the keys are counted."""
     number = F.xxhash64(*ATTEMPTS.key)
     if _one(attempts.agg(F.count_distinct(number).alias("keys")))["keys"] == rows:
         return rows
@@ -55,7 +56,7 @@ def _keys(attempts: DataFrame, rows: int) -> int:
 
 
 def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]:
-    """Each run of these dates is in the histogram, once."""
+    """Check that each run of these dates is in the histogram once."""
     attempts = tables.read(ATTEMPTS, None if dates is None else hours_of(dates)).transform(sound)
     runs = _one(attempts.agg(F.count("started_at").alias("n")))
     counted = _one(
@@ -69,22 +70,21 @@ def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]
 def service_checks(
     tables: Tables, attempts: DataFrame, hours: Collection[str] | None
 ) -> list[Check]:
-    """Worker time is conserved: what the runs take inside these hours is what silver.service has
-    there, to 1 us."""
+    """Check that worker time is conserved: silver.service has the time that the runs take inside
+    these hours, to 1 us."""
     begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
     if hours is None:
         inside = end - begin
     else:
         inside = _inside(begin, end, hours)
-    # Of two instants, one of them null, `greatest` takes the other: what never ran would count as
-    # if it had all along.
+    # `greatest` ignores nulls, so an attempt that never started would count as running throughout.
     spent = _one(attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside).alias("us")))
     served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
     return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
 
 
 def layer_checks(tables: Tables) -> list[Check]:
-    """Over all that there is: the layers agree with each other."""
+    """Check that the layers agree with each other, over all rows."""
     attempts = tables.read(ATTEMPTS).transform(sound)
     runs = F.unix_micros("finished_at") - F.unix_micros("started_at")
     bronze = _one(
@@ -135,7 +135,7 @@ def _inside(begin: Column, end: Column, hours: Collection[str]) -> Column:
 
 
 def _one(frame: DataFrame) -> dict[str, int]:
-    """The one row of an aggregation; a sum over nothing is 0."""
+    """Return the only row of an aggregation; a sum over no rows is 0."""
     row = frame.first()
     assert row is not None
     return {name: int(value or 0) for name, value in row.asDict().items()}

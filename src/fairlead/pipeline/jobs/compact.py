@@ -1,5 +1,4 @@
-"""`compact`: closed hours of bronze become one sorted file each, and what nobody needs any more is
-removed."""
+"""`compact`: rewrites each closed hour of bronze as one sorted file, and deletes unused files."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from fairlead.pipeline.runs import OnRows, Run, recorded
 
 
 def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, list[str]]:
-    """By table, the hours that would be rewritten."""
+    """Return the hours to rewrite, by table."""
     now = clock.now()
     tables = [lake.table(table) for table in (ATTEMPTS, EVENTS)]
     return {
@@ -28,21 +27,21 @@ def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, lis
 def compact(
     lake: Lake, clock: Clock, everything: bool = False, on_rows: OnRows = lambda table, rows: None
 ) -> Run:
-    """Compact bronze; sweep all tables. Raises CheckFailed, BrokenLake."""
+    """Compact bronze, and delete the unused files of all tables. Raise CheckFailed, BrokenLake."""
     with recorded(lake, clock, "compact", {"all": everything}) as run:
         for table in (ATTEMPTS, EVENTS):
             done = compact_table(
                 lake.table(table),
                 clock.now(),
                 everything=everything,
-                on_rows=partial(_tell, on_rows, table.name),
+                on_rows=partial(_report, on_rows, table.name),
             )
             run.rows_in += done.rows
             run.rows_out += done.rows
             run.tables[table.name] = done.rows
             if done.skipped:
                 run.notes.append(
-                    f"{table.name}: rows came meanwhile, left for the next time:"
+                    f"{table.name}: new rows came during the compaction, left for the next one:"
                     f" {', '.join(done.skipped)}"
                 )
         for table in TABLES:
@@ -50,5 +49,5 @@ def compact(
     return run
 
 
-def _tell(on_rows: OnRows, table: str, _part: str, rows: int) -> None:
+def _report(on_rows: OnRows, table: str, _part: str, rows: int) -> None:
     on_rows(table, rows)
