@@ -391,6 +391,6 @@ def test_a_forecast_that_is_worse_than_the_naive_is_said_to_be(tmp_path: Path) -
     found = capacity(lake, MemoryTables(told), SYSTEM_CLOCK, TARGET, Horizon(hold_out=1))
     assert (
         found.queues[0].method == NAIVE
-        and "lost" in found.notes[0]
+        and "more loss" in found.notes[0]
         and "naive method is used" in found.notes[0]
     )

@@ -31,7 +31,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.erase import Manner, erase, let_in_again
+from fairlead.pipeline.jobs.erase import Manner, erase, readmit_key
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
 from fairlead.pipeline.lake.lake import Lake
@@ -469,7 +469,7 @@ def test_a_key_may_be_let_in_again(store: tuple[str, SqlHistory], tmp_path: Path
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
     erased(lake, "tenant-3")
-    assert let_in_again(lake, "tenant-3", SYSTEM_CLOCK) and not let_in_again(
+    assert readmit_key(lake, "tenant-3", SYSTEM_CLOCK) and not readmit_key(
         lake, "tenant-3", SYSTEM_CLOCK
     )
     add(url, range(20, 27))

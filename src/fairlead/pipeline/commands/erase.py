@@ -70,7 +70,7 @@ def erase(options: EraseOptions) -> None:
         lake, kept = lake_in(options.tables.lake), duration(options.grace)
         assert kept is not None
         if options.readmit:
-            if not job.let_in_again(lake, name, SYSTEM_CLOCK):
+            if not job.readmit_key(lake, name, SYSTEM_CLOCK):
                 raise ConfigurationError(
                     "this key was not erased here: there is nothing to readmit"
                 )

@@ -172,7 +172,7 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
             every,
             options.max_rows,
             on_rows=on_batch,
-            beside=beside,
+            on_interval=beside,
         )
         stop_by_signals(streaming.stops.set)
         streaming.once() if options.once else streaming.run()

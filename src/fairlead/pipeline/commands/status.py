@@ -63,7 +63,7 @@ def status(options: StatusOptions) -> None:
     Example: fairlead pipeline status --lake lake --json
     """
     with failures():
-        from fairlead.pipeline.jobs.status import drop_reader, look
+        from fairlead.pipeline.jobs.status import drop_reader, read_status
 
         try:
             history = history_of(options.url)
@@ -73,7 +73,7 @@ def status(options: StatusOptions) -> None:
             history = None
         if options.forget is not None and history is not None:
             drop_reader(history, options.forget)
-        found = look(lake_in(options.lake), history)
+        found = read_status(lake_in(options.lake), history)
         if options.json:
             as_json(found)
             return

@@ -64,9 +64,9 @@ def submit(options: SubmitOptions) -> None:
     Example: fairlead pipeline submit jobs.parquet --task pay --queue payouts --args partner,amount
     """
     with failures():
-        from fairlead.pipeline.jobs.submit import Submission, run_submit
+        from fairlead.pipeline.jobs.submit import FileSubmission, run_submit
 
-        submission = Submission(
+        submission = FileSubmission(
             file=options.file,
             url=url_of(options.url),
             queue=options.queue,

@@ -1,5 +1,5 @@
-"""`erase`: no row of a key is left in any table or file of the lake, and none comes back. Run it
-again after any crash."""
+"""`erase`: deletes every row of a key from all tables and files of the lake, and keeps later
+exports of the key out. The job can be run again after a crash."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ if TYPE_CHECKING:
     from fairlead.pipeline.erase.catalog import CatalogErasure
 
 _LAST = (QUARANTINE, EVENTS, ATTEMPTS)
-"""What all else is made of, and what tells which days were touched: whoever dies before finds it
-whole."""
+"""Tables erased last, because the others are built from them and they tell which days are affected:
+a run after a crash still finds them complete."""
 
 
 class Manner(msgspec.Struct, frozen=True):
-    """How a key is erased."""
+    """Options of an erasure."""
 
     pages: Sequence[Path] = ()
-    """Pages to look at beside those that `report` wrote."""
+    """Pages to search in addition to those that `report` wrote."""
     grace_us: int = 0
-    """Microseconds for which files that were replaced stay for those who are reading them."""
+    """Microseconds for which replaced files stay for their readers."""
     dry_run: bool = False
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """What was done."""
+    """Result of an erasure."""
 
     tables: dict[str, Erased]
-    """Those in which there was anything."""
+    """Erased rows and files, by table; only tables that had the key."""
     removed: int
-    """Files that did not count any more, or never, and had the key."""
+    """Files with the key that were deleted because the table does not list them (any more)."""
     pages: list[str]
-    """Reports that showed the key, and were removed."""
+    """Deleted reports that showed the key."""
     days: list[str]
-    """Days whose sums still count what is gone, until the next build."""
+    """Days whose sums include the erased rows until the next build."""
     verified: Verified
     dry_run: bool
     catalog: dict[str, int] = {}
-    """By table of the Iceberg catalog, rows deleted."""
+    """Deleted rows, by table of the Iceberg catalog."""
     catalog_held: dict[str, int] = {}
-    """By table of the catalog, rows of the key that are still in some file below it: empty, or
-    something is wrong."""
+    """Rows of the key that are still in a file, by table of the catalog; empty unless the erasure
+    failed."""
 
     @property
     def rows(self) -> int:
-        """Of the key, in the lake."""
+        """Return the number of erased rows of the lake."""
         return sum(done.rows for done in self.tables.values())
 
     @property
@@ -76,11 +76,11 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 def wanted_in(lake: Lake, key: str) -> Wanted:
-    """The key under all names it has in this lake. Raises ConfigurationError for no key, and when
-    the secret is missing with which the lake's keys are hashed."""
+    """Return the key with all names it has in this lake. Raise ConfigurationError for an empty key,
+    or if the secret of the lake's hashed keys is missing."""
     if not key:
         raise ConfigurationError(
-            "an empty key is that of all tasks without one: name the key to erase"
+            "the empty key belongs to all tasks without a key; name the key to erase"
         )
     hashing = hashing_of(lake)
     return Wanted(frozenset({key} if hashing is None else {key, hashing.name_of(key)}))
@@ -94,11 +94,11 @@ def erase(
     on_rows: OnRows = lambda table, rows: None,
     catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
-    """Erase the key from the lake, from pages, and from the tables of an Iceberg catalog, if its
-    Spark session and name are given; see docs/how-to/pipeline-operate.md.
+    """Erase the key from the lake, from pages, and, if `catalog` gives its Spark session and name,
+    from an Iceberg catalog; see docs/how-to/pipeline-operate.md.
 
-    With a grace, run it again when the grace is over. Raises NotAllowed while a build is under
-    way, BrokenLake, ConfigurationError.
+    After a run with a grace period, run the job again when the period is over. Raise NotAllowed
+    while a build is running, BrokenLake, ConfigurationError.
     """
     wanted = wanted_in(lake, key)
     stones = [tombstone(lake, name) for name in sorted(wanted.names)]
@@ -120,8 +120,8 @@ def erase(
     return done
 
 
-def let_in_again(lake: Lake, key: str, clock: Clock) -> bool:
-    """What is exported from now on may be the key's; False: it was not erased. Raises
+def readmit_key(lake: Lake, key: str, clock: Clock) -> bool:
+    """Accept rows of the key from the next export on; return False if the key was not erased. Raise
     ConfigurationError."""
     stones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
     readmitted = [readmit(lake.table(table), stones, clock.now()) for table in (ATTEMPTS, EVENTS)]
@@ -144,8 +144,8 @@ def _erase(
     found = trace(lake.table(ATTEMPTS), wanted)
     if not dry_run:
         build_again(lake.root, (f"{date}/00" for date in found.dates))
-    # Before bronze, which tells which days and errors were touched, and of which the catalog's is
-    # made.
+    # Erase the catalog before bronze, which tells the affected days and errors, and which the
+    # catalog's bronze is copied from.
     in_catalog = {} if catalog is None else catalog.erase(found, on_rows)
     known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
     done: dict[str, Erased] = {}
@@ -165,26 +165,28 @@ def _erase(
     waiting = [] if dry_run or not grace_us else list(_waiting(lake))
     verified = verify(lake.root, wanted, except_for=waiting)
     held = {} if catalog is None else catalog.held()
-    pages_gone, days = sorted(map(str, known)), sorted(found.dates)
-    return Erasure(done, removed, pages_gone, days, verified, dry_run, in_catalog, held)
+    deleted_pages, days = sorted(map(str, known)), sorted(found.dates)
+    return Erasure(done, removed, deleted_pages, days, verified, dry_run, in_catalog, held)
 
 
 def _waiting(lake: Lake) -> Iterable[str]:
-    """Files that stay for those who are reading them."""
+    """Yield the replaced files that stay for their readers."""
     for table in TABLES:
         yield from (f"{table.name}/{file}" for file in lake.table(table).manifests.newest().dropped)
 
 
 def _pages_of(lake: Lake) -> list[Path]:
-    """Where `report` has written pages."""
+    """Return the pages that `report` wrote."""
     runs = lake.table(RUNS)
-    told = runs.load(runs.manifests.newest(), columns=["job", "params"]).to_pylist()
-    outs = {msgspec.json.decode(run["params"]).get("out") for run in told if run["job"] == "report"}
+    reports = runs.load(runs.manifests.newest(), columns=["job", "params"]).to_pylist()
+    outs = {
+        msgspec.json.decode(run["params"]).get("out") for run in reports if run["job"] == "report"
+    }
     return sorted(Path(out) for out in outs if out)
 
 
 def _shows(page: Path, wanted: Wanted) -> bool:
-    """Whether a page has the key, or the digest that `report --hash-keys` shows in its place."""
+    """Whether a page has the key, or the digest that `report --hash-keys` shows instead."""
     try:
         text = page.read_text(encoding="utf-8", errors="replace")
     except OSError:

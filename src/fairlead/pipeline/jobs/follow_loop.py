@@ -1,4 +1,4 @@
-"""Follows a stream: another query whenever one has ended, for as long as somebody wants it."""
+"""Follow loop of a stream: starts a new query whenever one ends, until stopped."""
 
 from __future__ import annotations
 
@@ -14,48 +14,55 @@ from fairlead.pipeline import errors as pipeline_errors
 log = logging.getLogger("fairlead.stream")
 
 MOST_FAILURES = 5
-"""In a row, of Spark itself: a process of its that did not start in time, on a machine without
-time."""
+"""Failures of Spark itself in a row that are retried, such as a process that did not start in time
+on a busy machine."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds between two tries."""
+"""Longest pause between two tries, in seconds."""
 
 _OURS = re.compile(r"fairlead\.(?:pipeline\.)?errors\.(\w+): (.+)")
 
 Query = Callable[[Callable[[], None]], None]
-"""Runs one query until it ends, fails or is told to stop; calls what it is given for each batch
-that came through."""
+"""Function that runs one query until it ends, fails or is stopped, and calls its argument for each
+completed batch."""
 
 
 def follow(query: Query, stops: threading.Event, pause: float, what: str) -> None:
-    """Until `stops` is set. While Kafka, a store or a lake is away it tries for as long as that
-    takes, after `pause` seconds and ever longer; what Spark itself fails by, a few times. `what` is
-    told of it, in words. Raises what is left, our own error if there is one behind it."""
-    tries, failures, trouble = 0, 0, ""
+    """Run queries until `stops` is set.
 
-    def came_through() -> None:
-        nonlocal tries, failures, trouble
-        tries, failures, trouble = 0, 0, ""
+    An outage of Kafka, a store or a lake is retried without limit, with pauses that grow from
+    `pause` to LONGEST_PAUSE seconds. A failure of Spark itself is retried MOST_FAILURES times.
+    `what` is the log message for either. Raise any other error, as the FairleadError behind it if
+    there is one.
+    """
+    tries, failures, outage = 0, 0, ""
+
+    def on_batch() -> None:
+        nonlocal tries, failures, outage
+        tries, failures, outage = 0, 0, ""
 
     while not stops.is_set():
         try:
-            query(came_through)
+            query(on_batch)
         except Exception as error:
-            failure = error if isinstance(error, FairleadError) else told_by(error)
+            failure = fairlead_error(error)
             tries += 1
             failures += failure is None
-            is_away = isinstance(failure, StoreUnavailable)
-            if not is_away and (failure is not None or failures > MOST_FAILURES):
+            is_outage = isinstance(failure, StoreUnavailable)
+            if not is_outage and (failure is not None or failures > MOST_FAILURES):
                 raise failure or error from None
-            told = str(failure or error).partition("\n")[0]
-            if told != trouble:
-                trouble = told
-                log.warning(what, extra={"error": told})
+            text = str(failure or error).partition("\n")[0]
+            if text != outage:
+                outage = text
+                log.warning(what, extra={"error": text})
             stops.wait(min(LONGEST_PAUSE, pause * tries))
 
 
-def told_by(error: Exception) -> FairleadError | None:
-    """Our own error behind what Spark says of a process of its: None when there is none."""
+def fairlead_error(error: Exception) -> FairleadError | None:
+    """Return `error` if it is a FairleadError, or the FairleadError that a Spark process failed
+    with; None if there is none."""
+    if isinstance(error, FairleadError):
+        return error
     found = _OURS.findall(str(error))
     if not found:
         return None

@@ -1,5 +1,5 @@
-"""`gc`: what nobody needs any more. Nothing that a reader may still want, and no row of bronze,
-silver or gold."""
+"""`gc`: deletes unused files, and old rows of tables that nothing depends on. Files in use by
+readers, and rows of bronze, silver and the other gold tables, stay."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BY_AGE = (RUNS, CAPACITY, INCIDENTS)
-"""Tables of which nothing else is made, and against which nothing is checked."""
+"""Tables whose old rows may go, because no other table or check depends on them."""
 
 ORPHANS_AFTER = timedelta(days=3)
-"""Files of a catalog that belong to no snapshot: a job may have been writing them for long."""
+"""Age of files without a snapshot in a catalog from which they are deleted; younger ones may belong
+to a long job."""
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What went, or would go."""
+    """Deleted files and partitions, or those that would be deleted."""
 
     files: list[Garbage]
     parts: dict[str, list[str]]
-    """By table, days that are older than what was asked to be kept."""
+    """Days older than the requested age, by table."""
     leases: list[str]
-    """Who keeps replaced files from going."""
+    """Owners of leases that keep replaced files."""
     applied: bool
     catalog: dict[str, int] = {}
-    """By table of the catalog, files removed."""
+    """Deleted files, by table of the catalog."""
 
     @property
     def bytes(self) -> int:
-        """Of the files."""
+        """Return the size of the files in bytes."""
         return sum(each.bytes for each in self.files)
 
 
@@ -55,11 +56,13 @@ def gc(
     catalog: tuple[SparkSession, str] | None = None,
     on_rows: OnRows = lambda table, rows: None,
 ) -> Collected:
-    """Find, and with `apply` remove: files that were replaced more than a day ago, files of jobs
-    that died more than a day ago, rows of BY_AGE older than `keep`; in a catalog, snapshots older
-    than a day and files of nobody older than three.
+    """Find unused files and rows, and delete them with `apply`.
 
-    Raises NotAllowed while a build is under way, BrokenLake, ConfigurationError for a catalog that
+    Unused are files replaced more than a day ago, files of jobs that died more than a day ago, and
+    rows of BY_AGE older than `keep`; in a catalog, snapshots older than a day and files without a
+    snapshot older than three days.
+
+    Raise NotAllowed while a build is running, BrokenLake, ConfigurationError for a catalog that
     cannot be used.
     """
     params = {"keep_days": keep and keep.days, "apply": apply}
@@ -84,8 +87,11 @@ def gc(
 
 
 def _aged(lake: Lake, oldest: str, apply_at: int | None) -> dict[str, list[str]]:
-    """Days before `oldest` of the tables that go by age; they stop counting at once, and their
-    files go a day later."""
+    """Return the days before `oldest`, by table of BY_AGE.
+
+    With `apply_at` (microseconds since the epoch), the tables stop listing them at once, and their
+    files are deleted a day later.
+    """
     found = {}
     for table in BY_AGE:
         here = lake.table(table)

@@ -1,5 +1,5 @@
-"""`incidents`: what went wrong on these days, into gold.incidents. Needs no Spark for a lake in a
-folder."""
+"""`incidents`: finds the incidents of these days and writes them to gold.incidents. The job needs
+no Spark for a lake in a folder."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
 
 BY_DEFAULT = 7
-"""Days looked at, the last ones."""
+"""Days searched by default, up to the last one in the tables."""
 
 Queues = dict[str, dict[int, Minute]]
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """One of them; as gold.incidents says."""
+    """Row of gold.incidents."""
 
     incident_id: str
     kind: str
@@ -57,31 +57,34 @@ def incidents(
     until: datetime | None = None,
     on_rows: OnRows = lambda table, rows: None,
 ) -> list[Incident]:
-    """Find the incidents that began on the days from `since` to `until` (default: the last
-    BY_DEFAULT that the tables have), in order, and let gold.incidents have just these for those
-    days, and what alerts alone can tell: again makes the same.
+    """Find the incidents that began on the days from `since` to `until`, in order, and replace the
+    rows of these days in gold.incidents.
 
-    Raises ConfigurationError when the tables have nothing, BrokenLake.
+    The default is the last BY_DEFAULT days in the tables. Rows of incidents that only alerts can
+    detect are kept, so a repeated run gives the same rows. Raise ConfigurationError for empty
+    tables, BrokenLake.
     """
     params = {"since": since and since.isoformat(), "until": until and until.isoformat()}
     with recorded(lake, clock, "incidents", params) as run:
         hours = sorted({*tables.parts(SERVICE), *tables.parts(BACKLOG)})
         if not hours:
-            raise ConfigurationError("silver is empty: `fairlead pipeline build` makes it")
+            raise ConfigurationError("silver is empty; run `fairlead pipeline build`")
         known = micros_of(hours[-1]) // MINUTE_US + 60
         last = to_datetime(micros_of(hours[-1])) if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         days = _days(first, last)
-        # A day more on either side: what began the day before is not taken for new, what goes on is
-        # seen to its end.
-        around = _days(first - timedelta(days=1), last + timedelta(days=1))
-        queues = _minutes(tables, around)
-        minutes = len(around) * 1440
+        # Read one more day on either side, so that an incident of the day before does not count as
+        # new, and one that continues is followed to its end.
+        wider_days = _days(first - timedelta(days=1), last + timedelta(days=1))
+        queues = _minutes(tables, wider_days)
+        minutes = len(wider_days) * 1440
         found = [
-            each for each in _stretches(tables, around, queues, minutes) if _day(each.start) in days
+            each
+            for each in _windows(tables, wider_days, queues, minutes)
+            if _day(each.start) in days
         ]
         made = [
-            _told(tables, each, queues, minutes, known)
+            _incident(tables, each, queues, minutes, known)
             for each in sorted(found, key=lambda s: (s.start, s))
         ]
         rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
@@ -94,12 +97,12 @@ def incidents(
     return made
 
 
-def _stretches(
+def _windows(
     tables: SmallTables, days: list[str], queues: Queues, minutes: int
 ) -> Iterator[Stretch]:
-    for queue, told in queues.items():
-        yield from signs.stalls(queue, told)
-        yield from signs.bursts(queue, told)
+    for queue, by_minute in queues.items():
+        yield from signs.stalls(queue, by_minute)
+        yield from signs.bursts(queue, by_minute)
     heavy, total = _arrivals(tables, days)
     for queue, tasks in heavy.items():
         mean = {key: n / minutes for key, n in total[queue].items()}
@@ -109,7 +112,7 @@ def _stretches(
 
 
 def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
-    """What each queue had, minute by minute."""
+    """Return the minutes of each queue."""
     queues: Queues = {}
     waits = ("depth_min", "depth_end", "arrived", "claimed")
     for part in _hours(tables, BACKLOG, days):
@@ -119,8 +122,8 @@ def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
             .aggregate([(name, "sum") for name in waits])
             .to_pylist()
         ):
-            told = Minute(*(row[f"{name}_sum"] for name in waits))
-            queues.setdefault(row["queue"], {})[_minute(row["minute"])] = told
+            waiting = Minute(*(row[f"{name}_sum"] for name in waits))
+            queues.setdefault(row["queue"], {})[_minute(row["minute"])] = waiting
     for part in _hours(tables, SERVICE, days):
         rows = tables.load(SERVICE, [part], ["window_start", "queue", "attempts_done", "failed"])
         grouped = rows.group_by(["window_start", "queue"]).aggregate(
@@ -138,15 +141,15 @@ def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
 def _arrivals(
     tables: SmallTables, days: Collection[str]
 ) -> tuple[dict[str, list[tuple[int, str, int]]], dict[str, dict[str, int]]]:
-    """By queue: (minute, key, tasks) of minutes in which a key brought many, and what these keys
-    brought in all."""
+    """Return, by queue, (minute, key, tasks) of minutes in which a key submitted many tasks, and
+    the total tasks of each key."""
     heavy: dict[str, list[tuple[int, str, int]]] = {}
     total: dict[str, dict[str, int]] = {}
     for part in _hours(tables, BACKLOG, days):
         rows = tables.load(BACKLOG, [part], ["minute", "queue", "fairness_key", "arrived"])
         for row in rows.filter(pc.greater_equal(rows["arrived"], signs.FLOOD_TASKS)).to_pylist():
-            told = (_minute(row["minute"]), row["fairness_key"], row["arrived"])
-            heavy.setdefault(row["queue"], []).append(told)
+            arrived = (_minute(row["minute"]), row["fairness_key"], row["arrived"])
+            heavy.setdefault(row["queue"], []).append(arrived)
         for row in (
             rows.group_by(["queue", "fairness_key"]).aggregate([("arrived", "sum")]).to_pylist()
         ):
@@ -173,37 +176,40 @@ def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str
                 yield ALL, row["node"], _minute(row["finished_at"])
 
 
-def _told(
-    tables: SmallTables, stretch: Stretch, queues: Queues, minutes: int, known: int
+def _incident(
+    tables: SmallTables, window: Stretch, queues: Queues, minutes: int, known: int
 ) -> Incident:
-    told = queues.get(stretch.queue, {})
-    inside = [told[minute] for minute in range(stretch.start, stretch.end) if minute in told]
-    keys, lost = _hit(tables, stretch)
-    if stretch.kind == "error burst":
+    by_minute = queues.get(window.queue, {})
+    inside = [
+        by_minute[minute] for minute in range(window.start, window.end) if minute in by_minute
+    ]
+    keys, lost = _hit(tables, window)
+    if window.kind == "error burst":
         delayed = sum(each.failed for each in inside)
-    elif stretch.kind == "node loss":
+    elif window.kind == "node loss":
         delayed = lost
     else:
-        first = told.get(stretch.start, Minute())
+        first = by_minute.get(window.start, Minute())
         delayed = first.depth_min + sum(each.arrived for each in inside)
     return Incident(
-        stretch.incident_id,
-        stretch.kind,
-        stretch.queue,
-        stretch.subject,
-        to_datetime(stretch.start * MINUTE_US),
-        to_datetime(stretch.end * MINUTE_US),
-        stretch.end < known,
+        window.incident_id,
+        window.kind,
+        window.queue,
+        window.subject,
+        to_datetime(window.start * MINUTE_US),
+        to_datetime(window.end * MINUTE_US),
+        window.end < known,
         keys,
         delayed,
-        signs.extra_wait_us(stretch, told, signs.usual_depth(told, minutes)),
+        signs.extra_wait_us(window, by_minute, signs.usual_depth(by_minute, minutes)),
     )
 
 
-def _hit(tables: SmallTables, stretch: Stretch) -> tuple[int, int]:
-    """Keys that had something waiting, or runs that failed or were lost, meanwhile; and runs that
-    were lost."""
-    first, last = (to_datetime(minute * MINUTE_US) for minute in (stretch.start, stretch.end - 1))
+def _hit(tables: SmallTables, window: Stretch) -> tuple[int, int]:
+    """Return the number of affected keys and of affected rows in the window. Keys are affected by
+    waiting tasks, or by failed or lost runs, depending on the kind of incident; for a node loss,
+    the rows are the lost runs."""
+    first, last = (to_datetime(minute * MINUTE_US) for minute in (window.start, window.end - 1))
     hours, hour = set(), first.replace(minute=0)
     while hour <= last:
         hours.add(f"{hour:%Y-%m-%d/%H}")
@@ -211,15 +217,15 @@ def _hit(tables: SmallTables, stretch: Stretch) -> tuple[int, int]:
     table, instant, sign = {
         "error burst": (SERVICE, "window_start", "failed"),
         "node loss": (ATTEMPTS, "finished_at", "node"),
-    }.get(stretch.kind, (BACKLOG, "minute", "depth_end"))
+    }.get(window.kind, (BACKLOG, "minute", "depth_end"))
     rows = tables.load(
         table, sorted(hours & set(tables.parts(table))), [instant, "queue", "fairness_key", sign]
     )
     low, high = (
-        pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (stretch.start, stretch.end)
+        pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (window.start, window.end)
     )
     inside = pc.and_(pc.greater_equal(rows[instant], low), pc.less(rows[instant], high))
-    if stretch.kind == "node loss":
+    if window.kind == "node loss":
         rows = tables.load(
             table,
             sorted(hours & set(tables.parts(table))),
@@ -227,10 +233,10 @@ def _hit(tables: SmallTables, stretch: Stretch) -> tuple[int, int]:
         )
         is_hit = pc.and_(
             pc.equal(rows["outcome"], "lost"),
-            pc.fill_null(pc.equal(rows["node"], stretch.subject), False),
+            pc.fill_null(pc.equal(rows["node"], window.subject), False),
         )
     else:
-        is_hit = pc.and_(pc.equal(rows["queue"], stretch.queue), pc.greater(rows[sign], 0))
+        is_hit = pc.and_(pc.equal(rows["queue"], window.queue), pc.greater(rows[sign], 0))
     hit = rows.filter(pc.and_(inside, is_hit))
     return pc.count_distinct(hit["fairness_key"]).as_py(), hit.num_rows
 
@@ -254,7 +260,7 @@ def _day(minute: int) -> str:
 
 
 def as_rows(found: list[Incident]) -> list[tuple[Any, ...]]:
-    """For a table on the terminal."""
+    """Return the incidents as rows for a table on the terminal."""
     return [
         (
             each.kind,

@@ -1,5 +1,4 @@
-"""`ingest`: one round of the exporter, kept beside the other jobs when it moved anything, or
-failed."""
+"""`ingest`: one round of the exporter, recorded as a run if it moved rows or failed."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
 def ingest(
     exporter: Exporter, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> Exported:
-    """Export all that is behind the safe horizon. Raises BrokenLake, StoreUnavailable; run it again
-    then."""
+    """Export everything before the safe horizon. Raise BrokenLake, or StoreUnavailable, after which
+    the job can be run again."""
     with recorded(lake, clock, "ingest", {}, keep_idle=False) as run:
         done = exporter.round(partial(on_rows, "attempts"))
         run.rows_in = run.rows_out = done.attempts + done.events

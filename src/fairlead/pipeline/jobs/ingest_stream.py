@@ -1,9 +1,9 @@
 """`ingest --stream`: attempts from Kafka into the lake by Spark's structured streaming, each
 exactly once.
 
-The checkpoint only says where Spark reads on; what counts is the lake's manifest (see
-`stream.intake_batch`). So a lost checkpoint, a batch that is repeated, a kill at any moment and a
-second stream change nothing.
+The checkpoint only records where Spark continues to read; the lake's manifest decides which rows
+count (see `stream.intake_batch`). A lost checkpoint, a repeated batch, a kill at any moment or a
+second stream therefore loses and duplicates nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.jobs.follow_loop import follow, told_by
+from fairlead.pipeline.jobs.follow_loop import fairlead_error, follow
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.runs import Run, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
@@ -42,29 +42,29 @@ EVERY = 30.0
 """Seconds between two batches."""
 
 KEPT_EVERY = 600.0
-"""Seconds of streaming that are one row of ops.pipeline_runs."""
+"""Seconds of streaming per row of ops.pipeline_runs."""
 
-_LOOK_SECONDS = 1
+_POLL_SECONDS = 1
 
 
 @dataclass
 class IngestStream:
-    """From one topic into one lake."""
+    """Stream from one topic into one lake."""
 
     spark: SparkSession
     lake: Lake
     url: str = field(repr=False)
-    """kafka://..."""
+    """URL of the topic: kafka://..."""
     checkpoint: Path
     clock: Clock
     every: float = EVERY
-    """Seconds between two batches, and between two calls of `beside`."""
+    """Seconds between two batches, and between two calls of `on_interval`."""
     most: int = MOST_ROWS_PER_BATCH
-    """Messages of a batch."""
+    """Most messages per batch."""
     on_rows: Callable[[Counted], None] = lambda counted: None
-    """Hears of each batch."""
-    beside: Callable[[], None] = lambda: None
-    """Called now and then in this thread: what else there is to do."""
+    """Callback with the counts of each batch."""
+    on_interval: Callable[[], None] = lambda: None
+    """Callback between batches, in this thread, for other work."""
     stops: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -73,49 +73,54 @@ class IngestStream:
         self.spark.dataSource.register(FairleadSource)
         self._topic = AttemptsTopic(KafkaEndpoint.of(self.url))
         self._intake = IntakeBatch(self.lake, self._topic, self.clock)
-        self._runs = _Runs(self)
+        self._runs = _RunRecords(self)
         self._failure: FairleadError | None = None
-        self._came_through: Callable[[], None] = lambda: None
+        self._on_batch: Callable[[], None] = lambda: None
 
     def run(self) -> None:
-        """Until `stops` is set. A Kafka or a store that is away is waited for. Raises CheckFailed
-        for a gap, BrokenLake, ConfigurationError, and what Spark fails by again and again."""
+        """Take batches until `stops` is set, and retry while Kafka or a store is away. Raise
+        CheckFailed for a gap, BrokenLake, ConfigurationError, and repeated failures of Spark."""
 
-        def query(came_through: Callable[[], None]) -> None:
-            self._came_through = came_through
+        def query(on_batch: Callable[[], None]) -> None:
+            self._on_batch = on_batch
             self._query(is_once=False)
 
-        follow(query, self.stops, min(self.every, EVERY), "the stream waits")
+        follow(query, self.stops, min(self.every, EVERY), "stream interrupted, retrying")
         self._runs.close()
 
     def once(self) -> None:
-        """All that is in the topic now. Raises as `run`, and StoreUnavailable."""
+        """Take everything that is in the topic now. Raise the errors of `run`, and
+        StoreUnavailable."""
         ends = self._topic.ends()
         while not self.stops.is_set():
             known = cursors_of(self.lake.table(ATTEMPTS).manifests.newest(), self._topic.name)
             if all(n in known and known[n].next >= end for n, end in ends.items() if end):
                 break
-            # Before 4.2 Spark takes one batch for all there is.
+            # Spark before 4.2 takes all available rows in one batch.
             self._query(is_once=True)
         self._runs.close()
 
     def _query(self, is_once: bool) -> None:
-        """One query, until it ends, fails or is told to stop."""
+        """Run one query until it ends, fails or is stopped."""
         self._failure = None
         try:
-            self.beside()
+            self.on_interval()
             query = self._start(is_once)
             try:
-                beside_at = time.monotonic() + self.every
-                while not query.awaitTermination(_LOOK_SECONDS) and not self.stops.is_set():
-                    if time.monotonic() >= beside_at:
-                        self.beside()
-                        beside_at = time.monotonic() + self.every
+                interval_at = time.monotonic() + self.every
+                while not query.awaitTermination(_POLL_SECONDS) and not self.stops.is_set():
+                    if time.monotonic() >= interval_at:
+                        self.on_interval()
+                        interval_at = time.monotonic() + self.every
             finally:
                 query.stop()
-            self.beside()
+            self.on_interval()
         except Exception as error:
-            failure = error if isinstance(error, FairleadError) else self._failure or told_by(error)
+            failure = (
+                error
+                if isinstance(error, FairleadError)
+                else self._failure or fairlead_error(error)
+            )
             self._runs.close(failure or error)
             if failure is None:
                 raise
@@ -136,26 +141,25 @@ class IngestStream:
         return writer.trigger(processingTime=f"{self.every:g} seconds").start()
 
     def _batch(self, messages: DataFrame, number: int) -> None:
-        """In a thread of Spark's."""
+        """Take a batch. Spark calls this method in a thread of its own."""
 
         def run(plan: Plan) -> list[Outcome]:
-            # One action: each one reads the batch again.
+            # Use one action only, because each action reads the batch again.
             rows = messages.mapInArrow(partial(take_arrow, plan), "outcome string").collect()
             return [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
 
         try:
             counted = self._intake.take(run)
         except Exception as error:
-            self._failure = error if isinstance(error, FairleadError) else told_by(error)
+            self._failure = fairlead_error(error)
             raise
-        self._came_through()
+        self._on_batch()
         self._runs.add(counted)
         self.on_rows(counted)
 
 
-class _Runs:
-    """What was done, as rows of ops.pipeline_runs: one for each stretch of some minutes in which
-    rows came."""
+class _RunRecords:
+    """Rows of ops.pipeline_runs: one per window of KEPT_EVERY seconds in which rows came."""
 
     def __init__(self, stream: IngestStream) -> None:
         self._stream = stream
@@ -165,16 +169,16 @@ class _Runs:
         self._began = 0.0
 
     def add(self, counted: Counted) -> None:
-        """A batch was let in."""
+        """Count a batch that was taken."""
         with self._lock:
             if self._run is None:
                 one = self._stream
-                told = {
+                params = {
                     "topic": KafkaEndpoint.of(one.url).attempts,
                     "checkpoint": str(one.checkpoint),
                 }
                 self._run = self._under_way.enter_context(
-                    recorded(one.lake, one.clock, "ingest --stream", told)
+                    recorded(one.lake, one.clock, "ingest --stream", params)
                 )
                 self._run.spark_version = one.spark.version
                 self._began = time.monotonic()
@@ -185,7 +189,7 @@ class _Runs:
         self.close()
 
     def close(self, failure: BaseException | None = None) -> None:
-        """The stretch has ended, maybe by a failure."""
+        """End the window, with the failure that ended it, if any."""
         with self._lock:
             run, self._run = self._run, None
             if run is None:

@@ -1,9 +1,9 @@
-"""Silver and gold from bronze: what changed since the last build, and all that it touches, is
-computed anew.
+"""Silver and gold from bronze: recomputes the partitions that changed since the last build, and all
+that depend on them.
 
-Recomputing whole partitions makes batch and increments the same code with the same result, and late
-rows need no special way (pipeline.md, finding 9). Nothing is shown to readers before the checks
-have passed.
+Because whole partitions are recomputed, full and incremental builds share one code path and give
+the same result, and late rows need no special case (pipeline.md, finding 9). Readers see nothing
+before the checks have passed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from fairlead.pipeline.silver.waiting import waiting
 from fairlead.pipeline.tables import Tables
 
 SLO_DAYS_BACK = 3
-"""Days of counts that the longest burn rate looks back on."""
+"""Days of counts that the longest burn rate covers."""
 
 
 class Build:
-    """One build: the steps of the plan, in order. `rows` says how many each table got."""
+    """One build: the steps of the plan, in order. `rows` counts the rows written, by table."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Build:
         self._tables = tables
         self._plan = plan
         self._settings = settings
-        self._tell = on_rows
+        self._on_rows = on_rows
         self.rows: dict[str, int] = {}
         self.parts: dict[str, Collection[str] | None] = {}
-        """Of each table, the partitions that were made anew; None: all."""
+        """Rebuilt partitions, by table; None for all."""
         self.touched = Touched(set(), set(), set()) if plan.full else touched(tables, plan)
 
     def run(self) -> None:
-        """Everything, not yet published."""
+        """Build all tables without publishing them."""
         self._silver()
         self._gold()
 
@@ -87,19 +87,22 @@ class Build:
         attempts = self._sound(("ready_at",), self._hours(self.touched.backlog))
         open_tasks = waiting(self._tables.read(TASKS))
         known = datetime.fromtimestamp(self._plan.until / 1e6, UTC)
-        stretches = [
+        windows = [
             backlog(attempts, open_tasks, since, until, known)
             for since, until in p.runs_of(self._backlog_hours(open_tasks))
         ]
-        if stretches:
+        if windows:
             self._replace(
-                BACKLOG, reduce(DataFrame.unionByName, stretches), self._hours(self.touched.backlog)
+                BACKLOG, reduce(DataFrame.unionByName, windows), self._hours(self.touched.backlog)
             )
 
     def parts_for(
         self, first_instants: Collection[str], hours: Collection[str] | None
     ) -> Collection[str] | None:
-        """Partitions of bronze.attempts that can hold what touches these hours; None: all."""
+        """Return the partitions of bronze.attempts that can hold rows of these hours; None for all.
+
+        first_instants: columns in which the rows can begin.
+        """
         return (
             None if hours is None else p.holding(self._plan.attempts.parts, first_instants, hours)
         )
@@ -111,8 +114,8 @@ class Build:
         return self._tables.read(EVENTS, hours).where(F.col("kind") == "submitted")
 
     def _backlog_hours(self, open_tasks: DataFrame) -> Collection[str]:
-        """The hours whose backlog is made anew: in a full build all from the first task that became
-        ready."""
+        """Return the hours whose backlog is rebuilt; in a full build, all hours since the first
+        task became ready."""
         if not self._plan.full:
             return self.touched.backlog
         spans = [part.span for part in self._plan.attempts.parts.values()]
@@ -170,7 +173,8 @@ class Build:
             for s in self._settings.slo
         ]
 
-    # how ------------------------------------------------------------------------------------------
+    # partitions
+    # ------------------------------------------------------------------------------------------
 
     def _hours(self, hours: Collection[str]) -> Collection[str] | None:
         return None if self._plan.full else hours
@@ -188,7 +192,7 @@ class Build:
             self._tables.replace(table, rows, parts),
             parts,
         )
-        self._tell(table.name, self.rows[table.name])
+        self._on_rows(table.name, self.rows[table.name])
 
 
 class Touched(NamedTuple):
@@ -200,8 +204,8 @@ class Touched(NamedTuple):
 
 
 def touched(tables: Tables, plan: Plan) -> Touched:
-    """What the changed partitions touch: the hours of their submits, of their runs, of their waits,
-    and, as long as tasks wait, every hour since the last build."""
+    """Return the hours that depend on the changed partitions: the hours of their submits, runs and
+    waits, and every hour since the last build, because tasks may still wait."""
     attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)
     events = tables.read(EVENTS, plan.changed_events).where(F.col("kind") == "submitted")
     first_ready = F.least(F.coalesce("ready_at", "finished_at"), "finished_at")
@@ -227,8 +231,8 @@ def touched(tables: Tables, plan: Plan) -> Touched:
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:
-    """(day, queue, pickup_p50_us): the median pick-up delay of each queue on each day, that of its
-    middle name."""
+    """Return (day, queue, pickup_p50_us): the pick-up delay of each queue on each day, as the
+    median over its task names."""
     return (
         latency.where(
             (F.col("window_s") == DAY)
@@ -241,8 +245,8 @@ def median_pickups(latency: DataFrame) -> DataFrame:
 
 
 def hours_between(first: int, last: int) -> list[str]:
-    """Names of the hours from that of the first instant to that of the last, both in
-    microseconds."""
+    """Return the names of the hours from the first instant to the last, both in microseconds since
+    the epoch."""
     hours = range(first // p.HOUR_US, last // p.HOUR_US + 1)
     return [p.hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in hours]
 
@@ -262,7 +266,7 @@ def _hours_of(rows: DataFrame, what: str, first: str | Column, last: str | Colum
 
 
 def _within(rows: DataFrame, instant: str, parts: Collection[str] | None) -> DataFrame:
-    """Only rows whose instant lies in these partitions."""
+    """Return only the rows whose instant is in these partitions."""
     if parts is None:
         return rows
     pattern = "yyyy-MM-dd/HH" if any("/" in part for part in parts) else "yyyy-MM-dd"

@@ -1,4 +1,4 @@
-"""`reconcile`: the lake compared with the store; what agrees may be cleaned from the store."""
+"""`reconcile`: compares the lake with the store; rows that agree may be cleaned from the store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fairlead.ports.history import HistoryStore
 def reconcile(
     history: HistoryStore, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> Run:
-    """Compare everything exported since the last time. Raises CheckFailed naming what differs;
-    nothing is cleaned then."""
+    """Compare everything exported since the last comparison. Raise CheckFailed with the
+    differences, in which case nothing may be cleaned."""
     with recorded(lake, clock, "reconcile", {}) as run:
         found = compare(history, lake, clock, on_rows=lambda rows: on_rows("attempts", rows))
         run.rows_in = found.rows

@@ -1,4 +1,4 @@
-"""`replay`: recorded arrivals under many policies, and what became of them into the lake."""
+"""`replay`: runs recorded arrivals under many policies, and saves the results in the lake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Replayed(NamedTuple):
-    """What the job did, and what it found."""
+    """Run of the job, and its results."""
 
     run: Run
     study: Study
@@ -38,11 +38,11 @@ def replay(
     spark: SparkSession | None = None,
     on_rows: OnRows = lambda what, count: None,
 ) -> Replayed:
-    """Make the study, on Spark or else in this process, and keep it in the lake: the same study
-    again replaces its rows.
+    """Make the study, on Spark if given, else in this process, and save it in the lake; a repeated
+    study replaces its rows.
 
-    Raises ConfigurationError for a plan that does not fit the arrivals, BrokenLake when the files
-    are swept away meanwhile.
+    Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake if its files are
+    swept while they are written.
     """
     replay_id = identity(arrivals, plan)
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}
@@ -54,10 +54,10 @@ def replay(
             found = _on_spark(spark, arrivals, plan, on_rows)
             run.spark_version = spark.version
         run.tables = {
-            REPLAYS.name: _keep(
+            REPLAYS.name: _save(
                 lake, clock, REPLAYS, replay_id, replay_rows(replay_id, arrivals.origin, found)
             ),
-            REPLAY_WAITS.name: _keep(
+            REPLAY_WAITS.name: _save(
                 lake, clock, REPLAY_WAITS, replay_id, wait_rows(replay_id, arrivals.origin, found)
             ),
         }
@@ -67,14 +67,15 @@ def replay(
 
 
 def identity(arrivals: Arrivals, plan: StudyPlan) -> str:
-    """The same arrivals under the same plan have the same one, and the same results."""
-    told = (
+    """Return the id of a study: equal for equal arrivals and an equal plan, which give equal
+    results."""
+    inputs = (
         plan.grid.policies,
         plan.grid.recorded,
         *(getattr(plan, name) for name in _OPTIONS),
         arrivals.digest(),
     )
-    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()[:16]
 
 
 _OPTIONS = tuple(name for name in StudyPlan.__dataclass_fields__ if name != "grid")
@@ -88,7 +89,7 @@ def _on_spark(spark: SparkSession, arrivals: Arrivals, plan: StudyPlan, on_rows:
         return study(arrivals, plan, made, on_rows)
 
 
-def _keep(
+def _save(
     lake: Lake, clock: Clock, table: Table, replay_id: str, rows: Iterable[dict[str, Any]]
 ) -> int:
     import pyarrow as pa
@@ -99,6 +100,6 @@ def _keep(
     )
     if here.append(written, {}, clock.now()) is None:
         raise BrokenLake(
-            f"{here.folder}: files were swept away before they counted: run this again"
+            f"{here.folder}: files were swept before the manifest listed them; run the job again"
         )
     return sum(file.rows for file in written)

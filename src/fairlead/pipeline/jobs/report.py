@@ -1,4 +1,4 @@
-"""`report`: what the tables say about a stretch of time, as one page."""
+"""`report`: the tables of a period as one HTML page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def report(
     selection: Selection = Selection(),  # noqa: B008 - frozen
     on_rows: OnRows = lambda part, rows: None,
 ) -> Run:
-    """Write the page to `out`, or replace it.
+    """Write the page to `out`, replacing an earlier one.
 
-    Raises ConfigurationError for an `out` that cannot be written, and when nothing lies in the time
-    selected; BrokenLake for files that are not what they should be.
+    Raise ConfigurationError if `out` cannot be written or the period has no rows, BrokenLake for
+    damaged files.
     """
     if not out.parent.is_dir():
-        raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; make it first")
+        raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; create it first")
     params = {
         "out": str(out.absolute()),
         "since": selection.since and selection.since.isoformat(),
@@ -40,7 +40,7 @@ def report(
         data = gather(tables, job.lake, job.clock.now(), selection, on_rows)
         page = render(data)
         try:
-            durable.write(out, lambda aside: aside.write_text(page, encoding="utf-8"))
+            durable.write(out, lambda path: path.write_text(page, encoding="utf-8"))
         except OSError as error:
             raise ConfigurationError(
                 f"--out {out}: {error.strerror}; choose another file"

@@ -1,4 +1,4 @@
-"""`status`: how fresh everything is, without Spark."""
+"""`status`: freshness of tables, jobs and readers, without Spark."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fairlead.ports.history import START, HistoryStore, Position
 
 
 class TableStatus(msgspec.Struct, frozen=True):
-    """A table of the lake."""
+    """Status of a table of the lake."""
 
     name: str
     rows: int
     parts: int
     newest: str
-    """Its last partition; empty: none."""
+    """Last partition; empty without one."""
     written_at: int | None
-    """Microseconds."""
+    """Microseconds since the epoch; None if never written."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """The last run of a job."""
+    """Status of the last run of a job."""
 
     job: str
     state: str
@@ -37,27 +37,27 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 class ReaderStatus(msgspec.Struct, frozen=True):
-    """Somebody who follows the history of the store."""
+    """Status of a reader of the store's history."""
 
     name: str
     kind: str
     updated_at: int
     behind: int
-    """Attempts it has not read."""
+    """Attempts that the reader has not read."""
     checked: str
-    """Of a lake: up to which place it was compared with the store."""
+    """Position up to which the lake was compared with the store; empty for other readers."""
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """All of it."""
+    """Status of the pipeline."""
 
     tables: list[TableStatus]
     runs: list[RunStatus]
     readers: list[ReaderStatus]
 
 
-def look(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
-    """The lake as it is; with a store, also who follows its history. Raises BrokenLake,
+def read_status(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
+    """Return the status of the lake, and of the readers of the history if given. Raise BrokenLake,
     StoreUnavailable."""
     tables = []
     for table in TABLES:
@@ -83,12 +83,12 @@ def look(lake: Lake, history: HistoryStore | None) -> PipelineStatus:
 
 
 def readers(history: HistoryStore) -> list[ReaderStatus]:
-    """Who follows the history of the store, and how far behind each is."""
+    """Return the readers of the store's history, with the attempts that each has not read."""
     until: Position = history.database.read_now(history.horizon())
     last = Position(until.xid, until.seq - 1)
     found = []
     for reader in history.database.read_now(history.readers()):
-        # People's events are few; how far attempts were read is what counts.
+        # Count attempts only, because events by people are few.
         behind = (
             0
             if reader.kind == "events"
@@ -100,13 +100,13 @@ def readers(history: HistoryStore) -> list[ReaderStatus]:
 
 
 def drop_reader(history: HistoryStore, name: str) -> None:
-    """What it has not read may be cleaned. Raises ConfigurationError when there is none of that
-    name."""
+    """Drop a reader, so that history it has not read may be cleaned. Raise ConfigurationError if
+    there is no reader of that name."""
     known = history.database.read_now(history.readers())
     doomed = [reader.name for reader in known if reader.name in (name, f"{name}/events")]
     if not doomed:
         names = ", ".join(repr(reader.name) for reader in known) or "none"
-        raise ConfigurationError(f"no reader is named {name!r}; there are: {names}")
+        raise ConfigurationError(f"no reader is named {name!r}; readers: {names}")
     for each in doomed:
         history.database.run(history.drop_reader(each))
 

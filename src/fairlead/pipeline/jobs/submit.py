@@ -1,4 +1,4 @@
-"""`submit FILE`: one task for each row of a file, exactly once however often it is run."""
+"""`submit FILE`: one task for each row of a file, exactly once even if the job is repeated."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FORMATS = {
 
 
 @dataclass(frozen=True)
-class Submission:
-    """What to submit, and how; see the options of the command."""
+class FileSubmission:
+    """File to submit, with the options of the command."""
 
     file: Path
     url: str
@@ -41,8 +41,8 @@ class Submission:
 
     @property
     def identity(self) -> str:
-        """The submission id: as given, or from path, time of change and size of every file, and
-        from what is made of them."""
+        """Return the submission id: the given one, or a digest of path, modification time and size
+        of every file, and of the options that shape the tasks."""
         if self.submission_id:
             return self.submission_id
         files = sorted(self.file.rglob("*")) if self.file.is_dir() else [self.file]
@@ -56,18 +56,19 @@ class Submission:
 
     @property
     def format(self) -> str:
-        """Of the file; a folder is taken for Parquet. Raises ConfigurationError."""
+        """Return the format of the file; a folder counts as Parquet. Raise ConfigurationError for
+        an unknown suffix."""
         if self.file.is_dir():
             return "parquet"
         found = _FORMATS.get(self.file.suffix.lower())
         if found is None:
             raise ConfigurationError(
-                f"{self.file}: unknown kind of file; known: {', '.join(sorted(_FORMATS))}"
+                f"{self.file}: unknown kind of file; known suffixes: {', '.join(sorted(_FORMATS))}"
             )
         return found
 
     def described(self) -> dict[str, Any]:
-        """For a dry run; no secrets."""
+        """Return the options for a dry run, without secrets."""
         return {
             name: str(value)
             for name, value in asdict(self).items()
@@ -78,9 +79,9 @@ class Submission:
         }
 
 
-def run_submit(spark: SparkSession, submission: Submission, on_rows: OnRows) -> Totals:
-    """Submit it. Raises RefusedRows naming row, column and reason; ConfigurationError for columns
-    that do not fit."""
+def run_submit(spark: SparkSession, submission: FileSubmission, on_rows: OnRows) -> Totals:
+    """Submit the file. Raise RefusedRows with row, column and reason; ConfigurationError for
+    columns that do not fit."""
     from fairlead.pipeline.submit import bulk_submit
 
     totals = bulk_submit(
@@ -99,8 +100,8 @@ def run_submit(spark: SparkSession, submission: Submission, on_rows: OnRows) -> 
     return totals
 
 
-def read(spark: SparkSession, submission: Submission) -> DataFrame:
-    """The file's rows."""
+def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
+    """Return the rows of the file."""
     reader = spark.read
     if submission.format == "csv":
         reader = reader.option("header", True).option("inferSchema", True)
