@@ -486,7 +486,7 @@ def as_markdown(
             "Command: `make bench`, which runs `python bench/run.py`."
             f" {tasks:,} no-op tasks, medians of {runs} rounds,"
             " one worker process unless the table says otherwise."
-            " [bench/README.md](../bench/README.md) describes each measurement."
+            " `bench/README.md` describes each measurement."
         ),
         "",
         "| | backing | bulk submit/s | done/s | latency p50 / p99 ms | peak RSS of the worker |",
