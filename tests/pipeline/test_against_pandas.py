@@ -21,7 +21,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.latency import ERROR_BOUND, LATENCY
 from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Bill, Cost, PipelineSettings, Slo
@@ -62,7 +62,7 @@ KEY = ["queue", "fairness_key"]
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     lake = Lake(tmp_path_factory.mktemp("lake"))
     write_lake(spark, lake, TRUTH)
-    build(Job(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
     yield lake
 
 

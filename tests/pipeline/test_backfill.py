@@ -16,7 +16,7 @@ from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import LakeRows
 from fairlead.pipeline.jobs import backfill as module
 from fairlead.pipeline.jobs.backfill import backfill
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.silver.service import SERVICE
 from tests.pipeline.frames import T0, at, attempt
@@ -38,7 +38,7 @@ def spoil(lake: Lake) -> None:
 def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_gone_on_from(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     rows = [
         attempt(fairness_key=key, started_at=start, finished_at=start + 40, submitted_at=start)
         for key in "ab"
@@ -58,7 +58,7 @@ def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_go
 
     one_day, days = module._one_day, []
 
-    def dies(job: Job, settings: Any, day: str, *of: Any) -> Any:
+    def dies(job: JobContext, settings: Any, day: str, *of: Any) -> Any:
         days.append(day)
         if len(days) == 2:
             raise KeyboardInterrupt
@@ -74,6 +74,6 @@ def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_go
 
 
 def test_no_day_is_refused(tmp_path: Path) -> None:
-    job = Job(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
+    job = JobContext(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the day after the last"):
         backfill(job, SETTINGS, T0, T0)

@@ -24,7 +24,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.gold.slo import SLO
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.compact import compact
 from fairlead.pipeline.lake.lake import Lake
@@ -147,12 +147,12 @@ def put(lake: Lake, parts: Sequence[tuple[list[dict[str, Any]], list[dict[str, A
 
 
 @pytest.fixture
-def job(spark: SparkSession, tmp_path: Path) -> Job:
-    return Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+def job(spark: SparkSession, tmp_path: Path) -> JobContext:
+    return JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
 
 
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
-    spark: SparkSession, job: Job, tmp_path: Path, request: pytest.FixtureRequest
+    spark: SparkSession, job: JobContext, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     seed = int(request.config.option.hypothesis_seed) % 1000
     parts = batches(seed)
@@ -165,7 +165,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
         run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
     shutil.copytree(job.lake.root, tmp_path / "anew")
-    anew = Job(spark, Lake(tmp_path / "anew"), None, SYSTEM_CLOCK)
+    anew = JobContext(spark, Lake(tmp_path / "anew"), None, SYSTEM_CLOCK)
     build(anew, SETTINGS, full=True)
     assert_same_tables(job.lake, anew.lake)
     assert all(found.holds for found in check(job).checks)
@@ -174,7 +174,9 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def test_a_build_of_one_new_hour_writes_only_what_it_touches(spark: SparkSession, job: Job) -> None:
+def test_a_build_of_one_new_hour_writes_only_what_it_touches(
+    spark: SparkSession, job: JobContext
+) -> None:
     day = 24 * HOUR
     export(
         job.lake, ATTEMPTS, [attempt(submitted_at=n * day) for n in range(5)], "s.parquet", hours=97
@@ -193,7 +195,9 @@ def test_a_build_of_one_new_hour_writes_only_what_it_touches(spark: SparkSession
         )
 
 
-def test_rows_that_make_no_sense_are_counted_and_kept_beside(spark: SparkSession, job: Job) -> None:
+def test_rows_that_make_no_sense_are_counted_and_kept_beside(
+    spark: SparkSession, job: JobContext
+) -> None:
     put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
     run = build(job, SETTINGS)
     assert run.quarantined == 2
@@ -205,13 +209,13 @@ def test_rows_that_make_no_sense_are_counted_and_kept_beside(spark: SparkSession
     assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
 
 
-def test_an_empty_lake_builds_nothing_and_says_so(job: Job) -> None:
+def test_an_empty_lake_builds_nothing_and_says_so(job: JobContext) -> None:
     assert build(job, SETTINGS).rows_out == 0
     assert build(job, SETTINGS).state == "nothing to do"
 
 
 def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(
-    spark: SparkSession, job: Job
+    spark: SparkSession, job: JobContext
 ) -> None:
     put(job.lake, [([attempt(task_id="t")], [])])
     build(job, SETTINGS)
@@ -223,7 +227,7 @@ def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(
     assert last_runs(job.lake)["build"]["state"] == "failed"
 
 
-def test_a_half_written_file_of_bronze_is_named(job: Job) -> None:
+def test_a_half_written_file_of_bronze_is_named(job: JobContext) -> None:
     put(job.lake, [([attempt()], [])])
     file = next(job.lake.root.glob("bronze.attempts/date=*/**/*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
@@ -231,7 +235,7 @@ def test_a_half_written_file_of_bronze_is_named(job: Job) -> None:
         build(job, SETTINGS)
 
 
-def test_two_builds_of_one_lake_are_refused(job: Job) -> None:
+def test_two_builds_of_one_lake_are_refused(job: JobContext) -> None:
     import fcntl
 
     put(job.lake, [([attempt()], [])])
@@ -242,7 +246,7 @@ def test_two_builds_of_one_lake_are_refused(job: Job) -> None:
 
 
 def test_a_task_that_still_waits_is_backlog_in_every_hour_since(
-    spark: SparkSession, job: Job
+    spark: SparkSession, job: JobContext
 ) -> None:
     put(
         job.lake,
@@ -276,11 +280,11 @@ def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     parts = batches(7)
     lake = Lake(folder / "lake")
     put(lake, parts[:2])
-    build(Job(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
+    build(JobContext(spark, lake, None, SYSTEM_CLOCK), SETTINGS)
     export(lake, ATTEMPTS, parts[2][0], "s-2.parquet")
     shutil.copytree(lake.root, folder / "undisturbed")
     undisturbed = Lake(folder / "undisturbed")
-    build(Job(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
+    build(JobContext(spark, undisturbed, None, SYSTEM_CLOCK), SETTINGS)
     return lake.root, undisturbed
 
 
@@ -297,6 +301,6 @@ def test_a_build_killed_at_any_point_and_run_again_makes_the_same_tables(
         command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
-    job = Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     build(job, SETTINGS)
     assert_same_tables(job.lake, undisturbed)

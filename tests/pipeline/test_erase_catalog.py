@@ -15,7 +15,7 @@ from fairlead.pipeline.erase.wanted import ERASED
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.iceberg import IcebergTables
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.lake.lake import Lake
@@ -34,7 +34,7 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
     spark: SparkSession, catalog: str, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake")
-    job = Job(spark, lake, catalog, SYSTEM_CLOCK)
+    job = JobContext(spark, lake, catalog, SYSTEM_CLOCK)
     failing = {"outcome": "retried", "error_type": "NoCover", "error_fp": 7}
     rows = [
         *[

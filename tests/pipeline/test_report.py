@@ -25,7 +25,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.latency import LATENCY_HIST
 from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.build import Job
+from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.parquet import ParquetTables
@@ -262,9 +262,9 @@ ROWS: Mapping[Table, list[dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> JobContext:
     """A small made-up lake."""
-    job = Job(spark, Lake(tmp_path_factory.mktemp("lake")), None, StandingClock())
+    job = JobContext(spark, Lake(tmp_path_factory.mktemp("lake")), None, StandingClock())
     tables = ParquetTables(spark, job.lake, job.clock)
     for table, rows in ROWS.items():
         tables.replace(
@@ -277,7 +277,7 @@ def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.fixture(scope="module")
-def data(job: Job) -> ReportData:
+def data(job: JobContext) -> ReportData:
     return gather(
         ParquetTables(job.spark, job.lake, job.clock),
         job.lake,
@@ -628,7 +628,9 @@ def test_a_report_of_no_time_at_all_is_refused() -> None:
 # the job ------------------------------------------------------------------------------------------
 
 
-def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_path: Path) -> None:
+def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
+    job: JobContext, tmp_path: Path
+) -> None:
     out = tmp_path / "report.html"
     out.write_text("the old one")
     told: list[str] = []
@@ -649,7 +651,7 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(job: Job, tmp_pa
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
-    job: Job, tmp_path: Path
+    job: JobContext, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="make it first"):
         report(job, tmp_path / "nowhere" / "report.html")

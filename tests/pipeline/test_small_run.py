@@ -15,7 +15,7 @@ from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.check import check
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
@@ -38,10 +38,10 @@ QUICK = {
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def job(tmp_path: Path) -> Iterator[JobContext]:
     """A session of this test's own, and a lake."""
     spark = session("local[1]", "fairlead small run", QUICK)
-    yield Job(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
+    yield JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     spark.stop()
 
 
@@ -65,7 +65,7 @@ def adds_up(run: Run) -> bool:
 
 
 async def test_what_ran_on_sqlite_is_exported_built_checked_and_shown(
-    sqlite_url: str, tmp_path: Path, job: Job
+    sqlite_url: str, tmp_path: Path, job: JobContext
 ) -> None:
     app = App(sqlite_url)
     app.migrate()

@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.core.tuning.guard_rails import Guards
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.jobs.build import Job, build
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
@@ -300,7 +300,7 @@ def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
     world.clock.at = at(HOURS * 3600) + timedelta(minutes=2)
     put(world.lake, ATTEMPTS, rows, now=world.clock.now())
     world.serve()
-    build(Job(spark, world.lake, None, world.clock), PipelineSettings())
+    build(JobContext(spark, world.lake, None, world.clock), PipelineSettings())
 
     gold = Gold(from_lake(world.lake), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1))

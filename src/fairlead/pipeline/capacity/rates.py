@@ -33,16 +33,16 @@ _MONDAY = 4 * 24
 """Hours from Thursday, 1 January 1970, to the first Monday."""
 
 
-class RunTimes(NamedTuple):
+class RunTimeSums(NamedTuple):
     """Sums over run times: number, total in microseconds, and total of the squares."""
 
     n: float = 0.0
     total: float = 0.0
     squares: float = 0.0
 
-    def plus(self, other: RunTimes) -> RunTimes:
+    def plus(self, other: RunTimeSums) -> RunTimeSums:
         """Return the sums over both."""
-        return RunTimes(*(one + two for one, two in zip(self, other, strict=True)))
+        return RunTimeSums(*(one + two for one, two in zip(self, other, strict=True)))
 
     @property
     def mean_us(self) -> float:
@@ -61,7 +61,7 @@ class Load:
 
     arrived: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     """Tasks that became ready in each minute, by hour."""
-    runs: dict[int, RunTimes] = field(default_factory=lambda: defaultdict(RunTimes))
+    runs: dict[int, RunTimeSums] = field(default_factory=lambda: defaultdict(RunTimeSums))
     """Run times, by hour of the week."""
     work_us: Counter[int] = field(default_factory=Counter)
     """Worker time in microseconds of the tasks submitted in each hour of the week."""
@@ -101,13 +101,13 @@ class Load:
             variance += sum((count - middle) ** 2 for count in counts) / (MINUTES - 1)
         return variance / mean if mean * MINUTES >= LEAST_RUNS else 1.0
 
-    def service(self, hour_of_week: int) -> RunTimes:
+    def service(self, hour_of_week: int) -> RunTimeSums:
         """Return the run times of an hour of the week, or of all hours when this hour has too few
         runs."""
-        own = self.runs.get(hour_of_week, RunTimes())
+        own = self.runs.get(hour_of_week, RunTimeSums())
         if own.n >= LEAST_RUNS:
             return own
-        together = RunTimes()
+        together = RunTimeSums()
         for runs in self.runs.values():
             together = together.plus(runs)
         return together
@@ -168,7 +168,7 @@ def _services(found: dict[str, Load], rows: pa.Table, first_hour: int, end_hour:
             runs = found[row["queue"]].runs
             week_hour = hour_of_week(hour)
             runs[week_hour] = runs[week_hour].plus(
-                RunTimes(row["n"], row["n"] * us, row["n"] * us * us)
+                RunTimeSums(row["n"], row["n"] * us, row["n"] * us * us)
             )
 
 

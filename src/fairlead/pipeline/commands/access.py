@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
     from fairlead.pipeline.export import Exporter
     from fairlead.pipeline.in_memory import SmallTables
-    from fairlead.pipeline.jobs.build import Job
+    from fairlead.pipeline.jobs.build import JobContext
     from fairlead.pipeline.lake.lake import Lake
 
 
@@ -78,12 +78,12 @@ def small_tables(lake: Lake, spark: Any, catalog: str | None) -> SmallTables:
 
 
 @contextmanager
-def job_on(lake: Lake, tables: TableOptions) -> Iterator[Job]:
+def job_on(lake: Lake, tables: TableOptions) -> Iterator[JobContext]:
     """Start the Spark session of a job."""
     with session_of(tables.spark) as spark:
-        from fairlead.pipeline.jobs.build import Job
+        from fairlead.pipeline.jobs.build import JobContext
 
-        yield Job(spark, lake, tables.catalog, SYSTEM_CLOCK)
+        yield JobContext(spark, lake, tables.catalog, SYSTEM_CLOCK)
 
 
 def kafka_at(url: str) -> KafkaEndpoint:

@@ -21,7 +21,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import EDITION, Built, Plan, last_build
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.build import Job, digest
+from fairlead.pipeline.jobs.build import JobContext, digest
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.alone import alone
@@ -58,7 +58,7 @@ class Backfilled(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-class _Progress(msgspec.Struct, frozen=True):
+class _BackfillProgress(msgspec.Struct, frozen=True):
     """Progress of the last backfill."""
 
     what: str = ""
@@ -67,7 +67,7 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def backfill(
-    job: Job,
+    job: JobContext,
     settings: PipelineSettings,
     since: datetime,
     until: datetime,
@@ -97,7 +97,7 @@ def backfill(
             run.rows_out += rows
             run.checks = held
             if not dry_run:
-                progress = _Progress(what, [*progress.done, day])
+                progress = _BackfillProgress(what, [*progress.done, day])
                 _note(job.lake.root / _FILE, progress)
         if not dry_run:
             (job.lake.root / _FILE).unlink(missing_ok=True)
@@ -107,7 +107,12 @@ def backfill(
 
 
 def _one_day(
-    job: Job, settings: PipelineSettings, day: str, dry_run: bool, on_rows: OnRows, show: bool
+    job: JobContext,
+    settings: PipelineSettings,
+    day: str,
+    dry_run: bool,
+    on_rows: OnRows,
+    show: bool,
 ) -> tuple[list[Difference], int, list[Check]]:
     tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
     attempts, events = (job.lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
@@ -186,19 +191,19 @@ def _days(since: datetime, until: datetime) -> list[str]:
     return days
 
 
-def _progress(path: Path, what: str) -> _Progress:
+def _progress(path: Path, what: str) -> _BackfillProgress:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Progress)
+        found = msgspec.json.decode(path.read_bytes(), type=_BackfillProgress)
     except (OSError, msgspec.DecodeError):
-        return _Progress(what)
-    return found if found.what == what else _Progress(what)
+        return _BackfillProgress(what)
+    return found if found.what == what else _BackfillProgress(what)
 
 
-def _note(path: Path, progress: _Progress) -> None:
+def _note(path: Path, progress: _BackfillProgress) -> None:
     durable.write(path, lambda path: path.write_bytes(msgspec.json.encode(progress)))
 
 
-def _notes(job: Job, settings: PipelineSettings) -> list[str]:
+def _notes(job: JobContext, settings: PipelineSettings) -> list[str]:
     last = last_build(job.lake.root)
     if last.edition not in (0, EDITION):
         return [

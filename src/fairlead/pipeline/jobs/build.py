@@ -24,7 +24,7 @@ from fairlead.pipeline.tables import lake_tables
 
 
 @dataclass(frozen=True)
-class Job:
+class JobContext:
     """Spark session, lake, catalog and clock of a job."""
 
     spark: SparkSession
@@ -40,7 +40,7 @@ def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
 
 
 def build(
-    job: Job,
+    job: JobContext,
     settings: PipelineSettings,
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,

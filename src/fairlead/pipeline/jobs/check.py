@@ -5,12 +5,12 @@ from __future__ import annotations
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.build import Job
+from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.runs import OnRows, Run, recorded
 from fairlead.pipeline.tables import lake_tables
 
 
-def check(job: Job, on_rows: OnRows = lambda table, rows: None) -> Run:
+def check(job: JobContext, on_rows: OnRows = lambda table, rows: None) -> Run:
     """Check that files are whole and have their columns, that keys are unique, and that the layers
     agree. Raise BrokenLake, CheckFailed."""
     with recorded(job.lake, job.clock, "check", {"catalog": job.catalog}) as run:

@@ -267,7 +267,7 @@ def as_rows(found: list[Incident]) -> list[tuple[Any, ...]]:
             each.queue,
             each.subject,
             f"{each.start_at:%Y-%m-%d %H:%M}",
-            f"{each.end_at:%H:%M}" if each.is_over else "goes on",
+            f"{each.end_at:%H:%M}" if each.is_over else "continues",
             each.keys_hit,
             f"{each.tasks_delayed:,}",
             f"{each.extra_wait_us / MICROS / 3600:,.1f}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.jobs.build import Job
+from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.report.data import Selection, gather
 from fairlead.pipeline.report.page import render
@@ -14,7 +14,7 @@ from fairlead.pipeline.tables import lake_tables
 
 
 def report(
-    job: Job,
+    job: JobContext,
     out: Path,
     selection: Selection = Selection(),  # noqa: B008 - frozen
     on_rows: OnRows = lambda part, rows: None,
