@@ -1,7 +1,7 @@
 """The data pipeline: history of attempts into a lake, tables, reports and better policies, on Spark
 through PySpark.
 
-Everything here needs the extra `pipeline`; nothing else of Fairlead imports it.
+This package needs the extra `pipeline`, and no other package of Fairlead imports it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`FairleadSource`, imported when it is asked for: the rest of this package needs no
-    PySpark."""
+    """Import `FairleadSource` at its first use, because only it needs PySpark."""
     if name != "FairleadSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairlead.pipeline.extra import need

@@ -1,5 +1,5 @@
-"""Bronze: what happened, as it was recorded, append-only. Written by the exporter, read by
-everything else."""
+"""Bronze tables: history as it was recorded, append-only. The exporter writes them, all other
+tables are made from them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a build has to make anew: the partitions that changed since the last one, and what they
-touch. Pure, but for a file."""
+"""The plan of a build: the partitions that changed since the last one, and the partitions they
+affect. Pure, except for one file."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.parts import Seen, changed, seen
 
 EDITION = 2
-"""Raised when the same attempts make other tables than before: everything is then built anew."""
+"""Edition of the tables, raised when the same attempts make other tables; a new edition needs a
+full build."""
 
 _FILE = "_build.json"
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What the last build has seen."""
+    """State of the lake at the last build."""
 
     edition: int = 0
     settings: str = ""
-    """A digest: other objectives or prices make other tables."""
+    """Digest of objectives and prices, which change the tables."""
     attempts: dict[str, Seen] = {}
-    """The partitions of bronze.attempts."""
+    """Partitions of bronze.attempts at that build."""
     events: dict[str, Seen] = {}
     until: int = 0
-    """Microseconds: up to there the store's history was exported."""
+    """Instant up to which the store's history was exported, in microseconds."""
     again: list[str] = []
-    """Hours that the next build makes anew though nothing changed in them: rows were taken out of
-    them."""
+    """Hours to make again without a change, because rows were erased from them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to build. `full`: everything; else what these partitions of bronze touch."""
+    """Work of a build: everything if `full`, else what the changed partitions of bronze affect."""
 
     full: bool
     attempts: Manifest
@@ -47,13 +47,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing has changed since the last build."""
+        """Whether nothing changed since the last build."""
         return not (self.full or self.changed_attempts or self.changed_events or self.before.again)
 
 
 def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool) -> Plan:
-    """Compare what is there with what was built. A partition that is gone, or another edition, asks
-    for a full build."""
+    """Compare the present state with the last build. A missing partition, or another edition, needs
+    a full build."""
     new_attempts, new_events = (
         changed(attempts.parts, before.attempts),
         changed(events.parts, before.events),
@@ -74,8 +74,8 @@ def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, ful
 
 
 def last_build(root: Path) -> Built:
-    """Of this lake; of none, or one that cannot be read, nothing is known, and everything is
-    built."""
+    """Return the state at the last build of this lake; an empty state, which leads to a full build,
+    if there is none or it cannot be read."""
     try:
         return msgspec.json.decode((root / _FILE).read_bytes(), type=Built)
     except (OSError, msgspec.DecodeError):
@@ -83,7 +83,7 @@ def last_build(root: Path) -> Built:
 
 
 def built(root: Path, plan: Plan, settings: str) -> None:
-    """Note that the plan was carried out."""
+    """Record that the plan was carried out."""
     note(
         root,
         Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until),
@@ -91,12 +91,12 @@ def built(root: Path, plan: Plan, settings: str) -> None:
 
 
 def build_again(root: Path, hours: Iterable[str]) -> None:
-    """Let the next build make these hours anew. Nobody else may be building."""
+    """Make the next build repeat these hours. No other build may be under way."""
     before = last_build(root)
     if before.edition:
         note(root, msgspec.structs.replace(before, again=sorted({*before.again, *hours})))
 
 
 def note(root: Path, record: Built) -> None:
-    """Let this be what the last build has seen."""
+    """Record the state of the last build."""
     durable.write(root / _FILE, lambda aside: aside.write_bytes(msgspec.json.encode(record)))

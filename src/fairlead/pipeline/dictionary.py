@@ -42,7 +42,7 @@ TABLES: tuple[Table, ...] = (
 
 
 def as_markdown() -> str:
-    """The page docs/reference/pipeline-tables.md."""
+    """Return the page docs/reference/pipeline-tables.md."""
     lines = [
         "# Tables of the pipeline",
         "",

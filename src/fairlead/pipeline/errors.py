@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline, each with its cause and its cure."""
+"""Errors of the pipeline, each with its cause and cure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from fairlead.errors import FairleadError
 
 
 class BrokenLake(FairleadError):
-    """A file of the lake is missing, cut off, or not what its table says: names the file and the
-    column."""
+    """A file of the lake is missing, truncated, or different from its manifest. The text names file
+    and column."""
 
 
 class CheckFailed(FairleadError):
-    """The numbers do not add up: names the check, what was expected and what was found."""
+    """Numbers do not agree. The text names the check, the expected and the found value."""
 
 
 class RefusedRows(FairleadError):
-    """Rows that cannot become tasks: names row, column and reason."""
+    """Rows that cannot become tasks. The text names row, column and reason."""

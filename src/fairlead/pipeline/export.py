@@ -1,10 +1,10 @@
-"""The exporter: finished attempts, and what else happened to tasks, from a store into the lake,
-exactly once.
+"""The exporter: move finished attempts and events of tasks from a store into the lake, exactly
+once.
 
-The lake's manifest is the one truth: it lists the new files and moves the cursor in the same act
-(pipeline.md, section 6). Killed before, the files do not count and are swept up later; killed
-after, the next round goes on behind them; two exporters at once: the second is refused. Only then
-is the store told how far it was read, which lets it clean.
+One update of the lake's manifest lists the new files and moves the cursor (pipeline.md, section 6).
+After a crash before it, the files do not count and are removed later; after it, the next round goes
+on behind them. Of two exporters at once, the second is refused. Only after the update does the
+store learn how far it was read, which lets it clean its history.
 """
 
 from __future__ import annotations
@@ -37,29 +37,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.export")
 
 ROWS = 50_000
-"""At most in one file of bronze before it is compacted."""
+"""Most rows in one file of bronze before it is compacted."""
 
 Attempts = Literal["unless streamed", "never", "take over"]
-"""Whether attempts are exported too: unless a stream brings them; never, for who runs the stream;
-or also where a stream has brought some, which then brings no more of this store until it is begun
-again."""
+"""Export of attempts: unless a stream exports them; never, for the owner of the stream; or even
+after a stream, which then exports no more of this store until it starts again."""
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What a round has moved."""
+    """Result of a round."""
 
     attempts: int
     events: int
     files: int
     seconds: float
     more: bool = False
-    """It ended after the batches it was asked for, and there is more."""
+    """True when the round ended after the requested batches and more history is left."""
     streamed: str | None = None
-    """The topic by which the attempts come: they were left to its stream."""
+    """Topic of the stream that exports the attempts."""
 
 
 class Exporter:
-    """Moves what is settled; any number of them may run on one store and one lake."""
+    """Exporter of settled history. Any number of exporters may run on one store and one lake."""
 
     def __init__(
         self,
@@ -81,16 +80,15 @@ class Exporter:
     def round(
         self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
     ) -> Exported:
-        """Export everything that is settled by now, or at most so many batches of each feed; `tell`
-        hears of each batch, in rows. Raises StoreUnavailable, BrokenLake, CheckFailed when the
-        store is not the one that was exported, and ConfigurationError when the lake's keys are
-        hashed with a secret that we have not."""
+        """Export all settled history, or at most a number of batches of each feed; call `on_rows`
+        after each batch. Raise StoreUnavailable, BrokenLake, CheckFailed when the store is not the
+        one exported before, ConfigurationError when the lake has hashed keys and the secret is
+        missing."""
         started = time.monotonic()
         hashing = hashing_of(self._lake)
         store_id = self._look(self._history.store_id())
         feeds = self._feeds(store_id)
-        # Registered before the first row is read: from here on nothing is cleaned that is not in
-        # the lake.
+        # Register before the first read, so that the store cleans nothing that is not in the lake.
         self._register(store_id)
         moved: Counter[str] = Counter()
         more = False
@@ -118,7 +116,7 @@ class Exporter:
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
     def behind(self) -> int:
-        """How many attempts are settled and not exported yet."""
+        """Return how many settled attempts are not exported yet."""
         store_id = self._look(self._history.store_id())
         until: Position = self._look(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
@@ -132,11 +130,10 @@ class Exporter:
         cursor = reached(attempts.newest(), store_id)
         self._note("attempts", cursor)
         self._note("events", START)
-        # What was exported before the store forgot us may be cleaned there by now: comparing begins
-        # behind it.
+        # Rows exported before the store dropped this reader may be cleaned already, so compare from
+        # here on.
         is_forgotten = reader is None and before > START
-        # A manifest that was taken away takes the cursor back: what is exported again is compared
-        # again.
+        # A removed manifest moves the cursor back; compare the repeated export again.
         went_back = reader is not None and reader.checked is not None and reader.checked > cursor
         if is_forgotten or went_back:
             place = min(before, cursor)
@@ -183,8 +180,8 @@ class Exporter:
         ]
 
     def _batch(self, feed: _Feed, store_id: str, hashing: Hashing | None) -> tuple[int, int]:
-        """Move the next rows of a feed, but for those of erased keys; answers how many, into how
-        many files."""
+        """Export the next rows of a feed, except those of erased keys; return the numbers of rows
+        and files."""
         cursor = f"{store_id}/{feed.name}"
         while True:
             manifest = feed.table.manifests.newest()
@@ -216,7 +213,7 @@ class Exporter:
                 self._clock.now(),
                 landed.noted,
                 stones,
-                # A stream that has brought some of these rows meanwhile.
+                # A stream exported some of these rows meanwhile.
                 only_if=lambda now, seen=topics: topics_of(now, store_id) == seen,  # type: ignore[misc]
             )
             if done is not None:
@@ -226,8 +223,8 @@ class Exporter:
             take_away(feed.table, [landed])
 
     def _let_go(self, store_id: str) -> None:
-        """A stream that has brought nothing beyond the store's own cursor: there may be no row by
-        which to let go of it."""
+        """Release a stream that exported nothing beyond the store's cursor, because no row may come
+        that would."""
         while True:
             manifest = self._attempts.manifests.newest()
             moves = let_go(manifest, store_id, reached(manifest, store_id))
@@ -235,7 +232,7 @@ class Exporter:
                 return
 
     def _is_left(self, manifest: Manifest, store_id: str) -> bool:
-        """Whether attempts are left to a stream."""
+        """Return whether a stream exports the attempts."""
         if not topics_of(manifest, store_id):
             return self._takes == "never"
         return self._takes != "take over"
@@ -251,14 +248,14 @@ _TASK_ID = ATTEMPT_FIELDS.index("task_id")
 
 
 class _Feed(NamedTuple):
-    """Rows of the store that follow each other."""
+    """A sequence of rows of the store."""
 
     name: str
     table: LakeTable
     read: Callable[[str | None], Steps[Sequence[Row]]]
-    """The next ones behind a cursor."""
+    """Read the next rows behind a cursor."""
     place_of: Callable[[Row], str]
-    """The cursor behind a row."""
+    """Return the cursor behind a row."""
     as_table: Callable[[str, Sequence[Row], int], pa.Table]
 
 

@@ -1,5 +1,5 @@
-"""The keeper of a lake, for the workers' poller: exports, compares now and then, and removes what
-is not needed."""
+"""The exporter of a lake as a poller of a worker: export, compare from time to time, and remove old
+files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, HistoryStore
 
 ROWS = 10_000
-"""In a batch: fewer than by command, so that the tasks of the worker beside it are not kept
-waiting."""
+"""Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
 
 
 def require() -> None:
-    """Raises ConfigurationError when the libraries that a lake needs are not installed; imports
-    none of them."""
+    """Raise ConfigurationError when the libraries of a lake are not installed, without importing
+    them."""
     need("pyarrow")
 
 
 class Keeper:
-    """Keeps a lake in step with the history of the store, a batch at a time. Its work blocks: it
-    belongs into a thread."""
+    """Exporter that follows the history of the store by batches. Its calls block and need a thread
+    of their own."""
 
     def __init__(self, history: HistoryStore, folder: str, clock: Clock) -> None:
-        """Raises ConfigurationError when the folder cannot be used, or the libraries are
-        missing."""
+        """Raise ConfigurationError when the folder cannot be used, or libraries are missing."""
         self._history = history
         self._lake = Lake(folder)
         self._clock = clock
@@ -49,7 +47,7 @@ class Keeper:
             and now - max(self._tried_at, reader.checked_at or 0) < check_every * MICROS
         ):
             return False
-        # Noted before: one that fails is not tried again with each round, it takes a person.
+        # Set first: a failed comparison needs a person, so do not repeat it each round.
         self._tried_at, self._is_comparing = now, False
         self._is_comparing = reconcile(self._history, self._lake, self._clock, pieces=1).more
         if self._is_comparing:

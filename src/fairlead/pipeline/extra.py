@@ -1,4 +1,4 @@
-"""The libraries of the extra `pipeline`: found, or one line says how to get them."""
+"""The libraries of the extra `pipeline`, and the error when one is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairlead.errors import ConfigurationError
 
 
 def need(*modules: str) -> None:
-    """Raises ConfigurationError when one of them is not installed."""
+    """Raise ConfigurationError when one of the libraries is not installed."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigurationError(f"{', '.join(missing)} missing: pip install 'fairlead[pipeline]'")

@@ -1,9 +1,8 @@
-"""Keys as keyed digests, so that no clear key lands in a lake: the secret stays with those who
-export.
+"""Keys as keyed digests, so that a lake contains no clear key; only exporters have the secret.
 
-A lake is hashed from its first row or never. It keeps a proof of the secret, by which another one
-is refused, and not the secret. The same key has the same digest in every row, so that all tables
-are made as ever; free text, in which a key may stand, is left out.
+A lake is hashed from its first row or never. It stores a proof of the secret, to refuse another
+one, but not the secret. A key has the same digest in every row, so the tables stay the same. Free
+text, which may mention a key, is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
-"""Bytes: a shorter one could be found by trying."""
+"""Fewest bytes of a secret; a shorter one could be found by trial."""
 
 _MARK = "_hashed"
 _CURE = f"set {SECRET_FILE} to a file with it, or {SECRET} to the secret itself"
@@ -40,14 +39,16 @@ class Hashing:
     secret: bytes = field(repr=False)
 
     def name_of(self, key: str) -> str:
-        """What stands for a key, 128 bits of HMAC-SHA256 in hexadecimal; no key ("") stays none."""
+        """Return the digest of a key, 128 bits of HMAC-SHA256 in hexadecimal; the empty key stays
+        empty."""
         return self._digest(key).hex()[:32] if key else ""
 
     def hidden(self, rows: pa.Table) -> pa.Table:
-        """Rows of bronze with digests for keys, keyed checksums for checksums, and no free text."""
+        """Return rows of bronze with digests for keys, keyed checksums for checksums, and no free
+        text."""
         import pyarrow as pa
 
-        # Each value is looked up once, however many rows have it.
+        # Hash each distinct value once.
         made: Mapping[str, Callable[[Any], Any]] = {
             "fairness_key": self.name_of,
             "ordering_key": self.name_of,
@@ -69,7 +70,7 @@ class Hashing:
         return rows
 
     def proof(self, lake: Lake) -> str:
-        """Tells this secret from others, for this lake."""
+        """Return a proof of this secret for this lake."""
         return self._digest(f"lake {lake.identity}").hex()
 
     def _checksum(self, number: int) -> int:
@@ -80,14 +81,14 @@ class Hashing:
 
 
 def is_hashed(lake: Lake) -> bool:
-    """Whether its keys are digests."""
+    """Return whether the keys of the lake are digests."""
     return (lake.root / _MARK).exists()
 
 
 def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing | None:
-    """How the keys of this lake are hidden; None: they are not.
+    """Return the hashing of the keys of this lake; None without hashing.
 
-    Raises ConfigurationError when they are and the secret is missing, or is another one.
+    Raise ConfigurationError when the secret is missing or another one.
     """
     mark = lake.root / _MARK
     if not mark.exists():
@@ -105,10 +106,10 @@ def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashi
 
 
 def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing:
-    """From now on no clear key lands in this lake; again is harmless.
+    """Hash the keys of this lake from now on; a repeated call changes nothing.
 
-    Raises ConfigurationError without a secret, with another one than before, and for a lake that
-    has clear keys already.
+    Raise ConfigurationError without a secret, with another one than before, and for a lake that
+    already has clear keys.
     """
     known = hashing_of(lake, environment)
     if known is not None:
@@ -124,7 +125,7 @@ def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Ha
             " of the old one with `fairlead pipeline status --forget`"
         )
     durable.create(lake.root / _MARK, found.proof(lake).encode())
-    again = hashing_of(lake, environment)  # somebody else may have been first, with another secret
+    again = hashing_of(lake, environment)  # another process may have stored another secret first
     assert again is not None
     return again
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_ERROR = 500
-"""Characters of an error's text that are kept."""
+"""Most characters of an error's text."""
 
 _DIGITS = re.compile(r"\d+")
 
@@ -26,7 +26,7 @@ TOLD_FIELDS = (
     "unique_key_hash",
     "error_fp",
 )
-"""Columns of bronze.attempts that a store can tell of an attempt."""
+"""Columns of bronze.attempts that a store records."""
 
 
 def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
@@ -44,7 +44,7 @@ def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
 
 
 def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
-    """Rows of ATTEMPT_FIELDS as bronze.attempts."""
+    """Return rows of ATTEMPT_FIELDS as bronze.attempts."""
     return told_table(store_id, told(rows), len(rows), exported_at)
 
 
@@ -56,7 +56,7 @@ def told_table(
 
 
 def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
-    """Rows of EVENT_FIELDS as bronze.events."""
+    """Return rows of EVENT_FIELDS as bronze.events."""
     return _table(
         EVENTS,
         dict(zip(EVENT_FIELDS, zip(*rows, strict=True), strict=True)),
@@ -67,7 +67,7 @@ def events_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Tab
 
 
 def submitted_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
-    """Rows of SUBMITTED_FIELDS as bronze.events of the kind `submitted`."""
+    """Return rows of SUBMITTED_FIELDS as bronze.events of kind `submitted`."""
     columns = dict(zip(SUBMITTED_FIELDS, zip(*rows, strict=True), strict=True))
     del columns["position"]
     same = {"version": 1, "kind": "submitted", "xid": 0, "seq": 0}
@@ -76,7 +76,7 @@ def submitted_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.
 
 
 def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
-    """The same for errors that differ in numbers only; None for no error."""
+    """Return a fingerprint that ignores the numbers in an error; None without an error."""
     if error_type is None:
         return None
     first_line = (error_text or "").partition("\n")[0][:LONGEST_ERROR]
@@ -86,7 +86,7 @@ def fingerprint(error_type: str | None, error_text: str | None) -> int | None:
 def _table(
     table: Table, columns: Mapping[str, Sequence[Any]], count: int, store_id: str, exported_at: int
 ) -> pa.Table:
-    """Columns by name as an Arrow table; what a store does not record is null."""
+    """Return columns by name as an Arrow table; columns that a store does not record are null."""
     import pyarrow as pa
 
     same = {"store_id": store_id, "exported_at": exported_at, "schema_version": SCHEMA_VERSION}
@@ -106,7 +106,7 @@ def _table(
 
 
 def _plain(type: pa.DataType) -> pa.DataType:
-    """What the store's values are: instants are integers there."""
+    """Return the schema with the store's types, in which instants are integers."""
     import pyarrow as pa
 
     return pa.int64() if pa.types.is_timestamp(type) else type

@@ -1,9 +1,9 @@
-"""Our tables in an Iceberg catalog: a job writes to a branch of each table, and publishing lets
-`main` follow.
+"""Tables in an Iceberg catalog: a job writes to a branch of each table, and publishing moves `main`
+to it.
 
-So a build whose checks fail shows nothing here either, and each table changes for its readers in
-one act. The exporter writes Parquet, the landing zone: bronze is read there, and `land` takes it
-over into tables of the catalog.
+A build with failed checks publishes nothing, and readers see each table change in one commit. The
+exporter writes Parquet, the landing zone; bronze is read there, and `land` copies it into tables of
+the catalog.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ _WRITE = "fairlead.write"
 
 
 class IcebergTables:
-    """`catalog` is one that Spark knows, with a namespace, as `lake.fairlead`; `silver.tasks` is
-    `silver_tasks` there."""
+    """Tables of a catalog that Spark knows, with a namespace, as in `lake.fairlead`; `silver.tasks`
+    is `silver_tasks` there."""
 
     def __init__(self, spark: SparkSession, catalog: str, lake: Lake, clock: Clock) -> None:
-        """Raises ConfigurationError when Spark does not know the catalog or cannot open it."""
+        """Raise ConfigurationError when Spark does not know the catalog or cannot open it."""
         _require(spark, catalog)
         self._spark = spark
         self._catalog, _, self._namespace = catalog.partition(".")
         self._landing = ParquetTables(spark, lake, clock)
-        # A name of its own: what somebody else is writing is never taken for ours.
+        # A branch name of its own keeps the writes of other jobs apart.
         self._branch = f"build_{uuid.uuid4().hex[:8]}"
         self._staged: dict[str, Table] = {}
 
     def name_of(self, table: Table) -> str:
-        """The table's name in Spark SQL. Flat: not every catalog has namespaces in namespaces."""
+        """Return the name of the table in Spark SQL, flat because not every catalog nests
+        namespaces."""
         return f"{self._catalog}.{self._namespace}.{table.name.replace('.', '_')}"
 
     def read(self, table: Table, parts: Collection[str] | None = None) -> DataFrame:
@@ -70,8 +71,8 @@ class IcebergTables:
         )
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
-        """In one commit to the branch. Raises BrokenLake for a row outside the partitions, and then
-        nothing is changed."""
+        """Replace partitions in one commit to the branch. Raise BrokenLake for a row outside the
+        partitions, and change nothing."""
         if parts is not None and not parts and rows.isEmpty():
             return 0
         self._stage(table)
@@ -109,7 +110,7 @@ class IcebergTables:
         return sorted(row["name"] for row in names.collect())  # one row for each partition
 
     def publish(self) -> None:
-        """Let `main` of each table be what the branch has, table after table."""
+        """Move `main` of each table to the branch, table by table."""
         for table in self._staged.values():
             name = self.name_of(table)
             try:
@@ -127,8 +128,8 @@ class IcebergTables:
         self._staged.clear()
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Take these partitions of the landing zone, all by default, over into the catalog, for all
-        to see. A row whose key is there stays as it is: taking them over again changes nothing."""
+        """Copy these partitions of the landing zone, all by default, into the catalog at once. A
+        row whose key exists stays as it is, so a repeated copy changes nothing."""
         taken = [
             part
             for name, part in self._landing.manifest(table).parts.items()
@@ -148,24 +149,24 @@ class IcebergTables:
         return self._spark.catalog.tableExists(self.name_of(table))
 
     def _written_to(self, table: Table) -> str:
-        """Where this job writes the table, and reads what it wrote."""
+        """Return the branch or table in which this job writes and reads its results."""
         return self.name_of(table) + (
             f".branch_{self._branch}" if table.name in self._staged else ""
         )
 
     def _stage(self, table: Table) -> None:
-        """Let our branch of the table begin where `main` is."""
+        """Create our branch of the table at `main`."""
         if table.name in self._staged:
             return
         self._ensure(table)
-        # One that is never published goes with the first expire_snapshots after a day.
+        # An unpublished branch is removed by the first expire_snapshots after a day.
         self._spark.sql(
             f"ALTER TABLE {self.name_of(table)} CREATE BRANCH {self._branch} RETAIN 1 DAYS"
         )
         self._staged[table.name] = table
 
     def _ensure(self, table: Table) -> None:
-        """Let there be the table, with all its columns."""
+        """Create the table or its missing columns."""
         name = self.name_of(table)
         if not self._exists(table):
             self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.{self._namespace}")
@@ -175,21 +176,21 @@ class IcebergTables:
 
 
 def _near(table: Table, name: str, taken: Collection[Part]) -> Column:
-    """Where rows of the catalog can be the same as rows of these partitions; spares reading all
-    others."""
+    """Return a condition for rows of the catalog that may equal rows of these partitions, so that
+    no others are read."""
     spans = [part.span[table.instant] for part in taken if table.instant in part.span]
     if len(spans) < len(taken):
         return F.lit(True)
     instant = F.col(f"{name}.{table.instant}")
     first, last = min(low for low, _ in spans), max(high for _, high in spans)
-    # A row without an instant is in no span.
+    # A row without an instant is in no interval.
     return instant.isNull() | instant.between(
         F.timestamp_micros(F.lit(first)), F.timestamp_micros(F.lit(last))
     )
 
 
 def _require(spark: SparkSession, catalog: str) -> None:
-    """Raises ConfigurationError with what is missing for this catalog."""
+    """Raise ConfigurationError with the missing settings of this catalog."""
     help = "see docs/how-to/pipeline-cluster.md"
     if not _NAME.fullmatch(catalog):
         raise ConfigurationError(
@@ -213,7 +214,7 @@ def _require(spark: SparkSession, catalog: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """What Spark, or Java beneath it, complains of."""
+    """Return the first line of an error of Spark or Java."""
     lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     return next(
         (line for line in lines if not line.startswith("An error occurred while calling")),

@@ -1,5 +1,4 @@
-"""How a table of ours is laid out in Iceberg: its columns, and partitions by the hour or the day of
-its instant."""
+"""The layout of a table in Iceberg: columns, and partitions by the hour or day of its instant."""
 
 from __future__ import annotations
 
@@ -16,15 +15,14 @@ from fairlead.pipeline.schema import Column as OurColumn
 from fairlead.pipeline.schema import Table
 
 _KEPT_AS = {"smallint": "int", "tinyint": "int"}
-"""Iceberg has no shorter integers; they are made short again when they are read."""
+"""Types that Iceberg stores as longer integers; reads convert them back."""
 
 _TRANSFORM = {"hour": "hours", "date": "days"}
 
 
 def create(table: Table, name: str) -> str:
-    """The statement that makes the table, described as in the data dictionary."""
-    # Without fanout rows are sorted by partition before they are written, else each partition has
-    # an open file in memory.
+    """Return the statement that creates the table, with the descriptions of the data dictionary."""
+    # With fanout each partition keeps a file open in memory; sort the rows by partition instead.
     return (
         f"CREATE TABLE {name} ({', '.join(map(_definition, table.columns))}) USING iceberg "
         f"PARTITIONED BY ({_TRANSFORM[table.by]}({table.instant})) COMMENT {_literal(table.doc)} "
@@ -33,10 +31,11 @@ def create(table: Table, name: str) -> str:
 
 
 def add_missing(table: Table, name: str, found: StructType) -> str | None:
-    """The statement that adds the columns the table lacks in the catalog; None: it has them all.
+    """Return the statement that adds missing columns to the table in the catalog; None if it has
+    all.
 
-    Raises BrokenLake for a column of another type, ConfigurationError for one that we do not
-    know."""
+    Raise BrokenLake for a column of another type, ConfigurationError for an unknown one.
+    """
     kept = {field.name: field.dataType.simpleString() for field in found.fields}
     for column in table.columns:
         if kept.get(column.name, _kept_as(column)) != _kept_as(column):
@@ -55,7 +54,7 @@ def add_missing(table: Table, name: str, found: StructType) -> str | None:
 
 
 def columns_of(table: Table, rows: DataFrame) -> DataFrame:
-    """Rows as they are kept, with the table's columns; those that were added later are null."""
+    """Return stored rows with the table's columns; columns added later are null."""
     kept = set(rows.columns)
     return rows.select(
         *[
@@ -66,8 +65,8 @@ def columns_of(table: Table, rows: DataFrame) -> DataFrame:
 
 
 def placed(table: Table, catalog: str, rows: DataFrame, parts: Collection[str] | None) -> DataFrame:
-    """The table's columns of these rows; a row that lies outside the partitions makes the job fail,
-    before it commits."""
+    """Return the table's columns of these rows; a row outside the partitions fails the job before
+    its commit."""
     if parts is None:
         return rows.select(*table.column_names)
     instant = F.col(table.instant)
@@ -78,8 +77,8 @@ def placed(table: Table, catalog: str, rows: DataFrame, parts: Collection[str] |
         ),
         F.coalesce(instant.cast("string"), F.lit("null")),
     )
-    # Part of a column and no filter: the optimizer moves filters to rows that a join has yet to
-    # drop.
+    # Fail inside a column, not a filter: the optimizer would apply a filter to rows that a join
+    # drops.
     checked = (
         F.when(during(table, catalog, parts), instant)
         .otherwise(F.raise_error(stray))
@@ -91,8 +90,7 @@ def placed(table: Table, catalog: str, rows: DataFrame, parts: Collection[str] |
 
 
 def during(table: Table, catalog: str, parts: Collection[str] | None) -> Column:
-    """Whether a row lies in these partitions, in Iceberg's own words: it then leaves out the files
-    of all others."""
+    """Return a condition for rows in these partitions that lets Iceberg skip the files of others."""
     if not parts:
         return F.lit(parts is None)
     if table.by == "hour":
@@ -105,7 +103,8 @@ def during(table: Table, catalog: str, parts: Collection[str] | None) -> Column:
 
 
 def part_of(table: Table) -> Column:
-    """The name of a partition in Iceberg's table `partitions`; null for rows without an instant."""
+    """Return the name of a partition in Iceberg's table `partitions`; null for rows without an
+    instant."""
     if table.by == "hour":
         since_1970 = F.col("partition").getField(f"{table.instant}_hour")
         return F.date_format(F.timestamp_seconds(since_1970 * 3600), "yyyy-MM-dd/HH")

@@ -1,5 +1,4 @@
-"""Tables for jobs whose rows fit into memory: no Spark for a lake, and Spark only to reach a
-catalog."""
+"""Tables whose rows fit into memory: without Spark for a lake, with Spark only to reach a catalog."""
 
 from __future__ import annotations
 
@@ -21,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class SmallTables(Protocol):
-    """Where the tables are. Partitions are named as in `tables`."""
+    """Tables whose rows fit into memory. Partitions are named as in `tables`."""
 
     def parts(self, table: Table) -> list[str]:
-        """The partitions that have rows, ascending."""
+        """Return the partitions with rows, ascending."""
 
     def load(self, table: Table, parts: Collection[str], columns: list[str]) -> pa.Table:
-        """The rows of these partitions."""
+        """Return the rows of these partitions."""
 
     def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        """Let these partitions hold exactly `rows`, in one act. Raises BrokenLake when somebody
-        else changed them meanwhile."""
+        """Replace these partitions by `rows` at once. Raise BrokenLake when another job changed
+        them meanwhile."""
 
 
 class LakeRows:
-    """Those of a lake's folder."""
+    """Tables of a lake's folder."""
 
     def __init__(self, lake: Lake, clock: Clock) -> None:
         self._lake = lake
@@ -64,7 +63,7 @@ class LakeRows:
 
 
 class CatalogRows:
-    """Those of an Iceberg catalog, or of anything that Spark reads."""
+    """Tables of an Iceberg catalog, or of any other source of Spark."""
 
     def __init__(self, spark: SparkSession, tables: Tables) -> None:
         self._spark = spark

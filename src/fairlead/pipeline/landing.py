@@ -1,8 +1,7 @@
-"""Rows of history put on disk where they do not count yet: keys hidden, erased ones left out and
-entered in the ledger.
+"""Landed rows of history: files on disk that do not count yet, with hidden keys and without erased
+ones.
 
-Whoever exports (the poller's exporter, the stream) lands its rows so, and then lets them count by
-one `append`.
+The exporter and the stream land their rows here, and publish them by one `append`.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST_GENERATION = "0"
-"""Of a partition's files until they are compacted."""
+"""Names of uncompacted files of a partition."""
 
 
 class Landed(NamedTuple):
-    """Files that are on disk and do not count yet."""
+    """Files on disk that do not count yet."""
 
     written: list[Written]
     noted: list[str]
-    """Of the ledger."""
+    """Files of the ledger."""
 
 
 def land(
@@ -41,10 +40,9 @@ def land(
     stones: Collection[str],
     hashing: Hashing | None,
 ) -> Landed:
-    """Write the rows, but for those of erased keys (`stones`), into files that begin with this
-    name.
+    """Write the rows, except those of erased keys (`stones`), into files that begin with this name.
 
-    No two exporters ever write one name: of two that read the same rows, one has files that count.
+    Names are unique to an exporter: of two that read the same rows, the files of one count.
     """
     kept, erased = parted(lake, told if hashing is None else hashing.hidden(told), stones)
     written = table.write(kept, FIRST_GENERATION, f"{name}-{uuid.uuid4().hex[:8]}.parquet")
@@ -52,8 +50,8 @@ def land(
 
 
 def take_away(table: LakeTable, landed: Iterable[Landed]) -> None:
-    """Remove what was landed and will never count. Not left to the sweep: it may hold rows of a key
-    that was erased meanwhile."""
+    """Remove landed files that will never count, at once, because they may hold rows of a key
+    erased meanwhile."""
     for one in landed:
         for file in (*(each.file for each in one.written), *one.noted):
             (table.folder / file).unlink(missing_ok=True)

@@ -20,8 +20,8 @@ _DATE, _HOUR, _GENERATION = "date", "hour", "g"
 
 
 class ParquetTables:
-    """Tables of a lake. `replace` writes a new generation of files beside the old ones; `publish`
-    lets them count."""
+    """Tables of a lake. `replace` writes a new generation of files beside the old ones, and
+    `publish` puts it in force."""
 
     def __init__(self, spark: SparkSession, lake: Lake, clock: Clock) -> None:
         self._spark = spark
@@ -32,8 +32,8 @@ class ParquetTables:
         self._tables: dict[str, LakeTable] = {}
 
     def manifest(self, table: Table) -> Manifest:
-        """The table as this job sees it: as it was first read, and what the job has replaced
-        since."""
+        """Return the manifest as this job sees it: first as it was read, later with its own
+        changes."""
         seen = self._seen.get(table.name)
         if seen is None:
             self._tables[table.name] = self._lake.table(table)
@@ -105,11 +105,11 @@ class ParquetTables:
         self._staged.clear()
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Nothing to do: the exporter writes into the lake itself."""
+        """Do nothing: the exporter writes into the lake itself."""
 
 
 def _written(table: LakeTable, generation: str) -> dict[str, list[Written]]:
-    """What Spark has written for this generation, by partition, flushed to disk."""
+    """Return the files that Spark wrote for this generation, by partition, flushed to disk."""
     import pyarrow.parquet as pq
 
     found: dict[str, list[Written]] = {}

@@ -1,4 +1,4 @@
-"""Pollers that the pipeline brings to workers: leftovers of bulk submits go, history moves into the
+"""Pollers of the pipeline for workers: remove the rest of bulk submits, and export history into the
 lake. See `fairlead.engine.poller_registry`."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fairlead.pipeline.exporter_poller import Keeper, require
 
 
 async def sweep_bulk(context: PollerContext) -> None:
-    """Remove what bulk submits that died have left."""
+    """Remove the rest of bulk submits that died."""
     from fairlead.pipeline.bulk import janitor
 
     try:
@@ -23,7 +23,7 @@ async def sweep_bulk(context: PollerContext) -> None:
 
 
 class LakeExport:
-    """Keeps a lake in step with the history of the store."""
+    """Exporter of the history of the store into a lake."""
 
     def check(self) -> None:
         require()

@@ -1,5 +1,5 @@
-"""Which attempts make sense: the others are set aside with a reason, so that every row is counted
-once, somewhere."""
+"""Checks of attempts: rows that make no sense go to quarantine with a reason, so that every row is
+counted once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 EARLIEST = "2000-01-01 00:00:00"
 MOST_WEIGHT = 1e6
 LONGEST_RUN_DAYS = 366
-"""A longer run is a clock set right meanwhile, and would be split over millions of windows."""
+"""Longest plausible run: a longer one means that a clock was set, and would be split over millions
+of windows."""
 
 
 _NEEDED = (
@@ -27,8 +28,7 @@ _NEEDED = (
     ),
     *("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
 )
-"""Columns without which a row is of no use. Not all that may not be null: every one named here is
-read by every query."""
+"""Columns that every query reads. Other columns may be null too."""
 
 
 class _Rule(NamedTuple):
@@ -38,21 +38,20 @@ class _Rule(NamedTuple):
 
 
 def sound(attempts: DataFrame) -> DataFrame:
-    """Those rows of bronze.attempts that make sense, unchanged."""
+    """Return the rows of bronze.attempts that make sense, unchanged."""
     return attempts.where(is_sound())
 
 
 def is_sound() -> Column:
-    """Whether a row of bronze.attempts makes sense."""
+    """Return the condition that a row of bronze.attempts makes sense."""
     return _first_broken("reason").isNull()
 
 
 def quarantined(attempts: DataFrame) -> DataFrame:
-    """The other rows of bronze.attempts, as rows of bronze.quarantine: each with the first reason
-    that holds."""
+    """Return the other rows as rows of bronze.quarantine, each with the first rule it breaks."""
     from pyspark.sql import functions as F
 
-    # A row that says neither when it finished nor when it was exported still needs a partition.
+    # A row without end and export instants still needs a partition.
     seen_at = F.coalesce(F.col("finished_at"), F.col("exported_at"), F.timestamp_micros(F.lit(0)))
     return attempts.where(_first_broken("reason").isNotNull()).select(
         F.concat(F.lit("bronze.attempts/"), _text("store_id")).alias("source"),
@@ -66,8 +65,8 @@ def quarantined(attempts: DataFrame) -> DataFrame:
 
 
 def _rules() -> list[_Rule]:
-    """In the order in which they are tried. A comparison with null is no complaint: the rules for
-    null come first."""
+    """Return the rules in order. Rules for null come first, because a comparison with null is no
+    complaint."""
     from pyspark.sql import functions as F
 
     earliest = F.lit(EARLIEST).cast("timestamp")
@@ -88,7 +87,7 @@ def _rules() -> list[_Rule]:
             _micros_between("started_at", "finished_at") > LONGEST_RUN_DAYS * day_us,
             f"the clock jumped: a run of more than {LONGEST_RUN_DAYS} days",
         ),
-        # Spark holds NaN to be greater than every number, so that it is refused here too.
+        # Spark orders NaN above all numbers, so this rule refuses NaN too.
         _Rule(
             "weight",
             ~F.col("weight").between(F.lit(0.0), F.lit(MOST_WEIGHT)) | (F.col("weight") == 0),
@@ -104,16 +103,15 @@ def _rules() -> list[_Rule]:
 
 
 def _micros_between(start: str, end: str) -> Column:
-    """In whole numbers: Spark adds days to an instant by the calendar, once for every row of every
-    query."""
+    """Return the difference in whole microseconds; Spark would add days by the calendar, for every
+    row of every query."""
     from pyspark.sql import functions as F
 
     return F.unix_micros(end) - F.unix_micros(start)
 
 
 def _first_broken(field: str) -> Column:
-    """The `reason` or the `column` of the first rule that a row breaks; null for a row that makes
-    sense."""
+    """Return the `reason` or `column` of the first rule that a row breaks; null if it breaks none."""
     from pyspark.sql import functions as F
 
     return F.coalesce(*[F.when(rule.is_broken, F.lit(getattr(rule, field))) for rule in _rules()])

@@ -1,5 +1,4 @@
-"""Reconciliation: the lake compared with the store. What agrees, and only that, may be cleaned from
-the store."""
+"""Reconciliation: compare the lake with the store. The store may clean only what agrees."""
 
 from __future__ import annotations
 
@@ -25,19 +24,19 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 PIECE = 1_000_000
-"""Rows that are compared at once."""
+"""Rows in one comparison."""
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """What was found equal."""
+    """Result of a comparison."""
 
     rows: int
     busy_us: int
     pieces: int
     place: str
-    """Up to there everything exported agrees with the store."""
+    """Position up to which the lake agrees with the store."""
     more: bool = False
-    """It ended after the pieces it was asked for, and there is more."""
+    """True when the comparison ended after the requested pieces and more is left."""
 
 
 def reconcile(
@@ -48,12 +47,12 @@ def reconcile(
     pieces: int | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Reconciled:
-    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only so
-    many pieces of them.
+    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only a
+    number of pieces.
 
-    If all agree, the store is told, which lets it clean them. Raises CheckFailed with each piece
-    that differs, and then nothing is told; BrokenLake when a file cannot be read; StoreUnavailable.
-    `tell` hears of each piece, in rows.
+    If all agree, the store learns it and may clean them. Raise CheckFailed with each piece that
+    differs, and tell the store nothing; BrokenLake when a file cannot be read; StoreUnavailable.
+    Call `on_rows` after each piece.
     """
     look = history.database.read_now
     store_id = look(history.store_id())
@@ -97,8 +96,8 @@ def reconcile(
 
 
 def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dataset:
-    """Partitions that may have got rows since an instant (microseconds, by clocks that differ by
-    less than a day)."""
+    """Return partitions that may have rows newer than an instant (microseconds, by clocks that
+    differ by less than a day)."""
     import pyarrow.dataset as ds
 
     parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
@@ -107,7 +106,7 @@ def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dat
 
 
 def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
-    """What was erased from the lake: the store still has it."""
+    """Return the totals of rows erased from the lake, which the store still has."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -118,7 +117,7 @@ def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
 
 
 def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:
-    """What these rows add up to; only row groups are read that can hold some of them."""
+    """Return the totals of these rows, reading only row groups that can hold some of them."""
     found = Totals(0, 0, 0)
     for batch in rows.to_batches(
         columns=["seq", "version", "started_at", "finished_at"], filter=which
@@ -137,7 +136,7 @@ def _lies_between(store_id: str, after: Position, until: Position) -> pc.Express
 
 
 def _totals(batch: pa.RecordBatch) -> Totals:
-    """As the stores count; they too divide whole numbers towards zero."""
+    """Return totals as the stores compute them; they too divide whole numbers towards zero."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -157,7 +156,7 @@ def _totals(batch: pa.RecordBatch) -> Totals:
 
 
 def _difference(store: Totals, lake: Totals) -> str:
-    """The numbers that are not the same."""
+    """Return the numbers that differ."""
     return ", ".join(
         f"{name} {there:,} in the store and {here:,} in the lake"
         for name, there, here in zip(Totals._fields, store, lake, strict=True)

@@ -1,4 +1,4 @@
-"""What the jobs did: one row a run, in the lake beside the tables."""
+"""Runs of jobs: one row a run, in the lake beside the tables."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ RUNS = Table(
 NOTHING_TO_DO = "nothing to do"
 
 OnRows = Callable[[str, int], None]
-"""Hears of each table that is done, or of part of one, with its rows."""
+"""Callback for each finished table, or part of it, with its rows."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Two numbers that must be the same."""
+    """Two numbers that must be equal."""
 
     name: str
     expected: int
@@ -61,7 +61,7 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether they are."""
+        """Whether the two numbers are equal."""
         return self.expected == self.found
 
 
@@ -78,17 +78,17 @@ class Run:
     state: str = "done"
     spark_version: str = ""
     tables: dict[str, int] = field(default_factory=dict)
-    """Rows written by table."""
+    """Written rows by table."""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    """What whoever asked for it should know beside the numbers; not kept."""
+    """Remarks for the caller, not stored."""
 
 
 @contextmanager
 def recorded(
     lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
 ) -> Iterator[Run]:
-    """Keep a row of what happens inside, also when it fails; one that had nothing to do, only with
+    """Record a row for the run inside, also when it fails; a run without work only with
     `keep_idle`."""
     run = Run(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
@@ -107,7 +107,7 @@ def recorded(
 
 
 def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
-    """The last run of each job."""
+    """Return the last run of each job."""
     table = lake.table(RUNS)
     rows = table.load(table.manifests.newest()).sort_by("started_at").to_pylist()
     return {row["job"]: row for row in rows}

@@ -1,5 +1,5 @@
-"""A table's columns, said once: its Arrow schema, its Spark schema and its page of the data
-dictionary follow from it."""
+"""The columns of a table: the source of its Arrow schema, its Spark schema and its page of the data
+dictionary."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCHEMA_VERSION = 1
-"""Raised when a column is added; every row and every manifest says under which version it was
-written."""
+"""Version of the schema, raised when a column is added; each row and manifest names its version."""
 
 
 class Column(NamedTuple):
@@ -25,8 +24,8 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of the lake: `key` identifies a row, `instant` names the column whose hour (or date)
-    is its partition."""
+    """A table of the lake: `key` identifies a row, and the hour or date of the column `instant` is
+    its partition."""
 
     name: str
     doc: str
@@ -36,16 +35,16 @@ class Table(NamedTuple):
     by: str = "hour"
     """Partitioned by "hour" or by "date" of `instant`, UTC."""
     together: bool = False
-    """Whether the function that makes it brings the rows of a partition together: writing need not
-    move them once more."""
+    """Whether the function of the table already groups the rows by partition, so that writing does
+    not shuffle them."""
 
     @property
     def column_names(self) -> list[str]:
-        """Names in order."""
+        """Names of the columns, in order."""
         return [column.name for column in self.columns]
 
     def arrow(self) -> pa.Schema:
-        """As pyarrow writes and reads it."""
+        """Schema for pyarrow."""
         import pyarrow as pa
 
         types = {
@@ -63,8 +62,8 @@ class Table(NamedTuple):
         return pa.schema([pa.field(c.name, types[c.type], c.nullable) for c in self.columns])
 
     def spark(self) -> StructType:
-        """As Spark writes and reads it. Everything may be null to Spark, which checks no nulls:
-        `checks` does."""
+        """Return the schema for Spark. All columns are nullable there, because Spark does not check
+        nulls; `checks` does."""
         from pyspark.sql import types as t
 
         types: dict[str, t.DataType] = {

@@ -1,4 +1,5 @@
-"""The Spark session, with the settings our tables rely on. See pipeline.md, section 2, for each."""
+"""The Spark session, with the settings that our tables rely on. pipeline.md, section 2, explains
+each."""
 
 from __future__ import annotations
 
@@ -14,23 +15,21 @@ if TYPE_CHECKING:
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-"""A batch job wants throughput, not short pauses; and Java would interpret methods of more than
-8,000 bytes for ever, such as a query over all columns makes."""
+"""Options for throughput instead of short pauses. Java interprets methods above 8,000 bytes without
+compiling them, such as a query over all columns."""
 
 _DRIVER = "-Xss16m"
-"""A stream that is stopped within a batch searches what Python told of it with a regular
-expression, a few calls a character: with Java's usual stack a thousand lines of StackOverflowError
-are told to whoever pressed Ctrl-C."""
+"""Stack size: after a stop within a batch, a stream parses the output of Python with a recursive
+regular expression, which overflows the default stack and prints a thousand lines."""
 
 _ON_ONE_MACHINE = {
-    # A driver with its executors on this machine listens to nobody else.
+    # A local driver with local executors listens on loopback only.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # For tables of nobody's catalog, which we never make: else an empty folder appears wherever a
-    # command is called.
+    # Folder for tables without a catalog, which we never make; without this setting each command
+    # leaves an empty folder.
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "fairlead-spark-warehouse"),
-    # Put together to parts of like size, as Spark does, three of them would keep one of two cores
-    # waiting.
+    # Do not merge partitions: Spark would make three of them, and one of two cores would wait.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }
 
@@ -38,18 +37,18 @@ _ON_ONE_MACHINE = {
 def session(
     master: str | None = None, app_name: str = "fairlead", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session in force, or a new one on `master` (default: what spark-submit says, else
+    """Return the session in force, or a new one on `master` (default: the one of spark-submit, else
     local[*]).
 
-    Instants are read and written in UTC, Arrow carries what passes to Python, and each write says
-    itself which partitions it replaces. Raises ConfigurationError when PySpark or Java is missing.
+    Instants are in UTC, Arrow transfers data to Python, and each write names the partitions it
+    replaces. Raise ConfigurationError when PySpark or Java is missing.
     """
     from fairlead.pipeline.extra import need
 
     need("pyspark")
     from pyspark.sql import SparkSession
 
-    # Workers must be of this very interpreter: another one has other libraries, or none.
+    # Workers need this interpreter, because another one lacks the libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
@@ -59,7 +58,7 @@ def session(
         builder = builder.master("local[*]")
     on_one_machine = (master or "local").startswith("local")
     if on_one_machine:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # for the workers of a local-cluster
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # needed by the workers of a local-cluster
     cores = os.cpu_count() or 2
     for key, value in {
         "spark.sql.session.timeZone": "UTC",
@@ -69,11 +68,10 @@ def session(
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
-        # A build has more than the default 100 pieces of generated code: the next one would compile
-        # them all again.
+        # A build has more than the default 100 pieces of generated code; a full cache would compile
+        # all of them again.
         "spark.sql.codegen.cache.maxEntries": "2000",
-        # Files of a task's partitions are written side by side, without sorting its rows by
-        # partition first.
+        # Write the files of a task's partitions side by side, without sorting its rows.
         "spark.sql.maxConcurrentOutputFileWriters": "64",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

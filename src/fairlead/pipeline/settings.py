@@ -1,5 +1,5 @@
-"""What the pipeline is told in a file: objectives, prices, bills. See docs/how-to/pipeline.md for
-an example."""
+"""Settings of the pipeline from a file: objectives, prices, bills. docs/how-to/pipeline.md has an
+example."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_0
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One objective: so large a part of the measured attempts takes at most `threshold`."""
+    """One objective: this share of the measured attempts takes at most `threshold`."""
 
     id: str
     queue: str
@@ -31,7 +31,7 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def threshold_us(self) -> int:
-        """In microseconds. Raises ConfigurationError."""
+        """Threshold in microseconds. Raise ConfigurationError."""
         number = self.threshold.rstrip("usmh")
         unit = _UNITS.get(self.threshold[len(number) :])
         if unit is None or not number.isdigit():
@@ -42,17 +42,17 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What workers cost when no bill says so, and how a bill is divided."""
+    """Prices of workers for days without a bill, and the rule for dividing a bill."""
 
     workers: Annotated[float, msgspec.Meta(ge=0)] = 0
-    """Slots paid for, all day."""
+    """Paid slots, all day."""
     worker_hour: Decimal = Decimal(0)
-    """Price of one of them for an hour."""
+    """Price of a slot for an hour."""
     method: Literal["usage", "peak", "reserved"] = "usage"
 
 
 class Bill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was paid for a day."""
+    """Amount paid for a day."""
 
     day: date
     amount: Decimal
@@ -61,7 +61,7 @@ class Bill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """All settings of a file."""
 
     slo: list[Slo] = []
     cost: Cost = Cost()
@@ -69,8 +69,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: Rules = Rules()
 
     def bills_for(self, days: Iterable[str]) -> list[tuple[date, str, int, Decimal]]:
-        """(day, queue or '*', worker time paid for in microseconds, amount): the bill of each day,
-        or what the prices make."""
+        """Return (day, queue or '*', paid worker time in microseconds, amount) of each day, from
+        its bill or the prices."""
         billed = {bill.day for bill in self.bill}
         wanted = {date.fromisoformat(day) for day in days}
         found = [
@@ -88,8 +88,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None) -> PipelineSettings:
-    """The settings of a file; without one, no objectives and no prices. Raises ConfigurationError
-    naming what is wrong."""
+    """Return the settings of a file; without a file, no objectives and no prices. Raise
+    ConfigurationError with the wrong setting."""
     if path is None:
         return PipelineSettings()
     try:

@@ -1,4 +1,4 @@
-"""Sorting rows by texts, as if by numbers."""
+"""Sorting rows by texts as fast as by numbers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 SORTER = "sorter"
-"""Name of the column, for those who group or partition by it."""
+"""Name of the sorting column, for grouping and partitioning."""
 
 
 def sorter(*columns: str) -> Column:
-    """A number made of these columns, to stand before them where rows are grouped by sorting.
+    """Return a number made of these columns, to put before them where rows are grouped by sorting.
 
-    Spark compares eight bytes of the first column before it looks at anything else. Of an hour, a
-    queue or keys with one beginning they are the same in nearly all rows, and every comparison goes
-    through all the texts; these differ. Which rows belong together does not change, as the columns
-    themselves follow.
+    Spark compares eight bytes of the first column before anything else. Hours, queues and keys with
+    one prefix agree there in nearly all rows, so that each comparison would read all texts; these
+    numbers differ. The groups stay the same, because the columns follow.
     """
     return F.xxhash64(*columns)

@@ -1,4 +1,4 @@
-"""Millions of tasks out of a DataFrame, in one submission that may be repeated."""
+"""Bulk submit from a DataFrame: millions of tasks in one submission that may be repeated."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ def bulk_submit(
     order_by: str | None = None,
     **options: Any,
 ) -> Totals:
-    """Submit a task for each row; a submission that was made already is only reported, without
-    running anything.
+    """Submit a task for each row. A submission made earlier is only reported.
 
-    `df`: see `fairlead.pipeline.bulk.columns` for the columns, `BulkOptions` for `options`; one
-    that is None is left out. `order_by`: a column. The tasks of one ordering key are submitted in
-    its order; without it in no certain one. Raises ConfigurationError and InvalidTask for options
-    and columns that do not fit, before anything runs; RefusedRows for rows that do not, KeyTaken,
-    Superseded: then nothing was submitted, unless the job is published in chunks.
+    `df`: `fairlead.pipeline.bulk.columns` lists the columns. `options`: those of `BulkOptions`;
+    None leaves one out. `order_by`: a column that orders the tasks of an ordering key; without it
+    their order is undefined. Raise ConfigurationError and InvalidTask for wrong options and columns
+    before anything runs; RefusedRows for wrong rows, KeyTaken, Superseded: then nothing was
+    submitted, unless the job is published in chunks.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -78,7 +77,7 @@ def bulk_submit(
 
 
 def _in_order(df: DataFrame, order_by: str, partitions: int) -> DataFrame:
-    """The same rows: those of one ordering key in one partition, and sorted in it."""
+    """Return the rows with each ordering key in one partition, sorted there."""
     from pyspark.sql import functions as F
 
     missing = [column for column in (order_by, "ordering_key") if column not in df.columns]
@@ -96,7 +95,7 @@ def _in_order(df: DataFrame, order_by: str, partitions: int) -> DataFrame:
 
 
 def _own(error: Exception) -> FairleadError | None:
-    """What Spark's error tells of one of ours, which was raised in another process."""
+    """Return the Fairlead error inside an error of Spark, raised in another process."""
     known = {kind.__name__: kind for kind in _TOLD}
     for name, message in reversed(_ERROR.findall(str(error))):
         if name in known:

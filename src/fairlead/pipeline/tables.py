@@ -1,8 +1,7 @@
-"""The tables as Spark reads and replaces them: Parquet under our manifests, or Iceberg in a
-catalog.
+"""Tables as Spark reads and replaces them: Parquet under our manifests, or Iceberg in a catalog.
 
-Only `parquet` and `iceberg` know formats. What a job writes is read back by the same job at once;
-others see it when the job publishes, all of it having passed the checks.
+Only `parquet` and `iceberg` know formats. A job reads back its own writes at once; others see them
+when the job publishes, after all checks.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from fairlead.pipeline.schema import Table
 
 
 class Tables(Protocol):
-    """Where the tables are. A partition is named `2026-11-21/13` (an hour) or `2026-11-21` (a
-    date)."""
+    """Tables of a lake or catalog. A partition is named `2026-11-21/13` (an hour) or `2026-11-21`
+    (a date)."""
 
     def read(self, table: Table, parts: Collection[str] | None = None) -> DataFrame:
-        """The rows of these partitions, of all by default, with the table's columns; none when
-        there is no such table."""
+        """Return the rows of these partitions, all by default, with the table's columns; no rows
+        without the table."""
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
-        """Let these partitions hold exactly `rows` (which lie in them), or let the whole table;
-        answers how many rows."""
+        """Replace these partitions, or the whole table, by `rows` that lie in them; return the
+        number of rows."""
 
     def parts(self, table: Table) -> list[str]:
-        """The partitions that have rows."""
+        """Return the partitions with rows."""
 
     def publish(self) -> None:
-        """Show others what was replaced. Raises BrokenLake when somebody else has replaced the same
+        """Publish what was replaced. Raise BrokenLake when another job has replaced the same
         meanwhile."""
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Take over what the exporter wrote for these partitions, all by default; again is
-        harmless."""
+        """Take over what the exporter wrote for these partitions, all by default; a repeated call
+        changes nothing."""
 
 
 def lake_tables(spark: SparkSession, lake: Lake, catalog: str | None, clock: Clock) -> Tables:
-    """The tables of a lake's folder, or, with a catalog, those of Iceberg there."""
+    """Return the tables of a lake's folder or, with a catalog, those of Iceberg."""
     if catalog is None:
         from fairlead.pipeline.parquet import ParquetTables
 

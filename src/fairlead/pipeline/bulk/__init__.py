@@ -1,7 +1,6 @@
-"""Bulk submit: very many tasks in one named job, which may be repeated and whose repeat changes
-nothing.
+"""Bulk submit: very many tasks in one named job. A repeated job changes nothing.
 
-A job is opened by its driver, staged by any number of processes at once, and published by the
-driver. Only what is published is a task; what was staged by a process that died, or twice, never
-is.
+The driver opens a job, any number of processes stage its rows, and the driver publishes it. Only
+published rows are tasks. Rows that a crashed process staged, or that were staged twice, never
+become tasks.
 """

@@ -1,4 +1,4 @@
-"""The arguments of a batch of tasks as JSON objects, from whichever columns hold them."""
+"""The arguments of a batch of tasks as JSON objects, from the columns that hold them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _compact = msgspec.json.format
 
 
 def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
-    """One JSON object a row, as a submit would write it; of a row that is refused here: anything.
+    """Return one JSON object a row, as a submit would write it; any value for a refused row.
 
-    From `args_columns` (their names are the arguments), or the column `args` (the names of its
-    fields, or its keys), or `payload` (JSON text, which only loses its white space); without any of
-    them the tasks have no arguments.
+    The arguments come from `args_columns` (the names of the columns), or from the column `args`
+    (its fields or keys), or from `payload` (JSON text, stored without white space). Without these
+    columns the tasks have no arguments.
     """
     found = _found(batch, options, problems)
     for row, payload in enumerate(found):
@@ -44,7 +44,7 @@ def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> 
 
 
 def packed(payloads: Sequence[bytes]) -> tuple[pa.Array, pa.Array]:
-    """As they are stored, and their formats."""
+    """Return the payloads as they are stored, and their formats."""
     import pyarrow as pa
 
     if all(len(payload) <= COMPRESS_ABOVE for payload in payloads):
@@ -95,7 +95,7 @@ def _object(row: int, text: bytes | None, problems: Problems) -> bytes:
 
 
 def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
-    """As Python has them, which JSON can carry; a row whose value cannot travel is refused."""
+    """Return the values as Python objects that JSON can carry; refuse rows with other values."""
     import pyarrow as pa
 
     try:
@@ -109,7 +109,7 @@ def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
 
 
 def _is_simple(values: pa.Array) -> bool:
-    """True when NumPy has the same values as Python: a null among numbers it would make a NaN."""
+    """Return True when NumPy has the same values as Python; a null among numbers would become NaN."""
     from pyarrow import types as t
 
     is_number = t.is_integer(values.type) or t.is_floating(values.type)

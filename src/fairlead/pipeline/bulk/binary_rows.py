@@ -1,4 +1,4 @@
-"""Arrow batches as rows of PostgreSQL's binary COPY format, about half a microsecond a row."""
+"""Arrow batches as rows of PostgreSQL's binary COPY format, at about half a microsecond a row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
-    """The rows without header and trailer: job, attempt (16 bytes), then the columns of the batch.
-    Columns of a fixed size that are never null come first in it, as `columns.staged` has them."""
+    """Return the rows without header and trailer: job, attempt (16 bytes), then the columns of the
+    batch. Columns of fixed size without nulls come first, as in `columns.staged`."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -25,7 +25,7 @@ def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
         values = _bytes(batch.column(name))
         lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
         parts += [_whole(lengths.astype(">i4")), values.fill_null(b"")]
-    # Joined row by row, what lies in the buffer is what the server reads.
+    # Join the fields row by row in the order in which the server reads them.
     rows = pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
     _, offsets, joined = rows.buffers()
     return (
@@ -45,7 +45,7 @@ _FORMATS = {
 
 
 def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) -> pa.Array:
-    """Of each row the number of its fields, and those of a fixed size with their lengths."""
+    """Return the number of fields of each row, and the fields of fixed size with their lengths."""
     import numpy as np
 
     formats = {name: np.dtype(_FORMATS[str(batch.schema.field(name).type)]) for name in fixed}
@@ -70,7 +70,7 @@ def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) ->
 
 
 def _whole(values: npt.NDArray[np.void]) -> pa.Array:
-    """The bytes of each element."""
+    """Return the bytes of each element."""
     import pyarrow as pa
 
     size = pa.binary(values.dtype.itemsize)
@@ -80,7 +80,7 @@ def _whole(values: npt.NDArray[np.void]) -> pa.Array:
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Texts in UTF-8, numbers big-endian."""
+    """Return texts in UTF-8 and numbers in big-endian order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Why one value of a known column is refused: in the words of a single submit."""
+"""Reasons why a value of a known column is refused, with the texts of a single submit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NAME_BYTES = 200
 
 
 def reason_against(column: str, value: Any) -> str | None:
-    """None when a submit would take it."""
+    """Return why a submit would refuse the value; None if it would not."""
     try:
         if column == "queue":
             Queue(value)

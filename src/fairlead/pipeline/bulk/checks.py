@@ -1,5 +1,4 @@
-"""The bounds of `fairlead.declare.options`, looked at for whole columns; what is out of them is
-told in the same words."""
+"""The bounds of `fairlead.declare.options` for whole columns, with the same error texts."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _MOST_REASON = 500
 
 
 class Reject(NamedTuple):
-    """A row that was refused: its place in its partition, the column that shows it, why, and how
-    its value begins."""
+    """A refused row: its position in its partition, the wrong column, the reason, and the start of
+    its value."""
 
     ordinal: int
     column: str
@@ -31,10 +30,10 @@ class Reject(NamedTuple):
 
 
 class Problems:
-    """The refused rows of one batch, each with the first problem that was found."""
+    """Refused rows of one batch, each with its first problem."""
 
     def __init__(self, first: int, rows: int) -> None:
-        """`first`: place of the batch's first row in its partition."""
+        """`first`: position of the batch's first row in its partition."""
         self._first = first
         self._rows = rows
         self._rejects: dict[int, Reject] = {}
@@ -52,11 +51,11 @@ class Problems:
 
     @property
     def rejects(self) -> list[Reject]:
-        """In order."""
+        """Return the refused rows, in order."""
         return [self._rejects[row] for row in sorted(self._rejects)]
 
     def good(self) -> pa.Array:
-        """Which rows are left."""
+        """Return a mask of the accepted rows."""
         import numpy as np
         import pyarrow as pa
 
@@ -66,13 +65,12 @@ class Problems:
 
 
 def printable(text: str, most: int) -> str:
-    """Its first characters, as any database takes them."""
+    """Return the first characters of a value, in a form that any database accepts."""
     return text[:most].encode("utf-8", "replace").decode().replace("\x00", "\\x00")
 
 
 def check(column: str, values: pa.Array, problems: Problems) -> None:
-    """Refuse the rows whose value of this column is out of bounds; `column` is one of the known
-    ones."""
+    """Refuse the rows whose value of this known column is out of bounds."""
     import pyarrow.compute as pc
 
     if column in TEXTS:
@@ -84,7 +82,7 @@ def check(column: str, values: pa.Array, problems: Problems) -> None:
 
 
 def _suspects(column: str, values: pa.Array) -> pa.Array:
-    """A mask of the rows to look at; null where the value is, when a null must be looked at."""
+    """Return a mask of the rows to check; null for a null value that must be checked."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -121,7 +119,7 @@ def _value(values: pa.Array, row: int) -> Any:
 
 
 def _unicode(column: str, texts: pa.Array, problems: Problems) -> pa.Array:
-    """The same texts; those that are none refused, and something harmless in their place."""
+    """Return the texts; refuse invalid ones and put a harmless text in their place."""
     import pyarrow as pa
 
     try:

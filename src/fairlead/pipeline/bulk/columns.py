@@ -1,4 +1,4 @@
-"""Which column of a DataFrame says what of a task, and the columns of a staged row."""
+"""The columns of a DataFrame that describe a task, and the columns of a staged row."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MEANINGS = (
     "run_at",
     "context",
 )
-"""The columns that are known by their names."""
+"""Columns known by name."""
 
 TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload")
 
 
 def check(schema: pa.Schema, options: BulkOptions) -> None:
-    """Raises InvalidTask listing all that is wrong: columns that are unknown, missing, doubled or
-    of another type."""
+    """Raise InvalidTask with all problems: columns that are unknown, missing, doubled or of a wrong
+    type."""
     names = schema.names
     meant = meanings(schema, options)
     wrong = [
@@ -72,13 +72,13 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
 
 
 def meanings(schema: pa.Schema, options: BulkOptions) -> list[str]:
-    """The columns that say something of the task. One that args_columns names is an argument and
-    nothing else."""
+    """Return the columns that describe the task. A column named in args_columns is only an
+    argument."""
     return [name for name in MEANINGS if name in schema.names and name not in options.args_columns]
 
 
 def staged() -> pa.Schema:
-    """A row on its way: what will be its task, checked and encoded."""
+    """Return the columns of a staged row: the future task, checked and encoded."""
     import pyarrow as pa
 
     return pa.schema(
@@ -103,7 +103,7 @@ def staged() -> pa.Schema:
 
 
 def _types() -> dict[str, tuple[Callable[[pa.DataType], bool], str]]:
-    """For each known column: which types fit, and how to say so."""
+    """Return the accepted types of each known column, and their description."""
     from pyarrow import types as t
 
     def is_text(given: pa.DataType) -> bool:

@@ -1,5 +1,4 @@
-"""Task ids and partitions for whole batches of a bulk submit, the same as `core` gives to single
-tasks."""
+"""Task ids and partitions for batches of a bulk submit, equal to those of single tasks in `core`."""
 
 from __future__ import annotations
 
@@ -17,16 +16,15 @@ _PART_BITS, _ORDINAL_BITS, _SALT_BITS = (
     14,
     34,
     26,
-)  # of the 74 bits of a UUIDv7 beside time, version and variant
+)  # bits of the 74 free ones of a UUIDv7
 _SALT_MASK = (1 << _SALT_BITS) - 1
 
 
 class IdSpace(NamedTuple):
-    """The ids of one part (partition of the DataFrame) of one run of a job.
+    """Ids of one part (partition of the DataFrame) of one run of a job.
 
-    UUIDv7: the millisecond is the one in which the job was opened, then come part, ordinal and a
-    salt. So ids ascend in the order (part, ordinal), need no coordination, and no two rows of a run
-    share one.
+    A UUIDv7 has the millisecond in which the job was opened, then part, ordinal and a salt. The ids
+    ascend in the order (part, ordinal), need no coordination, and are unique in a run.
     """
 
     millis: int
@@ -35,8 +33,8 @@ class IdSpace(NamedTuple):
 
     @classmethod
     def of(cls, opened_at: int, submission_id: str, epoch: str, part: int) -> IdSpace:
-        """`opened_at` in microseconds. Raises ConfigurationError for more parts than ids have room
-        for."""
+        """Return the id space of a part; `opened_at` in microseconds. Raise ConfigurationError for
+        more parts than ids have room for."""
         if part >> _PART_BITS:
             raise ConfigurationError(
                 f"a bulk submit has at most {1 << _PART_BITS:,} partitions: coalesce the DataFrame"
@@ -47,11 +45,11 @@ class IdSpace(NamedTuple):
 
     @property
     def high(self) -> int:
-        """The upper 64 bits, which all ids of the space share."""
+        """Upper 64 bits, shared by all ids of the space."""
         return (self.millis << 16) | (7 << 12) | (self.part >> 2)
 
     def lows(self, first: int, count: int) -> npt.NDArray[np.uint64]:
-        """The lower 64 bits of the ids of ordinals `first` and on."""
+        """Return the lower 64 bits of the ids from ordinal `first` on."""
         import numpy as np
 
         if (first + count) >> _ORDINAL_BITS:
@@ -59,14 +57,14 @@ class IdSpace(NamedTuple):
                 f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows"
             )
         ordinals = np.arange(first, first + count, dtype=np.uint64)
-        # The ordinal is in the last bits once more: the partition of its queue is the id modulo
-        # their number.
+        # Repeat the ordinal in the last bits: the partition is the id modulo the number of
+        # partitions.
         salts = (ordinals + np.uint64(self.salt)) & np.uint64(_SALT_MASK)
         head = np.uint64((2 << 62) | ((self.part & 3) << 60))
         return head | (ordinals << np.uint64(_SALT_BITS)) | salts
 
     def ids(self, lows: npt.NDArray[np.uint64]) -> pa.Array:
-        """The 16 bytes of each id, big-endian."""
+        """Return the 16 bytes of each id, big-endian."""
         import numpy as np
         import pyarrow as pa
 
@@ -80,8 +78,8 @@ class IdSpace(NamedTuple):
     def partitions(
         self, lows: npt.NDArray[np.uint64], ordering_keys: pa.Array, counts: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int16]:
-        """As `fairlead.core.sharding.partitions.partition_of`: `counts` are the partitions of each
-        row's queue."""
+        """Return the partition of each row, as `fairlead.core.sharding.partitions.partition_of`
+        does; `counts` are the numbers of partitions."""
         import numpy as np
         import pyarrow.compute as pc
 

@@ -1,5 +1,4 @@
-"""What bulk submits leave behind: stages of runs that died, and jobs that no one will ask for any
-more."""
+"""The cleaning of bulk submits: stages of runs that died, and jobs that are too old to be repeated."""
 
 from __future__ import annotations
 
@@ -11,17 +10,17 @@ from fairlead.ports.statements import Statement, Steps
 DAY = 86_400 * MICROS
 
 KEEP_STAGE = DAY
-"""Microseconds since a job was last touched after which what it has staged is deleted, orphaned
-parts with it."""
+"""Age of an idle job, in microseconds, at which its staged rows and orphaned parts are deleted."""
 KEEP_CHUNKS = 7 * DAY
-"""The same for a job whose chunks are half in: only from its stage can it be brought to its end."""
+"""Age of an idle, partly published job, in microseconds, at which its stage is deleted; only the
+stage could complete it."""
 KEEP_JOB = 30 * DAY
-"""Microseconds for which a submission is remembered: so long a repeat changes nothing."""
+"""Microseconds for which a submission is known, so that a repeat changes nothing."""
 
 
 def sweep(store: SqlStore, now: int) -> Steps[int]:
-    """Delete what has outlived its time, at most a hundred jobs of it; answers how many stages
-    went. `now` in microseconds."""
+    """Delete up to a hundred jobs that outlived their time; return how many stages were deleted.
+    `now` in microseconds."""
     stage = stage_of(store)
     abandoned = yield Statement(stage.sql["abandoned_jobs"], (now - KEEP_STAGE, now - KEEP_CHUNKS))
     for submission_id, number in abandoned:

@@ -1,5 +1,5 @@
-"""A bulk submit from its opening to its end. Every step of it may fail, be repeated or be overtaken
-by another run."""
+"""A bulk submit from its opening to its end. Each step may fail, be repeated, or be overtaken by
+another run."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _MOST_TOLD = 5
 
 
 class BulkJob:
-    """One run of one submission. It may be pickled after `open` and used in many processes at once
-    to stage.
+    """One run of one submission. After `open` it may be pickled and used in many processes to
+    stage.
 
-    `open`, then `stage` for each part, then `publish` with the messages of those parts that count;
-    or `abort`.
+    Call `open`, then `stage` for each part, then `publish` with the messages of the parts that
+    count, or `abort`.
     """
 
     def __init__(self, options: BulkOptions, epoch: str | None = None) -> None:
-        """`epoch`: of a run that has begun in another process; else this is a new run."""
+        """`epoch`: that of a run begun in another process; None begins a new run."""
         self.options = options
         self.epoch = epoch or uuid.uuid4().hex
         self.submission_id = options.submission_id or f"unnamed/{self.epoch}"
         self.opened: Opened | None = None
 
     def open(self, schema: pa.Schema) -> str:
-        """Check the columns, and make the job this run's; answers its epoch. Doing so again changes
-        nothing.
+        """Check the columns, and take the job over for this run; return its epoch. A repeated call
+        changes nothing.
 
-        Afterwards `opened.needs_rows` says whether there is anything to stage. Raises InvalidTask
-        listing what is wrong with the columns, StoreUnavailable, SchemaMismatch.
+        Afterwards `opened.needs_rows` says whether there is anything to stage. Raise InvalidTask
+        with all problems of the columns, StoreUnavailable, SchemaMismatch.
         """
         columns.check(schema, self.options)
         with self._connected() as (app, stage):
@@ -60,7 +60,7 @@ class BulkJob:
 
     @property
     def partitions(self) -> int:
-        """Of the queue that the options name. After `open`."""
+        """Return the number of partitions of the queue in the options. Call after `open`."""
         assert self.opened is not None, "not opened"
         return self.options.partitions_of(self.opened.registered, self.options.queue or "")
 
@@ -68,7 +68,7 @@ class BulkJob:
         """Check, encode and stage the rows of one part (partition of the DataFrame), all or
         nothing.
 
-        Raises RefusedRows naming the first rows that do not fit (unless on_error is "quarantine"),
+        Raise RefusedRows with the first rows that do not fit (unless on_error is "quarantine"),
         Superseded.
         """
         opened = self.opened
@@ -91,10 +91,10 @@ class BulkJob:
         )
 
     def publish(self, messages: Sequence[Message]) -> Totals:
-        """Make the rows of these parts tasks, once; of a submission that is published already: only
+        """Make the rows of these parts tasks, once. For a submission published earlier, only return
         its totals.
 
-        Raises Superseded when another run has taken over, KeyTaken under on_conflict "error",
+        Raise Superseded when another run has taken over, KeyTaken under on_conflict "error",
         StageLost.
         """
         with self._connected() as (app, stage):
@@ -103,14 +103,14 @@ class BulkJob:
             )
             with suppress(
                 StoreUnavailable
-            ):  # it is published; the janitor drops what this does not
+            ):  # published; the janitor drops what is left here
                 app.sql_store.database.run(stage.drop(job.number, self.submission_id))
         assert job.totals is not None
         return job.totals
 
     def abort(self) -> None:
-        """Give up this run: nothing of it is published. Another run of the submission starts
-        anew."""
+        """End this run without publishing anything. Another run of the submission starts from the
+        beginning."""
         with self._connected() as (app, stage):
             database = app.sql_store.database
             number = database.run(
@@ -120,8 +120,7 @@ class BulkJob:
                 database.run(stage.drop(number, self.submission_id))
 
     def totals(self) -> Totals | None:
-        """What became of the submission, by whichever run; None while it is not published to its
-        end."""
+        """Return the totals of the submission, of whichever run; None until it is published."""
         with self._connected() as (app, stage):
             job = app.sql_store.database.read_now(find(stage.sql, self.submission_id))
         return job and job.totals

@@ -13,7 +13,7 @@ _decode = msgspec.json.Decoder(list[Message]).decode
 
 
 class JobRow(NamedTuple):
-    """See the migration for what each column means."""
+    """Row of a job; the migration describes each column."""
 
     submission_id: str
     number: int
@@ -30,12 +30,12 @@ class JobRow(NamedTuple):
 
     @property
     def messages(self) -> list[Message]:
-        """Of the parts that are being published, in order."""
+        """Messages of the parts being published, in order."""
         return _decode(self.parts or "[]")
 
     @property
     def totals(self) -> Totals | None:
-        """None until the job is committed."""
+        """Totals of the job; None until it is committed."""
         if self.state != "committed":
             return None
         return Totals(
@@ -49,15 +49,15 @@ class JobRow(NamedTuple):
 
 
 def find(sql: dict[str, str], submission_id: str) -> Steps[JobRow | None]:
-    """The job as it is now."""
+    """Return the present row of the job."""
     rows = yield Statement(sql["job"], (submission_id,))
     return JobRow(submission_id, *rows[0]) if rows else None
 
 
 def lock(sql: dict[str, str], submission_id: str, epoch: str) -> Steps[JobRow]:
-    """The job, and nobody else changes it before this transaction ends.
+    """Return the row of the job, locked until the end of this transaction.
 
-    Raises Superseded unless it is committed, or is the job of the run with this epoch.
+    Raise Superseded unless the job is committed or belongs to the run with this epoch.
     """
     rows = yield Statement(sql["lock_job"], (submission_id,))
     job = JobRow(submission_id, *rows[0]) if rows else None
@@ -67,20 +67,20 @@ def lock(sql: dict[str, str], submission_id: str, epoch: str) -> Steps[JobRow]:
 
 
 def touch(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[None]:
-    """Show that this run is alive. Raises Superseded."""
+    """Record that this run is alive. Raise Superseded."""
     if not (yield Statement(sql["touch_job"], (submission_id, epoch, now))):
         raise superseded(submission_id)
 
 
 def give_up(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[int | None]:
-    """End a run that has published nothing; answers the number of its job, or None when that is not
-    its own any more."""
+    """End a run that has published nothing; return the number of its job, or None if another run
+    owns it."""
     rows = yield Statement(sql["abort_job"], (submission_id, epoch, now))
     return rows[0][0] if rows else None
 
 
 def superseded(submission_id: str) -> Superseded:
-    """The error of a run whose job is no longer its own."""
+    """Return the error of a run that another run has overtaken."""
     return Superseded(
         f"submission {submission_id!r}: another run has taken over, or this one was given up;"
         " nothing more of it is published"

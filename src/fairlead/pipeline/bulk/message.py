@@ -1,4 +1,4 @@
-"""What the processes of one bulk submit tell each other, and what it says at its end."""
+"""Messages between the processes of one bulk submit, and its totals."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Superseded(FairleadError):
 
 
 class StageLost(FairleadError):
-    """Rows that were staged are gone: nothing that is left may count as the whole."""
+    """Staged rows are gone, so the rest must not count as the whole."""
 
 
 class KeyTaken(FairleadError):
-    """Under on_conflict=error a unique key was taken: nothing was published."""
+    """A unique key was taken under on_conflict=error; nothing was published."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One attempt (a run of a task of Spark) has staged one part (a partition of the DataFrame)."""
+    """One attempt (a run of a task of Spark) staged one part (a partition of the DataFrame)."""
 
     submission_id: str
     epoch: str
     part: int
     attempt: str
-    """A UUID; made for this run alone."""
+    """UUID of this run."""
     rows: int
     rejected: int
     bytes: int
     is_keyed: bool
-    """True when some of its rows have unique keys."""
+    """True when some rows have unique keys."""
     queues: dict[str, int]
-    """Partitions of the queues of its rows."""
+    """Numbers of partitions of the queues of the rows."""
 
 
 class Piece(NamedTuple):
-    """Rows `first` up to `last` (not included) of what an attempt has staged."""
+    """Rows from `first` up to `last` (not included) that an attempt has staged."""
 
     attempt: str
     first: int
@@ -48,22 +48,22 @@ class Piece(NamedTuple):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What became of the rows of a submission. inserted + duplicate = staged."""
+    """Totals of the rows of a submission: inserted + duplicate = staged."""
 
     submission_id: str
     staged: int
     inserted: int
     duplicate: int
-    """Left out, as their unique key was taken."""
+    """Rows left out because their unique keys were taken."""
     rejected: int
-    """Refused, and kept in fairlead_bulk_rejects."""
+    """Refused rows, stored in fairlead_bulk_rejects."""
     publish: str
-    """"atomic": all of it became visible at once; "chunked": it did not, though each row did
-    exactly once."""
+    """"atomic": all rows became visible at once; "chunked": in several commits, each row exactly
+    once."""
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The state of a job when this run opened it; travels to the processes that stage."""
+    """State of a job when this run opened it, sent to the processes that stage."""
 
     number: int
     submission_id: str
@@ -71,24 +71,24 @@ class Opened(msgspec.Struct, frozen=True):
     state: str
     opened_at: int
     registered: dict[str, int]
-    """Partitions of the queues that are known."""
+    """Numbers of partitions of the known queues."""
 
     @property
     def needs_rows(self) -> bool:
-        """False: all is published, or all is staged by an earlier run and being published in
-        chunks."""
+        """Whether rows must be staged: False if all are published, or staged by an earlier run and
+        being published in chunks."""
         return self.state == "open"
 
 
 class Published(NamedTuple):
-    """What one step of publishing did."""
+    """Result of one step of publishing."""
 
     inserted: int
     notification: Notification
 
 
 def pieces(messages: list[Message], first: int, last: int) -> list[Piece]:
-    """Rows `first` up to `last` of all parts together, in the order of the parts."""
+    """Return rows `first` up to `last` of all parts together, in the order of the parts."""
     found = []
     start = 0
     for message in messages:

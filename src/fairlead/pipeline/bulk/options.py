@@ -1,4 +1,4 @@
-"""What a bulk submit is told: its options, read from strings and checked together."""
+"""Options of a bulk submit, read from strings and checked together."""
 
 from __future__ import annotations
 
@@ -33,43 +33,42 @@ _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """The options of one bulk submit, all but `url` optional."""
+    """Options of one bulk submit; all but `url` are optional."""
 
     url: str
     queue: str | None = None
-    """Of every task; a column `queue` says it row by row."""
+    """Queue of every task; a column `queue` overrides it."""
     task: str | None = None
-    """Name of every task; a column `name` says it row by row."""
+    """Name of every task; a column `name` overrides it."""
     submission_id: str | None = None
-    """Names the job across its repeats. Without one every row needs a unique key."""
+    """Id of the job across repeats. Without it every row needs a unique key."""
     args_columns: tuple[str, ...] = ()
-    """Columns that are the arguments of the task, by name."""
+    """Columns with the arguments of the task, by name."""
     on_conflict: str = "ignore"
-    """A unique key that is taken: the row is left out ("ignore"), or the whole job fails
-    ("error")."""
+    """For a taken unique key: leave the row out ("ignore"), or fail the job ("error")."""
     on_error: str = "fail"
-    """A row out of bounds: the job fails ("fail"), or the row is kept in fairlead_bulk_rejects
+    """For a row out of bounds: fail the job ("fail"), or store the row in fairlead_bulk_rejects
     ("quarantine")."""
     publish: str = "atomic"
-    """"atomic": one transaction, all or nothing; "chunked": many, each row exactly once, but not
+    """"atomic": one transaction, all or nothing; "chunked": several, each row exactly once, but not
     all or nothing."""
     partitions: int | None = None
-    """Of a queue that is not yet known, or has fewer; DEFAULT_PARTITIONS."""
+    """Partitions of a queue that is unknown or has fewer; default: DEFAULT_PARTITIONS."""
     max_connections: int = 4
-    """Processes that stage at the same time in one PostgreSQL database."""
+    """Most processes that stage at once in one PostgreSQL database."""
     max_backlog: int | None = None
-    """Chunked: wait before a chunk while as many tasks of its queues may run and have not been
-    claimed."""
+    """With "chunked": wait before a chunk while the queues have this many runnable, unclaimed
+    tasks."""
     rows_per_chunk: int = 50_000
     payload_limit: int = PAYLOAD_LIMIT
-    """Bytes of JSON."""
+    """Most bytes of the JSON arguments."""
     keep_result: bool = False
-    """As the task was declared."""
+    """Options of the declared task."""
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BulkOptions:
-        """From names in any case to strings, as Spark hands them on. Raises ConfigurationError
-        listing all that is wrong."""
+        """Read options with names in any case, as Spark passes them on. Raise ConfigurationError
+        with all problems."""
         known = {field.name for field in fields(cls)}
         given = {
             key.lower(): value for key, value in options.items() if key.lower() not in _SPARKS_OWN
@@ -102,7 +101,7 @@ class BulkOptions:
         return replace(read, url=_everywhere(read.url))
 
     def named(self, submission_id: str) -> BulkOptions:
-        """The same under another name."""
+        """Return the options under another submission id."""
         return replace(self, submission_id=submission_id)
 
     def _wrong(self) -> list[str]:
@@ -131,14 +130,15 @@ class BulkOptions:
         return wrong
 
     def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
-        """How many partitions a queue has: the greatest number registered or asked for counts."""
+        """Return the number of partitions of a queue: the greatest number registered or requested.
+        """
         least = self.partitions if self.partitions is not None else 0
         return max(registered.get(queue, 0), least) or DEFAULT_PARTITIONS
 
 
 def _everywhere(url: str) -> str:
-    """The same for every process, whatever folder it works in. Raises ConfigurationError for a URL
-    of no known kind."""
+    """Return a URL that means the same in every process and folder. Raise ConfigurationError for an
+    unknown kind of URL."""
     database = task_store(url).database
     if not isinstance(database, SqliteDatabase):
         return url

@@ -1,4 +1,5 @@
-"""The stage of bulk submit on PostgreSQL: rows go in by COPY and become tasks inside the server."""
+"""The stage of bulk submit on PostgreSQL: COPY the rows in, and make tasks of them inside the
+server."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ _SLOTS = (
     0x66616972  # "fair": the class of advisory locks whose members are the slots of those who stage
 )
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
-"""Seconds between two tries to get a slot, doubled each time up to the last."""
+"""Seconds between two tries to get a slot, first and last; doubled each time."""
 
 
 class PostgresStage:
-    """See `fairlead.pipeline.bulk.stage.Stage`."""
+    """A `fairlead.pipeline.bulk.stage.Stage` on PostgreSQL."""
 
     def __init__(self, store: SqlStore, slots: int) -> None:
         self._store = store
@@ -41,7 +42,7 @@ class PostgresStage:
             try:
                 return self._store.database.run(self._write(job, part, attempt, encoded))
             except _NoSlot:
-                # Nobody waits with a connection open: those are what the slots are to spare.
+                # Release the connection before waiting: the slots exist to spare connections.
                 self._store.database.close()
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LAST_PAUSE)
@@ -59,7 +60,7 @@ class PostgresStage:
             if rejects:
                 rejected = [(job.submission_id, attempt, part, *reject) for reject in rejects]
                 yield Many(self.sql["insert_reject"], rejected)
-        # Last of all: whoever touches a job holds its row until the commit.
+        # Last, because this locks the row of the job until the commit.
         yield from touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now())
 
     def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
@@ -95,4 +96,4 @@ class PostgresStage:
 
 
 class _NoSlot(FairleadError):
-    """As many as may are staging."""
+    """All slots for staging are taken."""

@@ -1,4 +1,4 @@
-"""Publishing: staged rows become tasks, in one transaction or in chunks, each row once."""
+"""Publishing: make staged rows tasks, in one transaction or in chunks, each row once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fairlead.ports.notification import Notification, joined
 from fairlead.ports.statements import Many, Statement, Steps
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at a backlog that is too long for the next chunk."""
+"""Seconds between two reads of a backlog that is too long for the next chunk."""
 
 
 class Publisher:
-    """Publishes for one run of one submission, while it has the store open."""
+    """Publisher of one run of one submission, while the store is open."""
 
     def __init__(
         self, app: App, stage: Stage, options: BulkOptions, submission_id: str, epoch: str
@@ -33,14 +33,14 @@ class Publisher:
         self._epoch = epoch
 
     def publish(self, messages: Sequence[Message]) -> JobRow:
-        """See `BulkJob.publish`; answers the job, committed."""
+        """Publish the parts as `BulkJob.publish` says; return the committed job."""
         database = self._app.sql_store.database
         if self._options.publish == "atomic":
             job, notification = database.run(self._begin_and_advance(messages))
             self._app.channel.announce(notification)
         else:
             job = database.run(self._begin(messages))
-        # A job that an earlier run has begun to publish in chunks goes on in chunks.
+        # A job that an earlier run began to publish in chunks goes on in chunks.
         while job.state != "committed":
             self._wait_for_room(job)
             job, notification = database.run(self._advance(self._options.rows_per_chunk))
@@ -56,7 +56,7 @@ class Publisher:
         )
 
     def _begin(self, messages: Sequence[Message]) -> Steps[JobRow]:
-        """From here on these parts are the job, whoever publishes them."""
+        """Fix the parts of the job, whoever publishes them."""
         job = yield from lock(self._stage.sql, self._submission_id, self._epoch)
         if job.state != "open":
             return job
@@ -87,7 +87,7 @@ class Publisher:
             )
 
     def _advance(self, most: int) -> Steps[tuple[JobRow, Notification]]:
-        """Publish the next rows, `most` of them."""
+        """Publish the next `most` rows."""
         sql = self._stage.sql
         job = yield from lock(sql, self._submission_id, self._epoch)
         if job.state == "committed":
@@ -117,7 +117,7 @@ class Publisher:
         return (yield from lock(sql, self._submission_id, self._epoch)), notification
 
     def _wait_for_room(self, job: JobRow) -> None:
-        """Until the queues of the job have fewer tasks to run than max_backlog. Raises
+        """Wait until the queues of the job have fewer runnable tasks than max_backlog. Raise
         Superseded."""
         most = self._options.max_backlog
         queues = sorted({queue for message in job.messages for queue in message.queues})

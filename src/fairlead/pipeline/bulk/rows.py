@@ -1,5 +1,4 @@
-"""User rows become staged rows: checked, encoded, with their ids and places, whole batches at a
-time."""
+"""User rows as staged rows: check and encode them, and give them ids and positions, by batches."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 << 20
-"""Of user rows worked on at once: what is made of them may be several times as large, and has a
-limit of 2 GiB."""
+"""Most bytes of user rows in one batch: the encoded rows may be several times larger, and are
+limited to 2 GiB."""
 
 
 class Rows:
-    """Encodes the rows of one part, in order, and counts them."""
+    """Encoder of the rows of one part, in order."""
 
     def __init__(self, options: BulkOptions, registered: Mapping[str, int], space: IdSpace) -> None:
-        """`registered`: partitions of the queues that are known."""
+        """`registered`: partitions of the known queues."""
         self._options = options
         self._registered = registered
         self._space = space
@@ -37,10 +36,10 @@ class Rows:
         self.is_keyed = False
         """True when a row has a unique key."""
         self.queues: dict[str, int] = {}
-        """Partitions of each queue among the rows."""
+        """Numbers of partitions of the queues among the rows."""
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Reject]]]:
-        """The batch in pieces of `columns.staged()`, each with the rows of it that were refused."""
+        """Yield the batch in pieces of `columns.staged()`, each with its refused rows."""
         at_once = max(1, batch.num_rows * MOST_BYTES // max(MOST_BYTES, batch.nbytes))
         for first in range(0, batch.num_rows, at_once):
             yield self._encode(batch.slice(first, at_once))
@@ -78,7 +77,7 @@ class Rows:
     def _columns(
         self, count: int, columns: dict[str, pa.Array], payloads: list[bytes]
     ) -> list[pa.Array]:
-        """As in `columns.staged()`."""
+        """Return the columns as in `columns.staged()`."""
         import pyarrow as pa
 
         options = self._options
@@ -110,7 +109,7 @@ class Rows:
         ]
 
     def _counts(self, queues: pa.Array) -> pa.Array:
-        """The partitions of each row's queue."""
+        """Return the number of partitions of each row's queue."""
         import numpy as np
 
         names = queues.dictionary_encode()
@@ -129,7 +128,7 @@ def _given(
     count: int,
     default: str | float | None = None,
 ) -> pa.Array:
-    """The column, its nulls filled with the default; without the column the default."""
+    """Return the column with its nulls filled by the default; without the column, the default."""
     import pyarrow as pa
 
     if name not in columns:

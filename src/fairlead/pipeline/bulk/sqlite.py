@@ -1,8 +1,8 @@
 """The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the
 database.
 
-The database has one writer at a time, so those who stage leave it alone; whoever publishes reads
-the files. All of them must see the same file system.
+The database has one writer at a time, so processes that stage do not touch it; the publisher reads
+their files. All processes must share the file system.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_AT_ONCE = 10_000
-_REJECTS = "rejects"  # JSON, beside the batch among whose rows they were
+_REJECTS = "rejects"  # JSON, beside the batch of the rejected rows
 
 
 class SqliteStage:
-    """See `fairlead.pipeline.bulk.stage.Stage`."""
+    """A `fairlead.pipeline.bulk.stage.Stage` on SQLite."""
 
     def __init__(self, store: SqlStore) -> None:
         assert isinstance(store.database, SqliteDatabase)
@@ -60,7 +60,7 @@ class SqliteStage:
         self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
 
     def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
-        return  # done as the tasks are inserted: nobody else writes meanwhile
+        return  # done with the insert: SQLite has one writer
         yield
 
     def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
@@ -94,7 +94,7 @@ class SqliteStage:
         return self._folder / hashlib.sha256(submission_id.encode()).hexdigest()
 
     def _read(self, submission_id: str, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Its rows, in batches. Raises StageLost unless all are there."""
+        """Yield the rows of an attempt in batches. Raise StageLost unless all are there."""
         start = 0
         with self._open(submission_id, piece.attempt) as reader:
             for number in range(reader.num_record_batches):
@@ -111,7 +111,7 @@ class SqliteStage:
 
     @contextmanager
     def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
-        """What an attempt has staged. Raises StageLost when that is not there, or not whole."""
+        """Open the staged rows of an attempt. Raise StageLost when they are missing or incomplete."""
         import pyarrow as pa
 
         path = self._folder_of(submission_id) / f"{attempt}.arrow"
@@ -125,7 +125,7 @@ class SqliteStage:
 
 
 def _tasks(batch: pa.RecordBatch, now: int) -> list[NewTask]:
-    """The rows as new tasks, submitted now."""
+    """Return the rows as new tasks, submitted now."""
     column = batch.to_pydict()
     return [
         NewTask(

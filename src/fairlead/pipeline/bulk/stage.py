@@ -1,4 +1,4 @@
-"""What bulk submit needs of a store: a place where rows wait, and how they become tasks."""
+"""The stage of a bulk submit: where rows wait, and how they become tasks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Encoded = tuple["pa.RecordBatch", list[Reject]]
 
 
 class Stage(Protocol):
-    """The stage of one store. Its steps run inside the caller's transaction."""
+    """Stage of one store. Its steps run inside the caller's transaction."""
 
     sql: dict[str, str]
-    """Its statements; those that concern jobs are named alike everywhere."""
+    """SQL statements by name; statements about jobs have the same names in every stage."""
 
     def write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        """Put rows and rejects of an attempt in, all or nothing. Raises Superseded when another run
+        """Write rows and rejects of an attempt, all or nothing. Raise Superseded when another run
         has taken over."""
 
     def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
-        """Claim the unique keys of these rows for them, where they are free."""
+        """Claim the free unique keys of these rows."""
 
     def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
-        """Make tasks of the rows whose unique keys, if any, were free, in order. Raises StageLost
-        when rows are missing."""
+        """Make tasks of the rows without a taken unique key, in order. Raise StageLost when rows
+        are missing."""
 
     def publish_rejects(
         self, submission_id: str, attempts: Sequence[tuple[str, int]]
     ) -> Steps[None]:
-        """The rejects of these (attempt, part) are the job's."""
+        """Assign the rejects of these (attempt, part) pairs to the job."""
 
     def drop(self, job: int, submission_id: str) -> Steps[None]:
-        """Delete all that is staged for a job."""
+        """Delete all staged rows of a job."""

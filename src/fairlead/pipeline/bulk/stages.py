@@ -1,4 +1,4 @@
-"""The stage beside each kind of task store."""
+"""The stage for each kind of task store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fairlead.ports.sql_store import SqlStore
 
 
 def stage_of(store: SqlStore, max_connections: int = 4) -> Stage:
-    """Return the stage beside a task store. At most `max_connections` processes write at once to
-    one that is a server."""
+    """Return the stage of a task store. At most `max_connections` processes write to a server at
+    once."""
     match store.database.dialect:
         case "sqlite":
             return SqliteStage(store)

@@ -1,2 +1,2 @@
-"""Erasing a key: every row of it, every mention of it in free text, and every file that still has
+"""Erasing a key: all its rows, all its mentions in free text, and all files that still contain
 either."""

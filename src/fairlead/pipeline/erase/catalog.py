@@ -1,9 +1,9 @@
-"""A key erased from an Iceberg catalog: rows deleted, the snapshots that still had them expired,
-files of nobody removed.
+"""Erasing a key from an Iceberg catalog: delete rows, expire the snapshots that had them, remove
+orphan files.
 
-Deleting rows writes new files; the old ones belong to older snapshots, by which anybody could still
-read them. So time travel ends here: of each table that had the key, only the present is left. Needs
-a classic Spark session (no Connect).
+Deleting rows writes new files, while older snapshots still refer to the old ones. So time travel
+ends: each table that had the key keeps only its present state. Needs a classic Spark session (no
+Connect).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 
 _PROBE_CHARACTERS = 16
-"""Of a text, Iceberg's manifests keep so many as the bound of a file."""
+"""Characters of a text that Iceberg's manifests keep as the bound of a file."""
 
 
 class CatalogErasure:
-    """The tables of one catalog, without one key."""
+    """Erasure of one key from the tables of one catalog."""
 
     def __init__(self, spark: SparkSession, tables: IcebergTables, wanted: Wanted) -> None:
-        """Raises ConfigurationError for a session of Spark Connect."""
+        """Raise ConfigurationError for a session of Spark Connect."""
         if not hasattr(spark, "_jsparkSession"):
             raise ConfigurationError(
                 "erase --catalog needs a classic Spark session: use --master, not Spark Connect"
@@ -48,8 +48,8 @@ class CatalogErasure:
         self._names = sorted(wanted.names)
 
     def erase(self, trace: Trace, on_rows: OnRows) -> dict[str, int]:
-        """Leave the key out of every table, and forget every snapshot that had it; answers the rows
-        deleted, by table."""
+        """Erase the key from every table, and expire every snapshot that had it; return the deleted
+        rows by table."""
         deleted = {}
         for table in TABLES:
             name = self._tables.name_of(table)
@@ -62,15 +62,15 @@ class CatalogErasure:
                 self._spark.sql(statement, args=self._args)
                 deleted[table.name] = rows
             self._blot_out(table, name, trace)
-            # An older snapshot may have the text of an error of the key that does not name it.
+            # An older snapshot may contain the text of an error of the key that does not name it.
             if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
                 self._forget(name)
             on_rows(table.name, rows)
         return deleted
 
     def held(self) -> dict[str, int]:
-        """By table, rows of the key in any file below it, whichever snapshot has it, or none;
-        tables without are left out."""
+        """Return, by table, the rows of the key in its files, of any snapshot or none; omit tables
+        without such rows."""
         tables = [
             table
             for table in TABLES
@@ -79,8 +79,8 @@ class CatalogErasure:
         return {table.name: rows for table in tables if (rows := self.held_by(table))}
 
     def held_by(self, table: Table) -> int:
-        """The same of one table; a file that is only named in the metadata, with the key as its
-        bound, counts as a row."""
+        """Return the rows of the key in the files of one table. A missing file with the key as a
+        bound in the metadata counts as one row."""
         name = self._tables.name_of(table)
         texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
         here = self._loaded(name)
@@ -94,7 +94,7 @@ class CatalogErasure:
                 here.properties().get("write.data.path") or f"{here.location()}/data"
             )
         except AnalysisException as error:
-            # The folder comes with the first file.
+            # The first file creates the folder.
             if (
                 error.getCondition() != "PATH_NOT_FOUND"
                 or not self._spark.table(f"{name}.all_data_files").isEmpty()
@@ -110,7 +110,7 @@ class CatalogErasure:
         return {f"name_{n}": name for n, name in enumerate(self._names)}
 
     def _is_of(self, table: Table) -> str:
-        """A condition with parameters: which rows are the key's."""
+        """Return a condition with parameters for the rows of the key."""
         markers = [
             f":{marker}"
             for marker, name in self._args.items()
@@ -125,7 +125,7 @@ class CatalogErasure:
         return self._spark.table(name).where(self._own(table)).count()
 
     def _own(self, table: Table) -> Column:
-        """The same condition as `_is_of`."""
+        """Return the condition of `_is_of` as a column."""
         names = [name for name in self._names if name != ALL or table.name not in TOGETHER]
         if table.name == QUARANTINE.name:
             return F.get_json_object("raw", "$.fairness_key").isin(names)
@@ -133,7 +133,8 @@ class CatalogErasure:
         return F.lit(False) if owner is None else F.col(owner).isin(names)
 
     def _blot_out(self, table: Table, name: str, trace: Trace) -> None:
-        """Others' rows that mention the key, or may tell the text of one of its errors."""
+        """Redact rows of other keys that mention the key, or may contain the text of one of its
+        errors."""
         for column in columns_of(table, KEY_COLUMNS):
             held = F.col(column).isin(self._names)
             if column != owner_of(table) and not self._spark.table(name).where(held).isEmpty():
@@ -161,7 +162,7 @@ class CatalogErasure:
 
     @property
     def _pattern(self) -> str:
-        """As in `Wanted.mention`, in Java's words: there `\\w` is English unless it is told."""
+        """Return `Wanted.mention` in the syntax of Java, where `\\w` is ASCII by default."""
         return f"(?U)(?<!\\w)(?:{'|'.join(map(re.escape, self._wanted.forms))})(?!\\w)"
 
     def _is_told(self, table: Table) -> Column:
@@ -175,23 +176,22 @@ class CatalogErasure:
         return told
 
     def _drop_branches(self, name: str) -> None:
-        """Of builds that were never published: no build is under way."""
+        """Drop branches of unpublished builds; no build is under way."""
         for row in self._spark.table(f"{name}.refs").where("name != 'main'").collect():
             kind = "TAG" if row["type"] == "TAG" else "BRANCH"
             self._spark.sql(f"ALTER TABLE {name} DROP {kind} `{row['name']}`")
 
     def _forget(self, name: str) -> None:
-        """All but the present: snapshots, their files, and files that belong to none."""
+        """Expire all snapshots but the present one, with their files and orphan files."""
         self._present_only(name)
         if self._bounds(name):
-            # One manifest alone is never rewritten, and this one still tells what the files were
-            # that are gone.
+            # Iceberg never rewrites a single manifest, and this one still lists the removed files.
             self._call("rewrite_data_files", name, options={"rewrite-all": "true"})
             self._present_only(name)
         actions = self._spark._jvm.org.apache.iceberg.spark.actions.SparkActions  # type: ignore[union-attr]
         session = self._spark._jsparkSession
-        # Iceberg's procedure refuses files of the last day, for the sake of who is writing: here
-        # nobody is.
+        # Iceberg's procedure keeps files of the last day for concurrent writers; there are none
+        # here.
         until = int(time.time() * 1000) + 1
         actions.get(session).deleteOrphanFiles(self._loaded(name)).olderThan(until).execute()
 
@@ -213,7 +213,7 @@ class CatalogErasure:
         ).collect()
 
     def _bounds(self, name: str) -> int:
-        """Entries of any manifest about files that are gone, with the key as a bound."""
+        """Return the manifest entries of missing files that have the key as a bound."""
         told = [each[:_PROBE_CHARACTERS] for each in self._names]
         bounds = F.concat(
             F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds")

@@ -1,8 +1,8 @@
-"""A table of the lake without a key: its files are made anew beside the old ones, then the manifest
-lists them instead.
+"""Erasing a key from a table of the lake: write new files beside the old ones, then list them in
+the manifest.
 
-A reader has the rows from before or from after, never some of each. Whoever dies in between leaves
-a table that has the key in fewer partitions; the next one goes on.
+A reader sees the rows before or after the change, never a mixture. A crash leaves the key in fewer
+partitions, and the next run goes on.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HALF_MADE_S = 600.0
-"""A file written aside so long ago has nobody any more who would finish it."""
+"""Age of a temporary file, in microseconds, at which its writer is gone."""
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """What was done to one table."""
+    """Result for one table."""
 
     rows: int = 0
-    """Of the key, left out."""
+    """Rows of the key that were erased."""
     redacted: int = 0
-    """Of others, changed because they mentioned it."""
+    """Rows of other keys that were redacted."""
     files: int = 0
-    """Made anew."""
+    """Rewritten files."""
 
 
 def erase_from(
     table: LakeTable, wanted: Wanted, trace: Trace, now: Callable[[], int], dry_run: bool = False
 ) -> Erased:
-    """Leave the key out of every partition; with `dry_run` only count. Holds one file in memory at
-    a time. Raises BrokenLake for a file that is not what it should be."""
+    """Erase the key from every partition; with `dry_run` only count. Hold one file in memory at a
+    time. Raise BrokenLake for a damaged file."""
     done = Erased()
     for name in sorted(table.manifests.newest().parts):
         while True:
@@ -56,8 +56,7 @@ def erase_from(
             if name not in manifest.parts:
                 break
             found = _Partition(table, manifest, name, wanted, trace, dry_run)
-            # Somebody added rows meanwhile (they have none of the key): the partition is read
-            # again.
+            # Another process added rows, none of the key: read the partition again.
             if dry_run or not found.is_changed or found.shown(now()):
                 done = Erased(
                     done.rows + found.rows, done.redacted + found.redacted, done.files + found.files
@@ -67,7 +66,7 @@ def erase_from(
 
 
 class _Partition:
-    """One partition, with the files that had the key made anew."""
+    """One partition, with new files in place of those that had the key."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class _Partition:
         table.check(manifest, [name])
         generation = uuid.uuid4().hex
         for file in self._before.files:
-            # Its columns of text are read first: most files have nothing of the key.
+            # Read the text columns first: most files have nothing of the key.
             if table.table.name != FAILURES.name and not holds(table.folder / file, wanted):
                 self._after.append(file)
                 continue
@@ -111,8 +110,7 @@ class _Partition:
         table = self._table.table
         if table.name == ATTEMPTS.name:
             self._ledger += ledger.write(self._table, erased)
-        # A partition of bronze that is gone would ask for a full build; one without rows is made
-        # anew by itself.
+        # A missing partition of bronze would need a full build; an empty one is rebuilt alone.
         if kept.num_rows or table.name in (ATTEMPTS.name, EVENTS.name):
             written = self._table.write_part(kept, self._name, generation, Path(file).name)
             self._after.append(written.file)
@@ -122,7 +120,7 @@ class _Partition:
         return self.files > 0
 
     def shown(self, now: int) -> bool:
-        """Let the new files count; False when the partition is not what it was."""
+        """Publish the new files; return False when the partition has changed meanwhile."""
         after: Part | None = None
         if self._after:
             size = sum((self._table.folder / file).stat().st_size for file in self._after)
@@ -140,16 +138,16 @@ class _Partition:
 
 
 def purge(table: LakeTable, wanted: Wanted, dropped_before: int | None = None) -> int:
-    """Remove every file that does not count and has the key, or may have it: left behind by whoever
-    died, half made, or dropped, of these only what was dropped up to an instant (microseconds) if
-    one is given. Answers how many. No build may be under way."""
+    """Remove unlisted files that contain or may contain the key: left by crashes, incomplete, or
+    dropped; with an instant (microseconds) only those dropped before it. Return how many. No build
+    may be under way."""
     newest = table.manifests.newest()
     needed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     if dropped_before is not None:
         needed |= {file for file, since in newest.dropped.items() if since > dropped_before}
     temporary = table.folder / "_temporary"
     removed = sum(path.is_file() for path in temporary.rglob("*")) if temporary.is_dir() else 0
-    shutil.rmtree(temporary, ignore_errors=True)  # of a Spark that died while it wrote
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a Spark job that died
     for path in list(_data_files(table)):
         if str(path.relative_to(table.folder)) not in needed and _must_go(path, wanted):
             path.unlink(missing_ok=True)
@@ -167,4 +165,4 @@ def _must_go(path: Path, wanted: Wanted) -> bool:
             return holds(path, wanted)
         return time.time() - path.stat().st_mtime > HALF_MADE_S
     except FileNotFoundError:
-        return False  # its writer has finished it, or somebody sweeps
+        return False  # finished by its writer, or swept

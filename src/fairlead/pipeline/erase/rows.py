@@ -1,5 +1,4 @@
-"""Rows of one table without a key: its own are left out, mentions of it in others' are blotted
-out."""
+"""Rows of one table without a key: omit its own rows, and redact its mentions in others'."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOGETHER = (LATENCY_HIST.name, LATENCY.name, COST.name, INCIDENTS.name)
-"""Tables in which '*' is no key, but all of them."""
+"""Tables in which '*' means all keys."""
 
 
 class Without(NamedTuple):
-    """What is left, what was left out, and how many of the rows that are left had to be changed."""
+    """The remaining rows, the omitted ones, and the number of changed rows among the remaining."""
 
     kept: pa.Table
     erased: pa.Table
@@ -30,25 +29,25 @@ class Without(NamedTuple):
 
 
 def columns_of(table: Table, names: Collection[str]) -> list[str]:
-    """Those of the table, among these, in order."""
+    """Return these columns as far as the table has them, in order."""
     return [name for name in table.column_names if name in names]
 
 
 def owner_of(table: Table) -> str | None:
-    """The column that says whose row it is; None: nobody's."""
+    """Return the column with the key of a row; None if rows have no key."""
     if table.name == INCIDENTS.name:
         return "subject"
     return "fairness_key" if "fairness_key" in table.column_names else None
 
 
 def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
-    """Whether each row is one of the key; `rows` may be some of the table's columns."""
+    """Return a mask of the rows of the key; `rows` may have only some of the table's columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     nothing = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     if table.name == QUARANTINE.name:
-        # Most rows do not have the name at all: only those that do are parsed.
+        # Parse only rows that contain the name.
         near = [any(form in raw for form in wanted.forms) for raw in rows["raw"].to_pylist()]
         mask = [
             n and wanted.is_in_json(raw)
@@ -63,7 +62,7 @@ def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 
 def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
-    """Whether each row mentions the key, in a column of keys or in free text."""
+    """Return a mask of the rows that mention the key, in a column of keys or in free text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -80,7 +79,7 @@ def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 def without(
     table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArray | None = None
 ) -> Without:
-    """All of that; in rows that are `hushed`, `error_text` is left out altogether."""
+    """Return the rows without the key; rows in `hushed` lose their `error_text` altogether."""
     import pyarrow.compute as pc
 
     gone = is_of(table, rows, wanted)
@@ -113,8 +112,7 @@ def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
         near = pc.or_(near, pc.fill_null(pc.match_substring(texts, form), False))
     if not pc.any(near).as_py():
         return near
-    # Arrow's regular expressions cannot look behind: the few that are left are looked at one by
-    # one.
+    # Arrow's regular expressions have no look-behind: check the remaining rows one by one.
     pairs = zip(near.to_pylist(), texts.to_pylist(), strict=True)
     return pa.chunked_array(
         [pa.array([n and wanted.mention.search(text) is not None for n, text in pairs], pa.bool_())]

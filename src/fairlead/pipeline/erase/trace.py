@@ -1,4 +1,4 @@
-"""Where a key left its mark on rows of others: days whose sums counted it, errors whose example may
+"""Traces of a key in rows of other keys: daily sums that counted it, and errors whose example may
 be one of its runs."""
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _READ = (
 )
 
 Error = tuple[int, str, str, int]
-"""Hour (microseconds), queue, name, fingerprint: the key of gold.failures."""
+"""Hour (microseconds), queue, name and fingerprint: the key of gold.failures."""
 
 
 @dataclass
 class Trace:
-    """What the attempts of a key touched."""
+    """Days and errors touched by the attempts of a key."""
 
     rows: int = 0
     dates: set[str] = field(default_factory=set)
     errors: set[Error] = field(default_factory=set)
 
     def add(self, rows: pa.Table) -> None:
-        """Take attempts of the key into account."""
+        """Add attempts of the key."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -63,7 +63,7 @@ class Trace:
         self.errors.update(map(_error, failed.to_pylist()))
 
     def hushes(self, failures: pa.Table) -> pa.ChunkedArray:
-        """Whether each row of gold.failures may tell the text of one of these attempts."""
+        """Return a mask of the rows of gold.failures that may contain the text of these attempts."""
         import pyarrow as pa
 
         keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()
@@ -74,7 +74,7 @@ class Trace:
 
 
 def trace(table: LakeTable, wanted: Wanted) -> Trace:
-    """Of a key's attempts that are in bronze; one partition is held at a time."""
+    """Return the trace of a key's attempts in bronze, holding one partition at a time."""
     found = Trace()
     manifest = table.manifests.newest()
     for part in manifest.parts:

@@ -1,5 +1,4 @@
-"""The proof: every file below a folder is read, whether or not it counts, and searched for a
-key."""
+"""The proof of an erasure: read every file below a folder, listed or not, and search it for a key."""
 
 from __future__ import annotations
 
@@ -15,45 +14,42 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SURE_FROM = 6
-"""Bytes: shorter names come about by chance in compressed data, and are looked for in what it says
-only."""
+"""Fewest bytes of a name searched in raw files; shorter ones occur by chance in compressed data."""
 
 _TELLING = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A file that has the key somewhere."""
+    """A file that contains the key."""
 
     file: str
     where: str
-    """A column, or "bytes": somewhere in it."""
+    """Name of the column, or "bytes" for anywhere in the file."""
     count: int
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What the search found; nothing in `held` and `unreadable` is the proof."""
+    """Result of the search: empty `held` and `unreadable` are the proof."""
 
     files: int
     bytes: int
     held: list[Held] = []
-    """The key in a column of keys, mentioned in free text, or anywhere in a file that is no
-    table."""
+    """Files with the key in a column of keys, mentioned in free text, or anywhere in a file that is
+    no table."""
     elsewhere: list[Held] = []
-    """The same characters as something else: the name of a queue or a task, an ordering key of
-    others, or in the bytes of a file in whose rows it is not."""
+    """Files with the same characters in another meaning: the name of a queue or task, an ordering
+    key, or bytes of a file whose rows do not have the key."""
     unreadable: list[str] = []
-    """Files that are no whole Parquet files; `gc` removes them, or the one who is writing them
-    finishes."""
+    """Incomplete Parquet files; `gc` removes them, or their writer completes them."""
 
     @property
     def is_clean(self) -> bool:
-        """No row of the key and no mention is left, and every file could be read."""
+        """Whether no row and no mention of the key is left, and every file could be read."""
         return not (self.held or self.unreadable)
 
 
 def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Verified:
-    """Read every file below the folder, but for these (paths below it), and say where the key
-    is."""
+    """Read every file below the folder except these (paths below it), and report where the key is."""
     skipped = set(except_for)
     files = size = 0
     held: list[Held] = []
@@ -68,7 +64,7 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
                 continue
             data = path.read_bytes()
         except FileNotFoundError:
-            continue  # removed while we looked
+            continue  # removed during the search
         files, size = files + 1, size + len(data)
         if path.suffix == ".crc" or not (data.startswith(b"PAR1") or ".parquet" in path.name):
             found = [Held(name, "bytes", count)] if (count := _in_other(data, wanted)) else []
@@ -89,13 +85,13 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
 
 
 def holds(path: Path, wanted: Wanted) -> bool:
-    """Whether a Parquet file has the key in a column of keys, or mentions it. Raises
+    """Return whether a Parquet file has the key in a column of keys, or mentions it. Raise
     FileNotFoundError."""
     return any(where in _TELLING for where, _ in columns_with(path, wanted))
 
 
 def readable(path: Path) -> bool:
-    """Whether it is a whole Parquet file. Raises FileNotFoundError."""
+    """Return whether the file is a complete Parquet file. Raise FileNotFoundError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -109,8 +105,7 @@ def readable(path: Path) -> bool:
 
 
 def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """The columns of text that have the key, as their value or mentioned in it, and in how many
-    rows."""
+    """Return the text columns that contain the key as a value or mention, and in how many rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -120,7 +115,7 @@ def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
         count = dict.fromkeys(names, 0)
         for batch in file.iter_batches(columns=names):
             for name in names:
-                # Values that come again and again are looked at once.
+                # Check each distinct value once.
                 told = pc.value_counts(batch[name])
                 count[name] += sum(_hits(name, told, wanted))
     yield from ((name, n) for name, n in count.items() if n)
@@ -145,8 +140,8 @@ def _in_other(data: bytes, wanted: Wanted) -> int:
 
 
 def _is_ours(path: Path) -> bool:
-    """A manifest, or a note of ours: no key is ever in them, but a key may be called like one of
-    their words."""
+    """Return whether the file is a manifest or note of the lake: it never holds keys, but a key may
+    equal one of its words."""
     return path.parent.name == "_manifest" or (len(path.parts) == 1 and path.name.startswith("_"))
 
 

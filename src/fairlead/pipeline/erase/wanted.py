@@ -1,4 +1,4 @@
-"""What is to be erased, as it may be written: in rows, inside JSON, on a page. Pure."""
+"""A key to erase in all its written forms: in rows, in JSON, on a page. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 ERASED = "(erased)"
-"""Stands where a key, or a mention of one, stood in a row of somebody else."""
+"""Replacement of a key or mention in a row of another key."""
 
 KEY_COLUMNS = ("fairness_key", "subject", "max_lag_key", "noisy_key")
 TEXT_COLUMNS = ("error_text", "error", "details", "raw", "params", "checks", "actor", "reason")
-"""Free text and JSON, in which a key may be mentioned."""
+"""Columns of free text and JSON that may mention a key."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A key under all names that its rows may have: itself, and its digest in a lake whose keys are
-    hashed."""
+    """A key under all names of its rows: itself, and its digest in a lake with hashed keys."""
 
     names: frozenset[str]
 
     @cached_property
     def forms(self) -> tuple[str, ...]:
-        """The names as they are written in text, in JSON and in HTML, longest first."""
+        """Return the names as written in text, JSON and HTML, longest first."""
         written = {
             form
             for name in self.names
@@ -41,18 +40,18 @@ class Wanted:
 
     @cached_property
     def mention(self) -> re.Pattern[str]:
-        """Any of the forms as a whole word: `tenant-1` is not mentioned by `tenant-10`, nor `a` by
-        `was`."""
+        """Pattern of any form as a whole word: `tenant-10` does not mention `tenant-1`, nor `was`
+        `a`."""
         return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, self.forms))})(?!\w)")
 
     @cached_property
     def bytes_mention(self) -> re.Pattern[bytes]:
-        """The same in files of any kind."""
+        """Pattern of `mention` for bytes of any file."""
         forms = b"|".join(re.escape(form.encode(errors="surrogatepass")) for form in self.forms)
         return re.compile(rb"(?<![A-Za-z0-9_])(?:" + forms + rb")(?![A-Za-z0-9_])")
 
     def is_in_json(self, text: str) -> bool:
-        """Whether a row that was kept as JSON is one of the key."""
+        """Return whether a row stored as JSON belongs to the key."""
         try:
             row = json.loads(text)
         except ValueError:
@@ -60,5 +59,5 @@ class Wanted:
         return isinstance(row, dict) and row.get("fairness_key") in self.names
 
     def redacted(self, text: str) -> str:
-        """The text without any mention."""
+        """Return the text without its mentions."""
         return self.mention.sub(ERASED, text)

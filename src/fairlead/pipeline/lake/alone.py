@@ -1,4 +1,4 @@
-"""One job at a time may change what was built; the others are refused."""
+"""The lock of a lake: one job at a time changes built tables, and others are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fairlead.pipeline.lake.lake import Lake
 
 @contextmanager
 def alone(lake: Lake) -> Iterator[None]:
-    """Held by builds, and by whoever removes something. Raises NotAllowed while somebody else holds
-    it; whoever dies lets go."""
+    """Hold the lock during a build or removal. Raise NotAllowed while another process holds it; a
+    crash releases it."""
     with (lake.root / "_build.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

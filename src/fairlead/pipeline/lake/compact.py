@@ -1,5 +1,5 @@
-"""Compaction: the many small files of a closed partition become one, sorted so that readers may
-skip most of it."""
+"""Compaction: merge the small files of a closed partition into one, sorted so that readers skip
+most of it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ CLOSES_AFTER = 26 * HOUR
 late rows are in."""
 
 GROUP_ROWS = 250_000
-"""Rows of a row group, some 10 MB: what a reader takes or skips as a whole."""
+"""Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
 
 SORTED = "sorted.parquet"
-"""The file of a compacted partition; a partition that has this one only is left as it is."""
+"""Name of the file of a compacted partition."""
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What a compaction has done."""
+    """Result of a compaction."""
 
     parts: int
     files: int
-    """Files that were put together."""
+    """Merged files."""
     rows: int
     skipped: list[str]
-    """Partitions to which somebody has added rows meanwhile: they have their turn next time."""
+    """Partitions that got rows meanwhile; the next run compacts them."""
 
 
 def compact(
@@ -50,12 +50,11 @@ def compact(
     everything: bool = False,
     on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> Compacted:
-    """Compact the closed partitions, or all but the current one; `tell` hears of each with its
-    rows.
+    """Compact the closed partitions, or all but the current one; call `on_rows` after each.
 
-    Holds one partition in memory at a time, some 800 MB for a million attempts. Raises CheckFailed
-    when rows got lost or came twice, BrokenLake when a file cannot be read; what was compacted
-    before stays so.
+    Holds one partition in memory at a time, some 800 MB for a million attempts. Raise CheckFailed
+    when rows were lost or doubled, BrokenLake when a file cannot be read; finished partitions stay
+    compacted.
     """
     manifest = table.manifests.newest()
     parts = files = rows = 0
@@ -65,8 +64,8 @@ def compact(
         after = _rewritten(table, manifest, name)
         if table.replace({name: after}, {name: before}, now) is None:
             skipped.append(name)
-            # Not left to the sweep: somebody may have replaced the partition because of what is in
-            # it.
+            # Remove the file at once: another process may have replaced the partition to erase
+            # rows.
             for file in after.files:
                 (table.folder / file).unlink(missing_ok=True)
             continue
@@ -82,7 +81,7 @@ def to_compact(
     closes_after: int = CLOSES_AFTER,
     everything: bool = False,
 ) -> list[str]:
-    """The partitions that `compact` would rewrite."""
+    """Return the partitions that `compact` would rewrite."""
 
     def is_closed(name: str, part: Part) -> bool:
         end = micros_of(name) + (HOUR if table.table.by == "hour" else DAY)
@@ -96,7 +95,7 @@ def to_compact(
 
 
 def _rewritten(table: LakeTable, manifest: Manifest, name: str) -> Part:
-    """The partition as one sorted file, on disk and not counting yet."""
+    """Return the partition as one sorted file, on disk but not listed yet."""
     import pyarrow.parquet as pq
 
     before = manifest.parts[name]
@@ -130,14 +129,14 @@ def _sorted_groups(table: LakeTable, manifest: Manifest, name: str) -> Iterator[
 
     columns = table.table.column_names
     keys = [key for key in ("queue", "fairness_key", table.table.instant) if key in columns]
-    # Text of more than 2 GiB does not fit one column of the plain type.
+    # The plain type of a column holds at most 2 GiB of text.
     wide = [
         field.with_type(pa.large_string()) if field.type == pa.string() else field
         for field in table.table.arrow()
     ]
     rows = table.load(manifest, [name]).cast(pa.schema(wide))
     order = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])
-    # Group by group: only one of them is there twice.
+    # Copy by groups, so that only one group is in memory twice.
     for start in range(0, len(order), GROUP_ROWS):
         yield rows.take(order[start : start + GROUP_ROWS])
 
@@ -150,7 +149,8 @@ def _options(table: Table, rows: int) -> dict[str, Any]:
         "coerce_timestamps": "us",
         "write_statistics": True,
     }
-    # Only newer releases can; without it a look for one task reads one column of each row group.
+    # Newer releases can write a page index; without it a search for one task reads a column of each
+    # row group.
     if (
         "task_id" in table.column_names
         and "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters

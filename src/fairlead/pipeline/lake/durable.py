@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Files that exist completely or not at all, also after a power cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Make or replace `path`: `fill` writes it aside, then it is flushed to disk and renamed."""
+    """Create or replace `path`: `fill` writes a temporary file, which is flushed to disk and
+    renamed."""
     aside = _aside(path)
     try:
         fill(aside)
@@ -21,8 +22,8 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Make `path` with this content; False when it is there already, whoever was first. Nobody ever
-    sees half of it. Raises OSError where the file system knows no hard links."""
+    """Create `path` with this content, visible only as a whole; return False when it exists. Raise
+    OSError where the file system has no hard links."""
     aside = _aside(path)
     try:
         aside.write_bytes(content)
@@ -30,8 +31,7 @@ def create(path: Path, content: bytes) -> bool:
         try:
             os.link(aside, path)
         except FileExistsError:
-            # NFS repeats a request whose answer was lost, and then finds the link that it has made
-            # itself.
+            # NFS repeats a request with a lost reply, and then finds its own link.
             if aside.stat().st_nlink == 1:
                 return False
     finally:
@@ -41,7 +41,7 @@ def create(path: Path, content: bytes) -> bool:
 
 
 def folder(path: Path) -> Path:
-    """Make the folder and those above it, each name flushed to disk."""
+    """Create the folder and its parents, each name flushed to disk."""
     if not path.is_dir():
         folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -59,5 +59,5 @@ def sync(path: Path) -> None:
 
 
 def _aside(path: Path) -> Path:
-    # A dot in front: readers of folders, Spark's too, pass such files over.
+    # Begin with a dot: readers of folders, and Spark, skip such files.
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

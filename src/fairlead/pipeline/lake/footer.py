@@ -1,4 +1,4 @@
-"""The footer of a Parquet file, held against the table it should belong to."""
+"""The footer of a Parquet file, checked against its table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from fairlead.pipeline.schema import Table
 
 
 def checked_rows(path: str, table: Table) -> int:
-    """How many rows the file has. Raises BrokenLake when it is missing or cut off, and when a
-    column of the table is missing or of another type; one that may be null may be missing: the file
-    was written before it was added."""
+    """Return the number of rows of the file. Raise BrokenLake when the file is missing or
+    truncated, or a column of the table is missing or of another type; a nullable column may be
+    missing, because it may be newer than the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

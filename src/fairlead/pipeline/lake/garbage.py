@@ -1,4 +1,4 @@
-"""Files of a table that nobody needs: replaced a day ago, or left behind by a job that died."""
+"""Files of a table that no reader needs: replaced a day ago, or left by a crashed job."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Why = Literal["replaced", "never counted", "half made"]
 
 
 class Garbage(msgspec.Struct, frozen=True):
-    """A file that may go."""
+    """A file to remove."""
 
     table: str
     file: str
-    """Below the table's folder."""
+    """Path below the table's folder."""
     bytes: int
     why: Why
 
 
 def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
-    """What may go at this instant (microseconds). While a reader has a lease only what nobody can
-    ever read: half made."""
+    """Return the files to remove at this instant (microseconds). While a reader has a lease, return
+    only incomplete files."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     for path in sorted(table.folder.rglob("*")):
@@ -41,20 +41,19 @@ def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
                 continue
             told = path.stat()
         except FileNotFoundError:
-            continue  # its writer has finished it, or somebody else sweeps
+            continue  # finished by its writer, or swept
         since = newest.dropped.get(file)
         why: Why = "never counted" if since is None else "replaced"
         if path.name.startswith(".") or "_temporary" in path.parts:
             why = "half made"
-        # By the file system's clock for files that no manifest tells of.
+        # Use the file system's clock for files that no manifest lists.
         age = now - since if since is not None else time.time() * MICROS - told.st_mtime * MICROS
         if age > GRACE and (why == "half made" or not is_leased):
             yield Garbage(table.table.name, file, told.st_size, why)
 
 
 def remove(table: LakeTable, found: list[Garbage]) -> int:
-    """Remove them, but for what has come to count since, and folders that are empty then; answers
-    how many files."""
+    """Remove the files that are still unlisted, and then empty folders; return how many files."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     gone = [each.file for each in found if each.file not in listed]
@@ -67,6 +66,6 @@ def remove(table: LakeTable, found: list[Garbage]) -> int:
         try:
             (table.folder / folder).rmdir()
         except OSError:
-            continue  # there is something in it
+            continue  # not empty
     table.manifests.forget()
     return len(gone)

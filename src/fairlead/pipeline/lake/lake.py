@@ -15,10 +15,11 @@ _IDENTITY = "_lake"
 
 
 class Lake:
-    """The lake in this folder of a local or POSIX file system; it is made when it is not there."""
+    """A lake in a folder of a local or POSIX file system, created if missing."""
 
     def __init__(self, root: str | Path) -> None:
-        """Raises ConfigurationError for an object store's URL, or a folder that cannot be used."""
+        """Raise ConfigurationError for the URL of an object store, or a folder that cannot be used.
+        """
         need("pyarrow")
         text = str(root)
         if "://" in text and not text.startswith("file://"):
@@ -35,12 +36,12 @@ class Lake:
             ) from error
 
     def table(self, table: Table) -> LakeTable:
-        """One of its tables."""
+        """Return a table of the lake."""
         return LakeTable(self.root, table)
 
     @property
     def identity(self) -> str:
-        """Tells this lake from others, also when its folder is moved."""
+        """Identity of the lake, which survives a move of its folder."""
         path = self.root / _IDENTITY
         if not path.exists():
             try:
@@ -54,5 +55,5 @@ class Lake:
 
     @property
     def reader(self) -> str:
-        """The name under which the stores it follows know it."""
+        """Name of the lake as a reader of stores."""
         return f"lake {self.identity}"

@@ -1,5 +1,4 @@
-"""Leases of readers: while one lasts, nothing that was replaced is removed, however long ago that
-was."""
+"""Leases of readers: while one lasts, no replaced file is removed."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ _FOLDER = "_leases"
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Somebody reads."""
+    """Lease of one reader."""
 
     who: str
     until: float
-    """Seconds since 1970. A reader that died keeps files no longer than this."""
+    """Expiry in seconds since the epoch, after which a crashed reader keeps no files."""
 
 
 @contextmanager
 def lease(root: Path, who: str, seconds: float) -> Iterator[Lease]:
-    """Keep every file that the lake in `root` lists now, for so many seconds at most, or until the
-    block ends. For readers that take longer than the day for which files stay anyway."""
+    """Keep every listed file of the lake in `root` until the block ends, at most this many seconds.
+    For readers that take longer than the day for which replaced files stay."""
     taken = Lease(who, time.time() + seconds)
     path = durable.folder(root / _FOLDER) / f"{uuid.uuid4().hex}.json"
     durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(taken)))
@@ -38,7 +37,7 @@ def lease(root: Path, who: str, seconds: float) -> Iterator[Lease]:
 
 
 def live(root: Path) -> list[Lease]:
-    """The leases that last; those that ended are removed."""
+    """Return the valid leases, and remove expired ones."""
     found = []
     for path in (root / _FOLDER).glob("*.json"):
         try:

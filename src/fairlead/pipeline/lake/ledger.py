@@ -1,9 +1,8 @@
-"""The ledger of erased attempts: what `reconcile` must still count of them, since the store has
-them. No key, no task.
+"""The ledger of erased attempts: the parts that `reconcile` still counts, because the store has
+them. It holds no key and no task.
 
-A row says where the attempt stood in its store, how long its run took and what it adds to the
-fingerprint of a stretch of history: with these the lake still agrees with the store, which may then
-clean.
+A row holds the position of the attempt in its store, its run time, and its part of the fingerprint
+of a range of history. With it the lake agrees with the store, which may then clean its history.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("store_id", "xid", "seq", "version", "started_at", "finished_at")
-"""What reconcile reads of an attempt."""
+"""Columns of an attempt that `reconcile` reads."""
 
 FOLDER = "_ledger"
 
 
 def write(table: LakeTable, erased: pa.Table) -> list[str]:
-    """Put these attempts into a file of the ledger that does not count yet; answers its name, or
-    none for no rows."""
+    """Write these attempts into an unlisted file of the ledger; return its name, or none without
+    rows."""
     import pyarrow.parquet as pq
 
     if not erased.num_rows:
@@ -42,7 +41,7 @@ def write(table: LakeTable, erased: pa.Table) -> list[str]:
 
 
 def settle(table: LakeTable, store_id: str, checked: Position, now: int) -> None:
-    """Let go of files that tell only of attempts of this store up to `checked`: they were compared,
+    """Drop files whose attempts of this store all lie before `checked`, because they were compared
     and agreed."""
     import pyarrow.parquet as pq
 
@@ -67,4 +66,4 @@ def settle(table: LakeTable, store_id: str, checked: Position, now: int) -> None
     if settled:
         table.manifests.update(
             change, now
-        )  # the files go with `gc`, a day later: an older manifest may list them
+        )  # `gc` removes the files a day later, because an older manifest may list them

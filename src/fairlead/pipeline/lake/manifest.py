@@ -1,8 +1,9 @@
-"""The manifest of a table: which files count. Numbered, written once each; the newest is the table.
+"""The manifest of a table: the list of its files. Manifests are numbered and never changed; the
+newest one is the table.
 
-As in pipeline.md, section 6: a writer reads the newest, makes its successor and creates it under
-the next number; who comes second is refused and starts over (compare-and-set). For local and POSIX
-file systems, which can create a name exclusively; object stores cannot, for them there is Iceberg.
+As in pipeline.md, section 6: a writer reads the newest manifest and creates the next number. The
+second writer is refused and starts again (compare-and-set). This needs a local or POSIX file
+system, which can create a name exclusively; use Iceberg on object stores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fairlead.pipeline.lake import durable
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 KEPT_SECONDS = 600.0
-"""A manifest stays so long after it was superseded. Each lists the whole table, and one is written
+"""Seconds for which a superseded manifest is kept. Each lists the whole table, and one is written
 every minute."""
 
 _NAME = re.compile(r"^(\d{12})\.json$")
@@ -35,34 +36,32 @@ class Part(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     changed_at: int
-    """Microseconds: when its rows last changed. To put its files together changes no row."""
+    """Instant of the last change of its rows, in microseconds; compaction changes no row."""
     span: dict[str, tuple[int, int]] = {}
-    """By instant: its least and greatest, in microseconds."""
+    """Least and greatest instant of each column, in microseconds."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Which files of a table count, by partition (`2026-11-21/13`, or `2026-11-21` of a table by
-    date)."""
+    """Listed files of a table, by partition (`2026-11-21/13`, or `2026-11-21` by date)."""
 
     number: int = 0
     schema_version: int = SCHEMA_VERSION
     written_at: int = 0
     parts: dict[str, Part] = {}
     cursors: dict[str, str] = {}
-    """What was exported, by "<store id>/<feed>": the last place; by "kafka/<topic>/<partition>":
-    see `fairlead.pipeline.stream.cursors`. Moved in the same act as the files are made to count."""
+    """Cursors of the export by store, and of the stream by `fairlead.pipeline.stream.cursors`;
+    moved in the same update that lists the files."""
     dropped: dict[str, int] = {}
-    """Files that no longer count, and since when (microseconds): they stay for a while, somebody
-    may be reading them."""
+    """Dropped files with the instant (microseconds) of the drop; they stay for readers for a while.
+    """
     erased: list[str] = []
-    """Tombstones (see `tombstones`): rows of these keys are never let in again."""
+    """Tombstones (see `tombstones`) of keys whose rows are refused."""
     ledger: list[str] = []
-    """Files that tell of attempts which were erased what `reconcile` has yet to count: no key, no
-    task."""
+    """Ledger files of erased attempts that `reconcile` must still count, without keys and tasks."""
 
     @property
     def rows(self) -> int:
-        """Of all partitions."""
+        """Number of rows in all partitions."""
         return sum(part.rows for part in self.parts.values())
 
 
@@ -73,7 +72,7 @@ class Manifests:
         self.folder = table_folder / "_manifest"
 
     def newest(self) -> Manifest:
-        """The table as it is; an empty one when there is none yet. Raises BrokenLake for one that
+        """Return the newest manifest; an empty one without any. Raise BrokenLake for one that
         cannot be read."""
         while True:
             numbers = self.numbers()
@@ -82,10 +81,10 @@ class Manifests:
             try:
                 return self.read(numbers[-1])
             except FileNotFoundError:
-                continue  # it was superseded and forgotten since we looked
+                continue  # superseded and removed meanwhile
 
     def numbers(self) -> list[int]:
-        """Of all manifests kept, ascending."""
+        """Return the numbers of all manifests, ascending."""
         if not self.folder.is_dir():
             return []
         return sorted(
@@ -93,8 +92,8 @@ class Manifests:
         )
 
     def read(self, number: int) -> Manifest:
-        """One of them. Raises FileNotFoundError, BrokenLake, and ConfigurationError when a newer
-        Fairlead wrote it."""
+        """Return one manifest. Raise FileNotFoundError, BrokenLake, and ConfigurationError when a
+        newer Fairlead wrote it."""
         path = self._path(number)
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -113,8 +112,8 @@ class Manifests:
         return manifest
 
     def update(self, change: Callable[[Manifest], Manifest | None], now: int) -> Manifest | None:
-        """Replace the newest by what `change` makes of it, again whenever somebody else was first;
-        None: it gave up."""
+        """Replace the newest manifest by the result of `change`, again after each lost race; stop
+        if `change` returns None."""
         durable.folder(self.folder)
         if not self.numbers():
             durable.create(self._path(0), msgspec.json.encode(Manifest(written_at=now)))
@@ -132,22 +131,22 @@ class Manifests:
             if self._path(before.number).exists():
                 self.forget()
                 return after
-            # We were asleep so long that our number had come, was superseded and forgotten: it is
-            # free, and not ours.
+            # After a long sleep our number may have been used, superseded and removed, so that it
+            # looks free.
             path.unlink()
 
     def forget(self, kept: float = KEPT_SECONDS) -> int:
-        """Remove manifests that were superseded more than `kept` seconds ago; answers how many."""
+        """Remove manifests superseded more than `kept` seconds ago; return how many."""
         numbers = self.numbers()
         superseded = 0
-        # In order, so that a manifest never outlives its predecessor: `update` knows by that
-        # whether it is too late.
+        # Remove in order, so that a manifest never outlives its predecessor: `update` needs this to
+        # see that it is late.
         for number, next_one in pairwise(numbers):
             try:
                 if self._path(next_one).stat().st_mtime >= time.time() - kept:
                     break
             except FileNotFoundError:
-                continue  # somebody else forgets
+                continue  # removed by another process
             self._path(number).unlink(missing_ok=True)
             superseded += 1
         return superseded

@@ -1,4 +1,4 @@
-"""Names of partitions, hours and dates, and which of them an interval touches. Pure."""
+"""Names of partitions, hours and dates, and the partitions in an interval. Pure."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def hour_name(hour: datetime) -> str:
-    """The partition of an hour."""
+    """Return the partition of an hour."""
     return hour.strftime("%Y-%m-%d/%H")
 
 
 def start_of(part: str) -> datetime:
-    """When a partition begins."""
+    """Return the begin of a partition."""
     return datetime.strptime(part, "%Y-%m-%d/%H" if "/" in part else "%Y-%m-%d").replace(tzinfo=UTC)
 
 
 def micros_of(part: str) -> int:
-    """The same in microseconds."""
+    """Return the begin of a partition in microseconds."""
     return round(start_of(part).timestamp()) * MICROS
 
 
 def dates_of(parts: Iterable[str]) -> list[str]:
-    """The dates these hours lie in, ascending."""
+    """Return the dates of these hours, ascending."""
     return sorted({part.partition("/")[0] for part in parts})
 
 
 def hours_of(dates: Iterable[str]) -> list[str]:
-    """All hours of these dates, ascending."""
+    """Return all hours of these dates, ascending."""
     return [f"{date}/{hour:02}" for date in sorted(dates) for hour in range(24)]
 
 
 def days_from(dates: Collection[str], days: int) -> list[str]:
-    """These dates and the `days` after each, ascending."""
+    """Return these dates and the `days` after each, ascending."""
     return sorted(
         {
             (start_of(date) + n * _DAY).strftime("%Y-%m-%d")
@@ -50,7 +50,7 @@ def days_from(dates: Collection[str], days: int) -> list[str]:
 
 
 def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
-    """The hours as stretches without a gap: (since, until), until not included."""
+    """Return the hours as intervals without a gap: (since, until), until not included."""
     since = until = None
     for hour in map(start_of, sorted(hours)):
         if hour == until:
@@ -64,20 +64,20 @@ def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
 
 
 class Seen(NamedTuple):
-    """A partition as somebody has seen it. Which files its rows lie in does not matter: `compact`
-    changes only that."""
+    """State of a partition at some time. Compaction changes only its files, which do not count
+    here."""
 
     rows: int
     changed_at: int
 
 
 def seen(parts: Mapping[str, Part]) -> dict[str, Seen]:
-    """The partitions as they are."""
+    """Return the present state of the partitions."""
     return {name: Seen(part.rows, part.changed_at) for name, part in parts.items()}
 
 
 def changed(now: Mapping[str, Part], before: Mapping[str, Seen]) -> set[str]:
-    """Partitions whose rows are others than `before`, or that are gone."""
+    """Return the partitions with other rows than `before`, or that are gone."""
     return {name for name, part in seen(now).items() if part != before.get(name)} | (
         before.keys() - now.keys()
     )
@@ -86,8 +86,8 @@ def changed(now: Mapping[str, Part], before: Mapping[str, Seen]) -> set[str]:
 def holding(
     parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]
 ) -> set[str]:
-    """Partitions by hour of an end that may hold rows which touch one of the hours: from the
-    earliest of their first instants (names of columns) to the end of the partition itself."""
+    """Return the partitions, by hour of an end, that may hold rows touching one of the hours: from
+    the earliest of their first instants (names of columns) to the end of the partition."""
     starts = sorted(map(micros_of, hours))
     found = set()
     for name, part in parts.items():

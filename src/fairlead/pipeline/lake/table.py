@@ -1,5 +1,4 @@
-"""One table of the lake: Parquet files by hour or date, and the manifests that say which of them
-count."""
+"""One table of the lake: Parquet files by hour or date, and the manifests that list them."""
 
 from __future__ import annotations
 
@@ -23,19 +22,18 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3600 * MICROS, 86_400 * MICROS
 GRACE = DAY
-"""How long files that count no more, or not yet, are left alone (microseconds): somebody may be
-reading or making them."""
+"""Microseconds for which unlisted files stay, because a process may be reading or writing them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 253_402_300_799 * MICROS
-"""The last second of the year 9999: what lies beyond, or before 1970, is put into the first
-partition; a clock was wrong."""
+"""The last second of the year 9999. Rows with later instants, or before 1970, have a wrong clock
+and go into the first partition."""
 
 _PARQUET = {"compression": "zstd", "coerce_timestamps": "us", "write_statistics": True}
 
 
 class Written(NamedTuple):
-    """A file that is on disk and does not count yet."""
+    """A file on disk that no manifest lists yet."""
 
     part: str
     file: str
@@ -53,20 +51,19 @@ class LakeTable:
         self.manifests = Manifests(self.folder)
 
     def part_of(self, instant: int) -> str:
-        """The partition of an instant (microseconds)."""
+        """Return the partition of an instant (microseconds)."""
         when = _EPOCH + timedelta(microseconds=instant if 0 <= instant <= _LAST else 0)
         return when.strftime("%Y-%m-%d/%H" if self.table.by == "hour" else "%Y-%m-%d")
 
     def path_of(self, part: str, generation: str) -> str:
-        """Where a generation of a partition lies, below the table's folder."""
+        """Return the folder of a generation of a partition, below the folder of the table."""
         date, _, hour = part.partition("/")
         return f"date={date}/hour={hour}/g={generation}" if hour else f"date={date}/g={generation}"
 
     # writing --------------------------------------------------------------------------------------
 
     def write(self, rows: pa.Table, generation: str, name: str) -> list[Written]:
-        """Put the rows on disk, one file for each partition they belong to. The same name again
-        replaces the same files."""
+        """Write the rows, one file for each partition. The same name replaces the same files."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -84,7 +81,7 @@ class LakeTable:
         return written
 
     def write_part(self, rows: pa.Table, part: str, generation: str, name: str) -> Written:
-        """The same for rows that all belong to one partition."""
+        """Write rows of one partition."""
         import pyarrow.parquet as pq
 
         where = self.path_of(part, generation)
@@ -103,11 +100,12 @@ class LakeTable:
         without: Sequence[str] | None = None,
         only_if: Callable[[Manifest], bool] = lambda before: True,
     ) -> Manifest | None:
-        """Let files count, and move cursors from one place to the next (None: there is no cursor),
-        in one act; None, and nothing happens, when one of the cursors is not where we think it is
-        (somebody else has exported these rows), a file was swept away, the tombstones are not those
-        `without` whose rows the files were made (None: they may be any), or the manifest that is
-        replaced is not one `only_if` agrees with."""
+        """List files and move cursors from one position to the next (None: no cursor), at once.
+
+        Return None without a change when a cursor is elsewhere (another exporter wrote these rows),
+        a file was swept, the tombstones are not the ones that `without` applied (None: any), or
+        `only_if` refuses the manifest to be replaced.
+        """
 
         def change(before: Manifest) -> Manifest | None:
             if not only_if(before):
@@ -136,8 +134,8 @@ class LakeTable:
         now: int,
         ledger: Sequence[str] = (),
     ) -> Manifest | None:
-        """Let these partitions be what is given (None: nothing); None, and nothing happens, when
-        one of them is no longer what was `expected`, or a file was swept away."""
+        """Replace these partitions (None removes one). Return None without a change when a
+        partition differs from `expected`, or a file was swept."""
         new = {name: part for name, part in parts.items() if part is not None}
 
         def change(before: Manifest) -> Manifest | None:
@@ -172,16 +170,16 @@ class LakeTable:
     # reading --------------------------------------------------------------------------------------
 
     def paths(self, manifest: Manifest, parts: Iterable[str] | None = None) -> list[str]:
-        """The files of these partitions (all by default) as this manifest has them."""
+        """Return the files of these partitions (all by default) in this manifest."""
         names = (
             sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
         )
         return [str(self.folder / file) for name in names for file in manifest.parts[name].files]
 
     def check(self, manifest: Manifest, parts: Iterable[str] | None = None) -> None:
-        """Look at the footers of the files. Raises BrokenLake naming the file that is missing or
-        cut off, the column that is missing or of another type, the partition that has more or fewer
-        rows than its manifest says."""
+        """Check the footers of the files. Raise BrokenLake with the file that is missing or
+        truncated, the column that is missing or of another type, or the partition whose rows do not
+        match the manifest."""
         names = (
             sorted(manifest.parts) if parts is None else sorted(set(parts) & manifest.parts.keys())
         )
@@ -200,7 +198,8 @@ class LakeTable:
         parts: Iterable[str] | None = None,
         columns: list[str] | None = None,
     ) -> pa.Table:
-        """The rows of these partitions, in memory; columns added later are null in older files."""
+        """Return the rows of these partitions in memory; columns added later are null in older
+        files."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -214,9 +213,9 @@ class LakeTable:
     # housekeeping ---------------------------------------------------------------------------------
 
     def sweep(self, before: int) -> tuple[int, int]:
-        """Remove superseded manifests, and files that do not count and were written, and dropped,
-        before this instant (microseconds; GRACE ago as a rule). Answers how many of each. While a
-        reader has a lease, files stay."""
+        """Remove superseded manifests, and unlisted files written and dropped before this instant
+        (microseconds; usually GRACE ago); return the number of each. Files stay while a reader has
+        a lease."""
         forgotten = self.manifests.forget()
         if live(self.folder.parent):
             return forgotten, 0
@@ -224,18 +223,18 @@ class LakeTable:
         needed = {file for part in newest.parts.values() for file in part.files}
         needed |= {file for file, since in newest.dropped.items() if since >= before}
         removed = 0
-        # Deepest first: a folder is empty when what it had is gone.
+        # Deepest folders first, because removing files empties their folders.
         for path in sorted(self.folder.glob("date=*/**/*"), reverse=True):
             removed += (
                 _removed(path, before) if str(path.relative_to(self.folder)) not in needed else 0
             )
-        for path in self.manifests.folder.glob(".*"):  # what was written aside when its writer died
+        for path in self.manifests.folder.glob(".*"):  # temporary file of a writer that died
             removed += _removed(path, before)
         return forgotten, removed
 
 
 def part_from(written: Iterable[Written], now: int) -> Part | None:
-    """The partition that consists of just these files."""
+    """Return the partition of exactly these files."""
     part: Part | None = None
     for file in written:
         part = _joined(part, file, now)
@@ -243,8 +242,8 @@ def part_from(written: Iterable[Written], now: int) -> Part | None:
 
 
 def _removed(path: Path, before: int) -> int:
-    """Remove a file, or an empty folder, older than `before` (microseconds); answers how many
-    files."""
+    """Remove a file or empty folder older than `before` (microseconds); return the number of files.
+    """
     try:
         if path.stat().st_mtime * MICROS >= before:
             return 0
@@ -254,7 +253,7 @@ def _removed(path: Path, before: int) -> int:
         path.unlink()
         return 1
     except OSError:
-        return 0  # a folder that is not empty, or somebody else sweeps too
+        return 0  # not empty, or swept by another process
 
 
 def _joined(part: Part | None, file: Written, now: int) -> Part:

@@ -1,5 +1,5 @@
-"""Tombstones: keys that were erased, so that a late export does not bring them back. They do not
-tell the key."""
+"""Tombstones of erased keys, which keep late exports from bringing them back. A tombstone does not
+reveal its key."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 
 def tombstone(lake: Lake, key: str) -> str:
-    """A digest of the key, another one in each lake. Who has the lake and guesses a key can check
-    it; nobody can list them."""
+    """Return a digest of the key, different in each lake. An owner of the lake who guesses a key
+    can check it, but cannot list the keys."""
     return hmac.new(
         lake.identity.encode(), key.encode(errors="surrogatepass"), hashlib.sha256
     ).hexdigest()
 
 
 def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
-    """From here on, rows of these keys are not let into the table: an export under way is refused,
-    and made again."""
+    """Refuse rows of these keys from now on; an export under way is refused and repeated."""
 
     def change(before: Manifest) -> Manifest | None:
         if set(stones) <= set(before.erased):
@@ -39,8 +38,7 @@ def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
 
 
 def readmit(table: LakeTable, stones: Collection[str], now: int) -> bool:
-    """What is exported from here on may hold rows of these keys again; False: none of them was
-    erased."""
+    """Accept rows of these keys in later exports; return False when none of them was erased."""
 
     def change(before: Manifest) -> Manifest | None:
         if not set(stones) & set(before.erased):
@@ -53,7 +51,7 @@ def readmit(table: LakeTable, stones: Collection[str], now: int) -> bool:
 
 
 def parted(lake: Lake, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:
-    """The rows (with a `fairness_key`) that may be kept, and those of erased keys."""
+    """Return the rows (with a `fairness_key`) to keep, and those of erased keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
