@@ -321,11 +321,11 @@ class Run:
         from fairlead.backends.sql.history import SqlHistory
         from fairlead.connect import task_store
         from fairlead.pipeline.bronze import ATTEMPTS
-        from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
+        from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
         from fairlead.pipeline.lake.lake import Lake
         from fairlead.ports.history import START, Position
 
-        names = ["store_id", *TOLD_FIELDS]
+        names = ["store_id", *RECORDED_FIELDS]
         table = Lake(self.folder / "lake").table(ATTEMPTS)
         manifest = table.manifests.newest()
         table.check(manifest)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fairlead import App
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import Message, Totals
+from fairlead.pipeline.bulk.message import StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 
 OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_columns": "n"}
@@ -29,7 +29,7 @@ def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(first, last)), **columns})
 
 
-def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[Message]:
+def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[StagedPart]:
     """Open the job and stage each part, if that is needed."""
     job.open(next(batch.schema for part in parts for batch in part))
     assert job.opened is not None
@@ -40,7 +40,9 @@ def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[Mess
     )
 
 
-def submit(url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None) -> Totals:
+def submit(
+    url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None
+) -> SubmissionTotals:
     """A whole run."""
     job = job_of(url, **options)
     return job.publish(staged(job, parts))

@@ -21,7 +21,7 @@ from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bulk.janitor import DAY, sweep
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import StageLost, Superseded, Totals
+from fairlead.pipeline.bulk.message import RunSuperseded, StageLost, SubmissionTotals
 from fairlead.pipeline.bulk.publish import Publisher
 from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows, staged, submit
 
@@ -174,7 +174,7 @@ def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_n
     assert numbers_in(url) == ALL
     again = opened(url)
     assert again.opened is not None and not again.opened.needs_rows
-    assert again.publish([]) == Totals(
+    assert again.publish([]) == SubmissionTotals(
         "march", staged=200, inserted=200, duplicate=0, rejected=0, publish="atomic"
     )
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
@@ -184,9 +184,9 @@ def test_an_old_driver_that_wakes_while_another_run_stages_is_refused(url: str) 
     old = job_of(url)
     old_messages = staged(old, PARTS)
     new = opened(url)
-    with pytest.raises(Superseded, match="another run has taken over"):
+    with pytest.raises(RunSuperseded, match="another run has taken over"):
         old.publish(old_messages)
-    with pytest.raises(Superseded):
+    with pytest.raises(RunSuperseded):
         old.stage(PARTS[0], 2)
     old.abort()
     assert numbers_in(url) == []
@@ -253,7 +253,7 @@ def test_two_runs_that_publish_one_job_in_chunks_at_the_same_time_publish_each_r
     def publish() -> None:
         try:
             first.publish(messages)
-        except Superseded as error:
+        except RunSuperseded as error:
             errors.append(error)
 
     thread = threading.Thread(target=publish)
@@ -300,7 +300,7 @@ def test_jobs_that_claim_the_same_keys_in_opposite_orders_do_not_dead_lock(url: 
         staged(jobs[0], [[numbers(0, count, unique_key=pa.array(keys))]]),
         staged(jobs[1], [[numbers(0, count, unique_key=pa.array(keys[::-1]))]]),
     ]
-    totals: list[Totals] = []
+    totals: list[SubmissionTotals] = []
     threads = [
         threading.Thread(target=lambda job=job, m=m: totals.append(job.publish(m)))
         for job, m in zip(jobs, messages, strict=True)

@@ -23,7 +23,7 @@ from fairlead.pipeline.bulk.binary_rows import binary_rows
 from fairlead.pipeline.bulk.checks import Reject
 from fairlead.pipeline.bulk.ids import IdSpace
 from fairlead.pipeline.bulk.options import BulkOptions
-from fairlead.pipeline.bulk.rows import Rows
+from fairlead.pipeline.bulk.rows import RowEncoder
 
 SPACE = IdSpace(1_780_000_000_000, 3, 12345)
 URL = "sqlite:///tasks.db"
@@ -37,7 +37,7 @@ def options(**given: str | None) -> BulkOptions:
 def encode(batch: pa.RecordBatch, **given: str | None) -> tuple[list[dict[str, Any]], list[Reject]]:
     read = options(**given)
     columns.check(batch.schema, read)
-    pieces = list(Rows(read, {"known": 7}, SPACE).encode(batch))
+    pieces = list(RowEncoder(read, {"known": 7}, SPACE).encode(batch))
     return [row for piece, _ in pieces for row in piece.to_pylist()], [
         reject for _, found in pieces for reject in found
     ]
@@ -396,7 +396,9 @@ def test_a_batch_without_rows_is_no_trouble() -> None:
     encoded, rejects = encode(pa.record_batch({"n": pa.array([], pa.int64())}), args_columns="n")
     assert encoded == [] and rejects == []
     piece = next(
-        Rows(options(args_columns="n"), {}, SPACE).encode(pa.record_batch({"n": pa.array([1])}))
+        RowEncoder(options(args_columns="n"), {}, SPACE).encode(
+            pa.record_batch({"n": pa.array([1])})
+        )
     )[0]
     assert binary_rows(piece.slice(0, 0), 1, b"a" * 16) == b""
 
@@ -405,6 +407,6 @@ def test_part_of_a_batch_gives_the_same_binary_rows_as_its_rows_in_the_whole() -
     table = pa.record_batch(
         {"n": pa.array(range(5)), "fairness_key": ["a", None, "é", "d" * 300, ""]}
     )
-    batch = next(Rows(options(args_columns="n"), {}, SPACE).encode(table))[0]
+    batch = next(RowEncoder(options(args_columns="n"), {}, SPACE).encode(table))[0]
     whole = binary_rows(batch, 1, b"a" * 16)
     assert b"".join(binary_rows(batch.slice(row, 1), 1, b"a" * 16) for row in range(5)) == whole

@@ -22,7 +22,7 @@ from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.bulk.janitor import DAY, sweep
-from fairlead.pipeline.bulk.message import KeyTaken, Superseded, Totals
+from fairlead.pipeline.bulk.message import KeyTaken, RunSuperseded, SubmissionTotals
 from fairlead.pipeline.errors import RefusedRows
 from fairlead.pipeline.submit import bulk_submit
 from fairlead.ports.notification import Lane, Notification
@@ -198,7 +198,7 @@ def test_a_queue_that_nobody_knows_is_registered_and_the_greatest_number_of_part
 
 def test_a_second_run_of_a_submission_changes_nothing_and_answers_the_same_totals(app: App) -> None:
     totals = submit(app.url, [[numbers(0, 50)], [numbers(50, 80)]])
-    assert totals == Totals(
+    assert totals == SubmissionTotals(
         "march", staged=80, inserted=80, duplicate=0, rejected=0, publish="atomic"
     )
     before = tasks_of(app.url)
@@ -223,7 +223,7 @@ def test_a_job_that_was_given_up_leaves_nothing_and_can_be_run_again(app: App) -
     messages = staged(job, [[numbers(0, 50)]])
     job.abort()
     assert left_in_stage(app.url) == 0 and tasks_of(app.url) == []
-    with pytest.raises(Superseded):
+    with pytest.raises(RunSuperseded):
         job.publish(messages)
     assert submit(app.url, [[numbers(0, 50)]]).inserted == 50
 
@@ -312,7 +312,7 @@ def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes
 def test_in_chunks_each_row_goes_in_once_and_in_order(app: App) -> None:
     parts = [[numbers(0, 25), numbers(25, 30)], [numbers(30, 30)], [numbers(30, 100)]]
     totals = submit(app.url, parts, publish="chunked", rows_per_chunk="7")
-    assert totals == Totals(
+    assert totals == SubmissionTotals(
         "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
     )
     assert numbers_in(app.url) == list(range(100)) and left_in_stage(app.url) == 0
@@ -332,7 +332,7 @@ def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_bring
     again.open(numbers(0, 1).schema)
     assert again.opened is not None and not again.opened.needs_rows
     totals = again.publish([])
-    assert totals == Totals(
+    assert totals == SubmissionTotals(
         "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
     )
     assert numbers_in(app.url) == list(range(100))
@@ -379,7 +379,7 @@ def frame(spark: SparkSession, count: int) -> DataFrame:
     )
 
 
-def pay(df: DataFrame, url: str, submission_id: str = "march", **options: Any) -> Totals:
+def pay(df: DataFrame, url: str, submission_id: str = "march", **options: Any) -> SubmissionTotals:
     return bulk_submit(
         df,
         url,
@@ -596,7 +596,7 @@ def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs
     assert swept(0.9) == 0 and left_in_stage(app.url) > 0
     assert swept(1.1) == 2 and left_in_stage(app.url) == 0
     assert rows(app.url, "SELECT * FROM fairlead_bulk_rejects") == []
-    with pytest.raises(Superseded):
+    with pytest.raises(RunSuperseded):
         left.publish(messages)
     assert swept(1.1) == 0
     assert submit(app.url, [[numbers(0, 5)]], submission_id="done").inserted == 5

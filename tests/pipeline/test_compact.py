@@ -216,7 +216,12 @@ def test_events_are_sorted_by_their_instant_and_a_daily_table_by_what_it_has(
     assert found == sorted(found)
 
     daily = Table(
-        "t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date"
+        "t",
+        "",
+        ("n",),
+        "at",
+        (Column("n", "int", ""), Column("at", "timestamp", "")),
+        by="date",
     )
     days = Lake(tmp_path).table(daily)
     for name in "ab":

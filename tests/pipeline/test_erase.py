@@ -35,7 +35,7 @@ from fairlead.pipeline.jobs.erase import Manner, erase, readmit_key
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.parts import seen
+from fairlead.pipeline.lake.parts import states_of
 from fairlead.pipeline.lake.table import DAY, LakeTable
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import hashed_key
@@ -136,7 +136,10 @@ def lake(tmp_path: Path) -> Lake:
         if table.name not in made and "fairness_key" in table.column_names:
             put(lake, table, [row(table, fairness_key=key) for key in (KEY, *OTHERS, "*")])
     attempts, events = (lake.table(t).manifests.newest() for t in (ATTEMPTS, EVENTS))
-    note(lake.root, Built(2, "s", seen(attempts.parts), seen(events.parts), attempts.written_at))
+    note(
+        lake.root,
+        Built(2, "s", states_of(attempts.parts), states_of(events.parts), attempts.written_at),
+    )
     return lake
 
 

@@ -43,7 +43,11 @@ HOURLY = Table(
 )
 DAILY = HOURLY._replace(name="gold.things", by="date")
 WIDER = HOURLY._replace(
-    columns=(*HOURLY.columns[:-1], Column("node", "string", "where", nullable=True), WRITTEN_UNDER)
+    columns=(
+        *HOURLY.columns[:-1],
+        Column("node", "string", "where", nullable=True),
+        WRITTEN_UNDER,
+    )
 )
 
 
@@ -271,7 +275,11 @@ def test_a_column_of_another_type_is_named(spark: SparkSession, tables: IcebergT
     tables.replace(HOURLY, things(spark, [0]))
     tables.publish()
     changed = HOURLY._replace(
-        columns=(*HOURLY.columns[:2], Column("priority", "string", "as text"), *HOURLY.columns[3:])
+        columns=(
+            *HOURLY.columns[:2],
+            Column("priority", "string", "as text"),
+            *HOURLY.columns[3:],
+        )
     )
     with pytest.raises(BrokenLake, match="silver_things: column 'priority' is int, not string"):
         tables.replace(changed, things(spark, [0]))

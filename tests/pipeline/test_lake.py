@@ -167,7 +167,7 @@ def test_superseded_manifests_are_forgotten_after_ten_minutes(tmp_path: Path) ->
     count_up(tmp_path, "w", 1)
     assert manifests.numbers() == [3, 4, 5, 6], "3 was the newest until a moment ago"
     age(manifests.folder / f"{6:012}.json", 1e6)
-    assert manifests.forget() == 0
+    assert manifests.drop_superseded() == 0
     assert manifests.newest().number == 6, "the newest stays, however old"
 
 
@@ -182,7 +182,7 @@ def test_a_writer_that_slept_until_its_number_was_free_again_does_not_write_the_
         asked.append(before.number)
         if len(asked) == 1:
             count_up(tmp_path, "w", 3)
-            assert others.forget(kept=-1) == 6
+            assert others.drop_superseded(kept=-1) == 6
         return msgspec.structs.replace(before, cursors=before.cursors | {"sleeper": "was here"})
 
     after = sleeper.update(change, NOW)
@@ -199,7 +199,7 @@ def test_whoever_looks_finds_a_table_though_manifests_come_and_go(tmp_path: Path
     def churn() -> None:
         while not ends.is_set():
             count_up(tmp_path, "w", 1)
-            Manifests(tmp_path).forget(kept=-1)
+            Manifests(tmp_path).drop_superseded(kept=-1)
 
     thread = threading.Thread(target=churn)
     count_up(tmp_path, "w", 1)
@@ -283,7 +283,12 @@ def test_instants_that_are_no_dates_lose_no_row(table: LakeTable) -> None:
 
 def test_a_table_by_date_has_a_partition_a_day(tmp_path: Path) -> None:
     daily = Table(
-        "t", "", ("n",), "at", (Column("n", "int", ""), Column("at", "timestamp", "")), by="date"
+        "t",
+        "",
+        ("n",),
+        "at",
+        (Column("n", "int", ""), Column("at", "timestamp", "")),
+        by="date",
     )
     table = Lake(tmp_path).table(daily)
     rows = pa.table(

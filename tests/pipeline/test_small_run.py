@@ -21,7 +21,7 @@ from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.report.data import Selection
-from fairlead.pipeline.runs import Run, last_runs
+from fairlead.pipeline.runs import JobRun, last_runs
 from fairlead.pipeline.session import session
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.testing import running, settled
@@ -59,7 +59,7 @@ async def run_tasks(app: App) -> None:
         await settled(app, node)
 
 
-def adds_up(run: Run) -> bool:
+def adds_up(run: JobRun) -> bool:
     """Return whether the run has checks and all of them hold."""
     return bool(run.checks) and all(each.found == each.expected for each in run.checks)
 

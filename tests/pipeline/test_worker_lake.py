@@ -24,7 +24,7 @@ from fairlead.operate.doctor import Finding, examine
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.exporter_poller import Keeper
+from fairlead.pipeline.exporter_poller import LakeExporter
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, Reader
@@ -114,8 +114,8 @@ async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
 ) -> None:
     await finish(app.url, 20)
     monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", partial(reconcile, piece=6))
-    keeper = Keeper(SqlHistory(app.store.database), str(lake.root), app.clock)
-    assert [keeper.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
+    exporter = LakeExporter(SqlHistory(app.store.database), str(lake.root), app.clock)
+    assert [exporter.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
     assert found is not None
     assert found.checked == found.position > START
@@ -127,14 +127,14 @@ async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
     @app.task
     async def work() -> None: ...
 
-    keep = Keeper.keep
+    keep = LakeExporter.keep
     began: list[int] = []
 
-    def watched(self: Keeper, check_every: float) -> bool:
+    def watched(self: LakeExporter, check_every: float) -> bool:
         began.append(id(self))
         return keep(self, check_every)
 
-    monkeypatch.setattr(Keeper, "keep", watched)
+    monkeypatch.setattr(LakeExporter, "keep", watched)
     other = App(app.url, lake=str(lake.root))
     other.task(name="work")(work.function)
     async with AsyncExitStack() as then:

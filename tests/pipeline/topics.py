@@ -13,7 +13,7 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.history_rows import TOLD_FIELDS, attempts_table
+from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.stream.cursors import reached
 from fairlead.pipeline.stream.intake import Outcome, Plan, take
@@ -178,7 +178,7 @@ def differences(history: SqlHistory, lake: Lake) -> list[str]:
     """Row by row and column by column, where bronze.attempts is not what the store has."""
     store_id = history.database.read_now(history.store_id())
     rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 10**9))
-    names = ["store_id", *TOLD_FIELDS]
+    names = ["store_id", *RECORDED_FIELDS]
     table = lake.table(ATTEMPTS)
     table.check(table.manifests.newest())
     here = table.load(table.manifests.newest(), columns=names)

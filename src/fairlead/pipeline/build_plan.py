@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.manifest import Manifest
-from fairlead.pipeline.lake.parts import Seen, changed, seen
+from fairlead.pipeline.lake.parts import PartState, changed, states_of
 
 EDITION = 2
 """Edition of the tables, raised when the same attempts make other tables; a new edition needs a
@@ -25,16 +25,16 @@ class Built(msgspec.Struct, frozen=True):
     edition: int = 0
     settings: str = ""
     """Digest of objectives and prices, which change the tables."""
-    attempts: dict[str, Seen] = {}
+    attempts: dict[str, PartState] = {}
     """Partitions of bronze.attempts at that build."""
-    events: dict[str, Seen] = {}
+    events: dict[str, PartState] = {}
     until: int = 0
     """Instant up to which the store's history was exported, in microseconds."""
     again: list[str] = []
     """Hours to make again without a change, because rows were erased from them."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class BuildPlan(msgspec.Struct, frozen=True):
     """Work of a build: everything if `full`, else what the changed partitions of bronze affect."""
 
     full: bool
@@ -51,7 +51,9 @@ class Plan(msgspec.Struct, frozen=True):
         return not (self.full or self.changed_attempts or self.changed_events or self.before.again)
 
 
-def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool) -> Plan:
+def plan(
+    attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool
+) -> BuildPlan:
     """Compare the present state with the last build. A missing partition, or another edition, needs
     a full build."""
     new_attempts, new_events = (
@@ -62,7 +64,7 @@ def plan(attempts: Manifest, events: Manifest, before: Built, settings: str, ful
         before.events.keys() - events.parts.keys()
     )
     everything = full or bool(gone) or before.edition != EDITION or before.settings != settings
-    return Plan(
+    return BuildPlan(
         full=everything,
         attempts=attempts,
         events=events,
@@ -82,11 +84,17 @@ def last_build(root: Path) -> Built:
         return Built()
 
 
-def built(root: Path, plan: Plan, settings: str) -> None:
+def built(root: Path, plan: BuildPlan, settings: str) -> None:
     """Record that the plan was carried out."""
     note(
         root,
-        Built(EDITION, settings, seen(plan.attempts.parts), seen(plan.events.parts), plan.until),
+        Built(
+            EDITION,
+            settings,
+            states_of(plan.attempts.parts),
+            states_of(plan.events.parts),
+            plan.until,
+        ),
     )
 
 
@@ -99,4 +107,6 @@ def build_again(root: Path, hours: Iterable[str]) -> None:
 
 def note(root: Path, record: Built) -> None:
     """Record the state of the last build."""
-    durable.write(root / _FILE, lambda aside: aside.write_bytes(msgspec.json.encode(record)))
+    durable.write(
+        root / _FILE, lambda temporary: temporary.write_bytes(msgspec.json.encode(record))
+    )

@@ -93,7 +93,7 @@ class Exporter:
         moved: Counter[str] = Counter()
         more = False
         if self._takes == "take over":
-            self._let_go(store_id)
+            self._release(store_id)
         for feed in feeds:
             for _ in islice(count(), batches):
                 rows, files = self._batch(feed, store_id, hashing)
@@ -222,7 +222,7 @@ class Exporter:
                 return len(rows), len(landed.written)
             take_away(feed.table, [landed])
 
-    def _let_go(self, store_id: str) -> None:
+    def _release(self, store_id: str) -> None:
         """Release a stream that exported nothing beyond the store's cursor, because no row may come
         that would."""
         while True:

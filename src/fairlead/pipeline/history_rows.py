@@ -21,7 +21,7 @@ LONGEST_ERROR = 500
 _DIGITS = re.compile(r"\d+")
 
 
-TOLD_FIELDS = (
+RECORDED_FIELDS = (
     *(name for name in ATTEMPT_FIELDS if name != "unique_key"),
     "unique_key_hash",
     "error_fp",
@@ -29,7 +29,7 @@ TOLD_FIELDS = (
 """Columns of bronze.attempts that a store records."""
 
 
-def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
     """TOLD_FIELDS of rows of ATTEMPT_FIELDS, column by column."""
     across = zip(*rows, strict=True) if rows else [()] * len(ATTEMPT_FIELDS)
     columns: dict[str, Sequence[Any]] = dict(zip(ATTEMPT_FIELDS, across, strict=True))
@@ -40,15 +40,15 @@ def told(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
     columns["error_text"] = tuple(
         None if text is None else text[:LONGEST_ERROR] for text in columns["error_text"]
     )
-    return {name: columns[name] for name in TOLD_FIELDS}
+    return {name: columns[name] for name in RECORDED_FIELDS}
 
 
 def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.Table:
     """Return rows of ATTEMPT_FIELDS as bronze.attempts."""
-    return told_table(store_id, told(rows), len(rows), exported_at)
+    return recorded_table(store_id, recorded(rows), len(rows), exported_at)
 
 
-def told_table(
+def recorded_table(
     store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int
 ) -> pa.Table:
     """TOLD_FIELDS, column by column, of `count` attempts as bronze.attempts."""

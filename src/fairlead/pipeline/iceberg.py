@@ -31,7 +31,7 @@ from fairlead.pipeline.iceberg_layout import (
     placed,
 )
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Part
+from fairlead.pipeline.lake.manifest import TablePart
 from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.schema import Table
 
@@ -175,7 +175,7 @@ class IcebergTables:
             self._spark.sql(change)
 
 
-def _near(table: Table, name: str, taken: Collection[Part]) -> Column:
+def _near(table: Table, name: str, taken: Collection[TablePart]) -> Column:
     """Return a condition for rows of the catalog that may equal rows of these partitions, so that
     no others are read."""
     spans = [part.span[table.instant] for part in taken if table.instant in part.span]

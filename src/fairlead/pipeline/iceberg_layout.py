@@ -90,7 +90,8 @@ def placed(table: Table, catalog: str, rows: DataFrame, parts: Collection[str] |
 
 
 def during(table: Table, catalog: str, parts: Collection[str] | None) -> Column:
-    """Return a condition for rows in these partitions that lets Iceberg skip the files of others."""
+    """Return a condition for rows in these partitions that lets Iceberg skip the files of
+    others."""
     if not parts:
         return F.lit(parts is None)
     if table.by == "hour":

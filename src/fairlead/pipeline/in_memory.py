@@ -1,4 +1,5 @@
-"""Tables whose rows fit into memory: without Spark for a lake, with Spark only to reach a catalog."""
+"""Tables whose rows fit into memory: without Spark for a lake, with Spark only to reach a
+catalog."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fairlead.clock import Clock
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.lake.manifest import Manifest, Part
+from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.table import LakeTable, Written, part_from
 from fairlead.pipeline.schema import Table
 
@@ -28,7 +28,7 @@ class ParquetTables:
         self._lake = lake
         self._clock = clock
         self._seen: dict[str, Manifest] = {}
-        self._staged: dict[str, dict[str, Part | None]] = {}
+        self._staged: dict[str, dict[str, TablePart | None]] = {}
         self._tables: dict[str, LakeTable] = {}
 
     def manifest(self, table: Table) -> Manifest:
@@ -40,8 +40,8 @@ class ParquetTables:
             seen = self._seen[table.name] = self._tables[table.name].manifests.newest()
         return seen
 
-    def _now(self, table: Table) -> dict[str, Part]:
-        merged: dict[str, Part | None] = {
+    def _now(self, table: Table) -> dict[str, TablePart]:
+        merged: dict[str, TablePart | None] = {
             **self.manifest(table).parts,
             **self._staged.get(table.name, {}),
         }

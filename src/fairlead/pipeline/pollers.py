@@ -8,7 +8,7 @@ import asyncio
 from fairlead.engine.poller import Poller
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.errors import NotSupported
-from fairlead.pipeline.exporter_poller import Keeper, require
+from fairlead.pipeline.exporter_poller import LakeExporter, require
 
 
 async def sweep_bulk(context: PollerContext) -> None:
@@ -29,10 +29,10 @@ class LakeExport:
         require()
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
-        keeper = Keeper(context.store.as_sql().history(), folder, context.clock)
+        exporter = LakeExporter(context.store.as_sql().history(), folder, context.clock)
 
         async def export() -> float | None:
-            is_more = await asyncio.to_thread(keeper.keep, context.intervals.reconcile)
+            is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)
             return 0.0 if is_more else None
 
         return Poller("export", context.intervals.export, export)

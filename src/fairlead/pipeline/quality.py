@@ -111,7 +111,8 @@ def _micros_between(start: str, end: str) -> Column:
 
 
 def _first_broken(field: str) -> Column:
-    """Return the `reason` or `column` of the first rule that a row breaks; null if it breaks none."""
+    """Return the `reason` or `column` of the first rule that a row breaks; null if it breaks
+    none."""
     from pyspark.sql import functions as F
 
     return F.coalesce(*[F.when(rule.is_broken, F.lit(getattr(rule, field))) for rule in _rules()])

@@ -66,7 +66,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Run:
+class JobRun:
     """A run under way: the job fills in what it does."""
 
     job: str
@@ -87,10 +87,10 @@ class Run:
 @contextmanager
 def recorded(
     lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
-) -> Iterator[Run]:
+) -> Iterator[JobRun]:
     """Record a row for the run inside, also when it fails; a run without work only with
     `keep_idle`."""
-    run = Run(job, params)
+    run = JobRun(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
     try:
         yield run
@@ -113,7 +113,7 @@ def last_runs(lake: Lake) -> dict[str, dict[str, Any]]:
     return {row["job"]: row for row in rows}
 
 
-def _keep(lake: Lake, clock: Clock, run: Run, started_at: int, error: str | None) -> None:
+def _keep(lake: Lake, clock: Clock, run: JobRun, started_at: int, error: str | None) -> None:
     import pyarrow as pa
 
     row = {

@@ -58,7 +58,9 @@ def session(
         builder = builder.master("local[*]")
     on_one_machine = (master or "local").startswith("local")
     if on_one_machine:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # needed by the workers of a local-cluster
+        os.environ.setdefault(
+            "SPARK_LOCAL_IP", "127.0.0.1"
+        )  # needed by the workers of a local-cluster
     cores = os.cpu_count() or 2
     for key, value in {
         "spark.sql.session.timeZone": "UTC",

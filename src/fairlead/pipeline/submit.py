@@ -13,7 +13,7 @@ from fairlead.errors import (
     StoreUnavailable,
 )
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import KeyTaken, StageLost, Superseded, Totals
+from fairlead.pipeline.bulk.message import KeyTaken, RunSuperseded, StageLost, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.errors import RefusedRows
 
@@ -25,7 +25,7 @@ _ERROR = re.compile(r"^fairlead(?:\.[a-z_]+)+\.(\w+): (.*)$", re.MULTILINE)
 _TOLD = (
     RefusedRows,
     KeyTaken,
-    Superseded,
+    RunSuperseded,
     StageLost,
     InvalidTask,
     ConfigurationError,
@@ -43,7 +43,7 @@ def bulk_submit(
     submission_id: str,
     order_by: str | None = None,
     **options: Any,
-) -> Totals:
+) -> SubmissionTotals:
     """Submit a task for each row. A submission made earlier is only reported.
 
     `df`: `fairlead.pipeline.bulk.columns` lists the columns. `options`: those of `BulkOptions`;

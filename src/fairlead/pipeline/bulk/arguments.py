@@ -109,7 +109,8 @@ def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
 
 
 def _is_simple(values: pa.Array) -> bool:
-    """Return True when NumPy has the same values as Python; a null among numbers would become NaN."""
+    """Return True when NumPy has the same values as Python; a null among numbers would become
+    NaN."""
     from pyarrow import types as t
 
     is_number = t.is_integer(values.type) or t.is_floating(values.type)

@@ -1,4 +1,5 @@
-"""Task ids and partitions for batches of a bulk submit, equal to those of single tasks in `core`."""
+"""Task ids and partitions for batches of a bulk submit, equal to those of single tasks in
+`core`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The cleaning of bulk submits: stages of runs that died, and jobs that are too old to be repeated."""
+"""The cleaning of bulk submits: stages of runs that died, and jobs that are too old to be
+repeated."""
 
 from __future__ import annotations
 

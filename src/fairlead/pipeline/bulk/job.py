@@ -13,11 +13,11 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.bulk import columns
 from fairlead.pipeline.bulk.ids import IdSpace
-from fairlead.pipeline.bulk.jobs import find, give_up
-from fairlead.pipeline.bulk.message import Message, Opened, Totals
+from fairlead.pipeline.bulk.jobs import end_run, find
+from fairlead.pipeline.bulk.message import Opened, StagedPart, SubmissionTotals
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.publish import Publisher
-from fairlead.pipeline.bulk.rows import Rows
+from fairlead.pipeline.bulk.rows import RowEncoder
 from fairlead.pipeline.bulk.stage import Encoded, Stage
 from fairlead.pipeline.bulk.stages import stage_of
 from fairlead.pipeline.errors import RefusedRows
@@ -26,7 +26,7 @@ from fairlead.ports.statements import Statement, Steps
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BulkJob", "Totals"]
+__all__ = ["BulkJob", "SubmissionTotals"]
 
 _MOST_TOLD = 5
 
@@ -64,7 +64,7 @@ class BulkJob:
         assert self.opened is not None, "not opened"
         return self.options.partitions_of(self.opened.registered, self.options.queue or "")
 
-    def stage(self, batches: Iterable[pa.RecordBatch], part: int) -> Message:
+    def stage(self, batches: Iterable[pa.RecordBatch], part: int) -> StagedPart:
         """Check, encode and stage the rows of one part (partition of the DataFrame), all or
         nothing.
 
@@ -75,10 +75,10 @@ class BulkJob:
         assert opened is not None, "stage before open"
         attempt = str(uuid.uuid4())
         space = IdSpace.of(opened.opened_at, self.submission_id, self.epoch, part)
-        rows = Rows(self.options, opened.registered, space)
+        rows = RowEncoder(self.options, opened.registered, space)
         with self._connected() as (_, stage):
             stage.write(opened, part, attempt, self._encoded(rows, batches, part))
-        return Message(
+        return StagedPart(
             self.submission_id,
             self.epoch,
             part,
@@ -90,7 +90,7 @@ class BulkJob:
             rows.queues,
         )
 
-    def publish(self, messages: Sequence[Message]) -> Totals:
+    def publish(self, messages: Sequence[StagedPart]) -> SubmissionTotals:
         """Make the rows of these parts tasks, once. For a submission published earlier, only return
         its totals.
 
@@ -101,9 +101,7 @@ class BulkJob:
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(
                 messages
             )
-            with suppress(
-                StoreUnavailable
-            ):  # published; the janitor drops what is left here
+            with suppress(StoreUnavailable):  # published; the janitor drops what is left here
                 app.sql_store.database.run(stage.drop(job.number, self.submission_id))
         assert job.totals is not None
         return job.totals
@@ -114,12 +112,12 @@ class BulkJob:
         with self._connected() as (app, stage):
             database = app.sql_store.database
             number = database.run(
-                give_up(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now())
+                end_run(stage.sql, self.submission_id, self.epoch, SYSTEM_CLOCK.now())
             )
             if number is not None:
                 database.run(stage.drop(number, self.submission_id))
 
-    def totals(self) -> Totals | None:
+    def totals(self) -> SubmissionTotals | None:
         """Return the totals of the submission, of whichever run; None until it is published."""
         with self._connected() as (app, stage):
             job = app.sql_store.database.read_now(find(stage.sql, self.submission_id))
@@ -138,7 +136,7 @@ class BulkJob:
         return Opened(number, self.submission_id, self.epoch, state, opened_at, registered)
 
     def _encoded(
-        self, rows: Rows, batches: Iterable[pa.RecordBatch], part: int
+        self, rows: RowEncoder, batches: Iterable[pa.RecordBatch], part: int
     ) -> Iterator[Encoded]:
         for batch in batches:
             for encoded, rejects in rows.encode(batch):

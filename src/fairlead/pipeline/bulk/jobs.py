@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.pipeline.bulk.message import Message, Superseded, Totals
+from fairlead.pipeline.bulk.message import RunSuperseded, StagedPart, SubmissionTotals
 from fairlead.ports.statements import Statement, Steps
 
-_decode = msgspec.json.Decoder(list[Message]).decode
+_decode = msgspec.json.Decoder(list[StagedPart]).decode
 
 
 class JobRow(NamedTuple):
@@ -29,16 +29,16 @@ class JobRow(NamedTuple):
     rejected: int
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[StagedPart]:
         """Messages of the parts being published, in order."""
         return _decode(self.parts or "[]")
 
     @property
-    def totals(self) -> Totals | None:
+    def totals(self) -> SubmissionTotals | None:
         """Totals of the job; None until it is committed."""
         if self.state != "committed":
             return None
-        return Totals(
+        return SubmissionTotals(
             self.submission_id,
             self.staged,
             self.inserted,
@@ -72,16 +72,16 @@ def touch(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Step
         raise superseded(submission_id)
 
 
-def give_up(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[int | None]:
+def end_run(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[int | None]:
     """End a run that has published nothing; return the number of its job, or None if another run
     owns it."""
     rows = yield Statement(sql["abort_job"], (submission_id, epoch, now))
     return rows[0][0] if rows else None
 
 
-def superseded(submission_id: str) -> Superseded:
+def superseded(submission_id: str) -> RunSuperseded:
     """Return the error of a run that another run has overtaken."""
-    return Superseded(
+    return RunSuperseded(
         f"submission {submission_id!r}: another run has taken over, or this one was given up;"
         " nothing more of it is published"
     )

@@ -10,7 +10,7 @@ from fairlead.errors import FairleadError
 from fairlead.ports.notification import Notification
 
 
-class Superseded(FairleadError):
+class RunSuperseded(FairleadError):
     """Another run of the same submission has taken over; this one publishes nothing."""
 
 
@@ -22,7 +22,7 @@ class KeyTaken(FairleadError):
     """A unique key was taken under on_conflict=error; nothing was published."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class StagedPart(msgspec.Struct, frozen=True):
     """One attempt (a run of a task of Spark) staged one part (a partition of the DataFrame)."""
 
     submission_id: str
@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True):
     """Numbers of partitions of the queues of the rows."""
 
 
-class Piece(NamedTuple):
+class StagedPiece(NamedTuple):
     """Rows from `first` up to `last` (not included) that an attempt has staged."""
 
     attempt: str
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class Totals(msgspec.Struct, frozen=True):
+class SubmissionTotals(msgspec.Struct, frozen=True):
     """Totals of the rows of a submission: inserted + duplicate = staged."""
 
     submission_id: str
@@ -87,13 +87,13 @@ class Published(NamedTuple):
     notification: Notification
 
 
-def pieces(messages: list[Message], first: int, last: int) -> list[Piece]:
+def pieces(messages: list[StagedPart], first: int, last: int) -> list[StagedPiece]:
     """Return rows `first` up to `last` of all parts together, in the order of the parts."""
     found = []
     start = 0
     for message in messages:
         begin, end = max(first - start, 0), min(last - start, message.rows)
         if begin < end:
-            found.append(Piece(message.attempt, begin, end))
+            found.append(StagedPiece(message.attempt, begin, end))
         start += message.rows
     return found

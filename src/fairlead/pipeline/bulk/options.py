@@ -130,8 +130,8 @@ class BulkOptions:
         return wrong
 
     def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
-        """Return the number of partitions of a queue: the greatest number registered or requested.
-        """
+        """Return the number of partitions of a queue: the greatest number registered or
+        requested."""
         least = self.partitions if self.partitions is not None else 0
         return max(registered.get(queue, 0), least) or DEFAULT_PARTITIONS
 

@@ -15,7 +15,7 @@ from fairlead.errors import FairleadError
 from fairlead.pipeline.bulk.binary_rows import binary_rows
 from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
-from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
+from fairlead.pipeline.bulk.message import Opened, Published, StagedPiece, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.sql_store import SqlStore
@@ -63,11 +63,13 @@ class PostgresStage:
         # Last, because this locks the row of the job until the commit.
         yield from touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now())
 
-    def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
+    def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
         attempts, firsts, lasts = (list(column) for column in zip(*pieces, strict=True))
         yield Statement(self.sql["claim_keys"], (job, attempts, firsts, lasts, now))
 
-    def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
+    def insert(
+        self, job: int, submission_id: str, piece: StagedPiece, now: int
+    ) -> Steps[Published]:
         rows = yield Statement(self.sql["insert_piece"], (job, *piece, now))
         inserted = sum(row[5] for row in rows)
         if inserted < piece.last - piece.first:

@@ -10,7 +10,7 @@ import msgspec
 from fairlead.app import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.bulk.jobs import JobRow, lock, touch
-from fairlead.pipeline.bulk.message import KeyTaken, Message, pieces
+from fairlead.pipeline.bulk.message import KeyTaken, StagedPart, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
 from fairlead.ports.notification import Notification, joined
@@ -32,7 +32,7 @@ class Publisher:
         self._submission_id = submission_id
         self._epoch = epoch
 
-    def publish(self, messages: Sequence[Message]) -> JobRow:
+    def publish(self, messages: Sequence[StagedPart]) -> JobRow:
         """Publish the parts as `BulkJob.publish` says; return the committed job."""
         database = self._app.sql_store.database
         if self._options.publish == "atomic":
@@ -47,7 +47,9 @@ class Publisher:
             self._app.channel.announce(notification)
         return job
 
-    def _begin_and_advance(self, messages: Sequence[Message]) -> Steps[tuple[JobRow, Notification]]:
+    def _begin_and_advance(
+        self, messages: Sequence[StagedPart]
+    ) -> Steps[tuple[JobRow, Notification]]:
         job = yield from self._begin(messages)
         return (
             (yield from self._advance(job.staged))
@@ -55,7 +57,7 @@ class Publisher:
             else (job, Notification())
         )
 
-    def _begin(self, messages: Sequence[Message]) -> Steps[JobRow]:
+    def _begin(self, messages: Sequence[StagedPart]) -> Steps[JobRow]:
         """Fix the parts of the job, whoever publishes them."""
         job = yield from lock(self._stage.sql, self._submission_id, self._epoch)
         if job.state != "open":
@@ -75,7 +77,7 @@ class Publisher:
             yield from self._stage.publish_rejects(self._submission_id, attempts)
         return (yield from lock(self._stage.sql, self._submission_id, self._epoch))
 
-    def _check(self, messages: Sequence[Message]) -> None:
+    def _check(self, messages: Sequence[StagedPart]) -> None:
         parts = [message.part for message in messages]
         strange = {(m.submission_id, m.epoch) for m in messages} - {
             (self._submission_id, self._epoch)

@@ -21,7 +21,7 @@ MOST_BYTES = 64 << 20
 limited to 2 GiB."""
 
 
-class Rows:
+class RowEncoder:
     """Encoder of the rows of one part, in order."""
 
     def __init__(self, options: BulkOptions, registered: Mapping[str, int], space: IdSpace) -> None:

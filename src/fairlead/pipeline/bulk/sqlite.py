@@ -23,7 +23,7 @@ from fairlead.core.ids import id_text
 from fairlead.model import NewTask
 from fairlead.pipeline.bulk.columns import staged
 from fairlead.pipeline.bulk.jobs import touch
-from fairlead.pipeline.bulk.message import Opened, Piece, Published, StageLost
+from fairlead.pipeline.bulk.message import Opened, Published, StagedPiece, StageLost
 from fairlead.pipeline.bulk.stage import Encoded
 from fairlead.pipeline.lake import durable
 from fairlead.ports.notification import joined
@@ -59,11 +59,13 @@ class SqliteStage:
         durable.write(durable.folder(self._folder_of(job.submission_id)) / f"{attempt}.arrow", fill)
         self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
 
-    def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
+    def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
         return  # done with the insert: SQLite has one writer
         yield
 
-    def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
+    def insert(
+        self, job: int, submission_id: str, piece: StagedPiece, now: int
+    ) -> Steps[Published]:
         inserted = 0
         notifications = []
         for batch in self._read(submission_id, piece):
@@ -93,7 +95,7 @@ class SqliteStage:
     def _folder_of(self, submission_id: str) -> Path:
         return self._folder / hashlib.sha256(submission_id.encode()).hexdigest()
 
-    def _read(self, submission_id: str, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _read(self, submission_id: str, piece: StagedPiece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of an attempt in batches. Raise StageLost unless all are there."""
         start = 0
         with self._open(submission_id, piece.attempt) as reader:
@@ -111,7 +113,8 @@ class SqliteStage:
 
     @contextmanager
     def _open(self, submission_id: str, attempt: str) -> Iterator[pa.RecordBatchFileReader]:
-        """Open the staged rows of an attempt. Raise StageLost when they are missing or incomplete."""
+        """Open the staged rows of an attempt. Raise StageLost when they are missing or
+        incomplete."""
         import pyarrow as pa
 
         path = self._folder_of(submission_id) / f"{attempt}.arrow"

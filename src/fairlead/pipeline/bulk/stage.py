@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.pipeline.bulk.checks import Reject
-from fairlead.pipeline.bulk.message import Opened, Piece, Published
+from fairlead.pipeline.bulk.message import Opened, Published, StagedPiece
 from fairlead.ports.statements import Steps
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ class Stage(Protocol):
         """Write rows and rejects of an attempt, all or nothing. Raise Superseded when another run
         has taken over."""
 
-    def claim(self, job: int, pieces: Sequence[Piece], now: int) -> Steps[None]:
+    def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
         """Claim the free unique keys of these rows."""
 
-    def insert(self, job: int, submission_id: str, piece: Piece, now: int) -> Steps[Published]:
+    def insert(
+        self, job: int, submission_id: str, piece: StagedPiece, now: int
+    ) -> Steps[Published]:
         """Make tasks of the rows without a taken unique key, in order. Raise StageLost when rows
         are missing."""
 

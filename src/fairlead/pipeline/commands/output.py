@@ -17,7 +17,7 @@ from fairlead.cli.output import as_json, as_table, one_line_errors
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairlead.pipeline.runs import Run
+    from fairlead.pipeline.runs import JobRun
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def print_result(json: bool, value: Any, text: str) -> None:
         print(text)
 
 
-def print_run(run: Run, json: bool, text: str | None = None) -> None:
+def print_run(run: JobRun, json: bool, text: str | None = None) -> None:
     """Print the result of a job; `text` replaces its summary line."""
     if json:
         as_json(json_text.loads(msgspec.json.encode(run)))

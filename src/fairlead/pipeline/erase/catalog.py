@@ -64,7 +64,7 @@ class CatalogErasure:
             self._blot_out(table, name, trace)
             # An older snapshot may contain the text of an error of the key that does not name it.
             if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
-                self._forget(name)
+                self._expire(name)
             on_rows(table.name, rows)
         return deleted
 
@@ -181,7 +181,7 @@ class CatalogErasure:
             kind = "TAG" if row["type"] == "TAG" else "BRANCH"
             self._spark.sql(f"ALTER TABLE {name} DROP {kind} `{row['name']}`")
 
-    def _forget(self, name: str) -> None:
+    def _expire(self, name: str) -> None:
         """Expire all snapshots but the present one, with their files and orphan files."""
         self._present_only(name)
         if self._bounds(name):

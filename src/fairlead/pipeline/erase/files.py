@@ -23,7 +23,7 @@ from fairlead.pipeline.erase.verify import holds, readable
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.lake import ledger
-from fairlead.pipeline.lake.manifest import Manifest, Part
+from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.table import LakeTable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def erase_from(
             manifest = table.manifests.newest()
             if name not in manifest.parts:
                 break
-            found = _Partition(table, manifest, name, wanted, trace, dry_run)
+            found = _ErasedPartition(table, manifest, name, wanted, trace, dry_run)
             # Another process added rows, none of the key: read the partition again.
             if dry_run or not found.is_changed or found.shown(now()):
                 done = Erased(
@@ -65,7 +65,7 @@ def erase_from(
     return done
 
 
-class _Partition:
+class _ErasedPartition:
     """One partition, with new files in place of those that had the key."""
 
     def __init__(
@@ -121,7 +121,7 @@ class _Partition:
 
     def shown(self, now: int) -> bool:
         """Publish the new files; return False when the partition has changed meanwhile."""
-        after: Part | None = None
+        after: TablePart | None = None
         if self._after:
             size = sum((self._table.folder / file).stat().st_size for file in self._after)
             after = msgspec.structs.replace(

@@ -63,7 +63,8 @@ class Trace:
         self.errors.update(map(_error, failed.to_pylist()))
 
     def hushes(self, failures: pa.Table) -> pa.ChunkedArray:
-        """Return a mask of the rows of gold.failures that may contain the text of these attempts."""
+        """Return a mask of the rows of gold.failures that may contain the text of these
+        attempts."""
         import pyarrow as pa
 
         keys = failures.select(["hour", "queue", "name", "error_fp"]).to_pylist()

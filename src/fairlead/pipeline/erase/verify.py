@@ -1,4 +1,5 @@
-"""The proof of an erasure: read every file below a folder, listed or not, and search it for a key."""
+"""The proof of an erasure: read every file below a folder, listed or not, and search it for a
+key."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SURE_FROM = 6
 _TELLING = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldFile(msgspec.Struct, frozen=True):
     """A file that contains the key."""
 
     file: str
@@ -33,10 +34,10 @@ class Verified(msgspec.Struct, frozen=True):
 
     files: int
     bytes: int
-    held: list[Held] = []
+    held: list[HeldFile] = []
     """Files with the key in a column of keys, mentioned in free text, or anywhere in a file that is
     no table."""
-    elsewhere: list[Held] = []
+    elsewhere: list[HeldFile] = []
     """Files with the same characters in another meaning: the name of a queue or task, an ordering
     key, or bytes of a file whose rows do not have the key."""
     unreadable: list[str] = []
@@ -49,11 +50,12 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Verified:
-    """Read every file below the folder except these (paths below it), and report where the key is."""
+    """Read every file below the folder except these (paths below it), and report where the key
+    is."""
     skipped = set(except_for)
     files = size = 0
-    held: list[Held] = []
-    elsewhere: list[Held] = []
+    held: list[HeldFile] = []
+    elsewhere: list[HeldFile] = []
     unreadable: list[str] = []
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -67,7 +69,7 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
             continue  # removed during the search
         files, size = files + 1, size + len(data)
         if path.suffix == ".crc" or not (data.startswith(b"PAR1") or ".parquet" in path.name):
-            found = [Held(name, "bytes", count)] if (count := _in_other(data, wanted)) else []
+            found = [HeldFile(name, "bytes", count)] if (count := _in_other(data, wanted)) else []
             if _is_ours(path.relative_to(folder)):
                 elsewhere += found
             else:
@@ -77,10 +79,10 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
             unreadable.append(name)
             continue
         columns = list(columns_with(path, wanted))
-        held += [Held(name, where, n) for where, n in columns if where in _TELLING]
-        elsewhere += [Held(name, where, n) for where, n in columns if where not in _TELLING]
+        held += [HeldFile(name, where, n) for where, n in columns if where in _TELLING]
+        elsewhere += [HeldFile(name, where, n) for where, n in columns if where not in _TELLING]
         if not columns and (count := _in_bytes(data, wanted)):
-            elsewhere.append(Held(name, "bytes", count))
+            elsewhere.append(HeldFile(name, "bytes", count))
     return Verified(files, size, held, elsewhere, unreadable)
 
 

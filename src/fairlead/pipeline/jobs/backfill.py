@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.build_plan import EDITION, Built, Plan, last_build
+from fairlead.pipeline.build_plan import EDITION, BuildPlan, Built, last_build
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.build import JobContext, digest
@@ -142,7 +142,7 @@ def _one_day(
 def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
     """Return a plan with all hours of the day, changed or not."""
     hours = hours_of([day])
-    return Plan(
+    return BuildPlan(
         full=False,
         attempts=attempts,
         events=events,

@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import Clock
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import Plan, built, last_build, plan
+from fairlead.pipeline.build_plan import BuildPlan, built, last_build, plan
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import dates_of
 from fairlead.pipeline.quality import sound
-from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, Run, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tables import lake_tables
 

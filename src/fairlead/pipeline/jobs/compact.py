@@ -11,7 +11,7 @@ from fairlead.pipeline.lake.compact import compact as compact_table
 from fairlead.pipeline.lake.compact import to_compact
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import GRACE
-from fairlead.pipeline.runs import OnRows, Run, recorded
+from fairlead.pipeline.runs import JobRun, OnRows, recorded
 
 
 def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, list[str]]:

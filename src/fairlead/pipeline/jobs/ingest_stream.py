@@ -26,7 +26,7 @@ from fairlead.errors import FairleadError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.follow_loop import fairlead_error, follow
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.runs import Run, recorded
+from fairlead.pipeline.runs import JobRun, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
 from fairlead.pipeline.stream.cursors import cursors_of
@@ -165,7 +165,7 @@ class _RunRecords:
         self._stream = stream
         self._lock = threading.Lock()
         self._under_way = ExitStack()
-        self._run: Run | None = None
+        self._run: JobRun | None = None
         self._began = 0.0
 
     def add(self, counted: Counted) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.build_plan import Plan
+from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.gold import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import COST, cost
 from fairlead.pipeline.gold.failures import FAILURES, failures
@@ -47,7 +47,7 @@ class Build:
         self,
         spark: SparkSession,
         tables: Tables,
-        plan: Plan,
+        plan: BuildPlan,
         settings: PipelineSettings,
         on_rows: OnRows,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairlead.clock import Clock
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile as compare
-from fairlead.pipeline.runs import Check, OnRows, Run, recorded
+from fairlead.pipeline.runs import Check, JobRun, OnRows, recorded
 from fairlead.ports.history import HistoryStore
 
 

@@ -15,7 +15,7 @@ from fairlead.lab.policies.study import Study, StudyPlan, study
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.replay.tables import REPLAY_WAITS, REPLAYS, replay_rows, wait_rows
-from fairlead.pipeline.runs import OnRows, Run, recorded
+from fairlead.pipeline.runs import JobRun, OnRows, recorded
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Replayed(NamedTuple):
     """Run of the job, and its results."""
 
-    run: Run
+    run: JobRun
     study: Study
     replay_id: str
 

@@ -9,7 +9,7 @@ from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.report.data import Selection, gather
 from fairlead.pipeline.report.page import render
-from fairlead.pipeline.runs import OnRows, Run, recorded
+from fairlead.pipeline.runs import JobRun, OnRows, recorded
 from fairlead.pipeline.tables import lake_tables
 
 

@@ -115,7 +115,7 @@ def tune(
     params = {"objective": options.objective, "queues": options.queues}
     if not options.apply:
         return _Tuning(
-            app, lake, options, load or from_lake(lake), Run("tune", params), on_rows
+            app, lake, options, load or from_lake(lake), JobRun("tune", params), on_rows
         ).all()
     with recorded(lake, app.clock, "tune", params) as run:
         return _Tuning(app, lake, options, load or from_lake(lake), run, on_rows).all()

@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.lake import durable
-from fairlead.pipeline.lake.manifest import Manifest, Part
+from fairlead.pipeline.lake.manifest import Manifest, TablePart
 from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.lake.table import DAY, HOUR, LakeTable
 from fairlead.pipeline.schema import Table
@@ -83,7 +83,7 @@ def to_compact(
 ) -> list[str]:
     """Return the partitions that `compact` would rewrite."""
 
-    def is_closed(name: str, part: Part) -> bool:
+    def is_closed(name: str, part: TablePart) -> bool:
         end = micros_of(name) + (HOUR if table.table.by == "hour" else DAY)
         return end <= now and (everything or max(end, part.changed_at) + closes_after <= now)
 
@@ -94,7 +94,7 @@ def to_compact(
     ]
 
 
-def _rewritten(table: LakeTable, manifest: Manifest, name: str) -> Part:
+def _rewritten(table: LakeTable, manifest: Manifest, name: str) -> TablePart:
     """Return the partition as one sorted file, on disk but not listed yet."""
     import pyarrow.parquet as pq
 
@@ -102,7 +102,7 @@ def _rewritten(table: LakeTable, manifest: Manifest, name: str) -> Part:
     table.check(manifest, [name])
     where = table.path_of(name, uuid.uuid4().hex)
     path = durable.folder(table.folder / where) / SORTED
-    durable.write(path, lambda aside: _write_sorted(table, manifest, name, aside))
+    durable.write(path, lambda temporary: _write_sorted(table, manifest, name, temporary))
     rows = pq.read_metadata(path).num_rows
     if rows != before.rows:
         raise CheckFailed(

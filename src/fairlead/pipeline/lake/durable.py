@@ -11,31 +11,31 @@ from pathlib import Path
 def write(path: Path, fill: Callable[[Path], object]) -> None:
     """Create or replace `path`: `fill` writes a temporary file, which is flushed to disk and
     renamed."""
-    aside = _aside(path)
+    temporary = _temporary(path)
     try:
-        fill(aside)
-        sync(aside)
-        os.replace(aside, path)
+        fill(temporary)
+        sync(temporary)
+        os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
 def create(path: Path, content: bytes) -> bool:
     """Create `path` with this content, visible only as a whole; return False when it exists. Raise
     OSError where the file system has no hard links."""
-    aside = _aside(path)
+    temporary = _temporary(path)
     try:
-        aside.write_bytes(content)
-        sync(aside)
+        temporary.write_bytes(content)
+        sync(temporary)
         try:
-            os.link(aside, path)
+            os.link(temporary, path)
         except FileExistsError:
             # NFS repeats a request with a lost reply, and then finds its own link.
-            if aside.stat().st_nlink == 1:
+            if temporary.stat().st_nlink == 1:
                 return False
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync(path.parent)
     return True
 
@@ -58,6 +58,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _aside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     # Begin with a dot: readers of folders, and Spark, skip such files.
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

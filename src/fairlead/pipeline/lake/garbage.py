@@ -67,5 +67,5 @@ def remove(table: LakeTable, found: list[Garbage]) -> int:
             (table.folder / folder).rmdir()
         except OSError:
             continue  # not empty
-    table.manifests.forget()
+    table.manifests.drop_superseded()
     return len(gone)

@@ -18,8 +18,8 @@ class Lake:
     """A lake in a folder of a local or POSIX file system, created if missing."""
 
     def __init__(self, root: str | Path) -> None:
-        """Raise ConfigurationError for the URL of an object store, or a folder that cannot be used.
-        """
+        """Raise ConfigurationError for the URL of an object store, or a folder that cannot be
+        used."""
         need("pyarrow")
         text = str(root)
         if "://" in text and not text.startswith("file://"):

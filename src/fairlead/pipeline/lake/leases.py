@@ -15,7 +15,7 @@ from fairlead.pipeline.lake import durable
 _FOLDER = "_leases"
 
 
-class Lease(msgspec.Struct, frozen=True):
+class ReaderLease(msgspec.Struct, frozen=True):
     """Lease of one reader."""
 
     who: str
@@ -24,24 +24,24 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def lease(root: Path, who: str, seconds: float) -> Iterator[Lease]:
+def lease(root: Path, who: str, seconds: float) -> Iterator[ReaderLease]:
     """Keep every listed file of the lake in `root` until the block ends, at most this many seconds.
     For readers that take longer than the day for which replaced files stay."""
-    taken = Lease(who, time.time() + seconds)
+    taken = ReaderLease(who, time.time() + seconds)
     path = durable.folder(root / _FOLDER) / f"{uuid.uuid4().hex}.json"
-    durable.write(path, lambda aside: aside.write_bytes(msgspec.json.encode(taken)))
+    durable.write(path, lambda temporary: temporary.write_bytes(msgspec.json.encode(taken)))
     try:
         yield taken
     finally:
         path.unlink(missing_ok=True)
 
 
-def live(root: Path) -> list[Lease]:
+def live(root: Path) -> list[ReaderLease]:
     """Return the valid leases, and remove expired ones."""
     found = []
     for path in (root / _FOLDER).glob("*.json"):
         try:
-            each = msgspec.json.decode(path.read_bytes(), type=Lease)
+            each = msgspec.json.decode(path.read_bytes(), type=ReaderLease)
         except (OSError, msgspec.DecodeError):
             continue
         if each.until > time.time():

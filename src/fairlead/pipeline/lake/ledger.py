@@ -35,7 +35,8 @@ def write(table: LakeTable, erased: pa.Table) -> list[str]:
         return []
     path = durable.folder(table.folder / FOLDER) / f"{uuid.uuid4().hex}.parquet"
     durable.write(
-        path, lambda aside: pq.write_table(erased.select(COLUMNS), aside, compression="zstd")
+        path,
+        lambda temporary: pq.write_table(erased.select(COLUMNS), temporary, compression="zstd"),
     )
     return [str(path.relative_to(table.folder))]
 

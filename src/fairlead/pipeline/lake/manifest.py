@@ -28,7 +28,7 @@ every minute."""
 _NAME = re.compile(r"^(\d{12})\.json$")
 
 
-class Part(msgspec.Struct, frozen=True):
+class TablePart(msgspec.Struct, frozen=True):
     """One partition of a table: an hour, or a date."""
 
     files: list[str]
@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True):
     number: int = 0
     schema_version: int = SCHEMA_VERSION
     written_at: int = 0
-    parts: dict[str, Part] = {}
+    parts: dict[str, TablePart] = {}
     cursors: dict[str, str] = {}
     """Cursors of the export by store, and of the stream by `fairlead.pipeline.stream.cursors`;
     moved in the same update that lists the files."""
@@ -129,13 +129,13 @@ class Manifests:
             if not durable.create(path, msgspec.json.encode(after)):
                 continue
             if self._path(before.number).exists():
-                self.forget()
+                self.drop_superseded()
                 return after
             # After a long sleep our number may have been used, superseded and removed, so that it
             # looks free.
             path.unlink()
 
-    def forget(self, kept: float = KEPT_SECONDS) -> int:
+    def drop_superseded(self, kept: float = KEPT_SECONDS) -> int:
         """Remove manifests superseded more than `kept` seconds ago; return how many."""
         numbers = self.numbers()
         superseded = 0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.lake.manifest import Part
+from fairlead.pipeline.lake.manifest import TablePart
 
 HOUR_US = 3600 * MICROS
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
@@ -63,7 +63,7 @@ def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
         yield since, until
 
 
-class Seen(NamedTuple):
+class PartState(NamedTuple):
     """State of a partition at some time. Compaction changes only its files, which do not count
     here."""
 
@@ -71,20 +71,20 @@ class Seen(NamedTuple):
     changed_at: int
 
 
-def seen(parts: Mapping[str, Part]) -> dict[str, Seen]:
+def states_of(parts: Mapping[str, TablePart]) -> dict[str, PartState]:
     """Return the present state of the partitions."""
-    return {name: Seen(part.rows, part.changed_at) for name, part in parts.items()}
+    return {name: PartState(part.rows, part.changed_at) for name, part in parts.items()}
 
 
-def changed(now: Mapping[str, Part], before: Mapping[str, Seen]) -> set[str]:
+def changed(now: Mapping[str, TablePart], before: Mapping[str, PartState]) -> set[str]:
     """Return the partitions with other rows than `before`, or that are gone."""
-    return {name for name, part in seen(now).items() if part != before.get(name)} | (
+    return {name for name, part in states_of(now).items() if part != before.get(name)} | (
         before.keys() - now.keys()
     )
 
 
 def holding(
-    parts: Mapping[str, Part], first_instants: Collection[str], hours: Collection[str]
+    parts: Mapping[str, TablePart], first_instants: Collection[str], hours: Collection[str]
 ) -> set[str]:
     """Return the partitions, by hour of an end, that may hold rows touching one of the hours: from
     the earliest of their first instants (names of columns) to the end of the partition."""

@@ -14,7 +14,7 @@ from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.footer import checked_rows
 from fairlead.pipeline.lake.leases import live
-from fairlead.pipeline.lake.manifest import Manifest, Manifests, Part
+from fairlead.pipeline.lake.manifest import Manifest, Manifests, TablePart
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class LakeTable:
 
         where = self.path_of(part, generation)
         path = durable.folder(self.folder / where) / name
-        durable.write(path, lambda aside: pq.write_table(rows, aside, **_PARQUET))
+        durable.write(path, lambda temporary: pq.write_table(rows, temporary, **_PARQUET))
         return Written(
             part, f"{where}/{name}", rows.num_rows, path.stat().st_size, _span(self.table, rows)
         )
@@ -129,8 +129,8 @@ class LakeTable:
 
     def replace(
         self,
-        parts: Mapping[str, Part | None],
-        expected: Mapping[str, Part | None],
+        parts: Mapping[str, TablePart | None],
+        expected: Mapping[str, TablePart | None],
         now: int,
         ledger: Sequence[str] = (),
     ) -> Manifest | None:
@@ -216,9 +216,9 @@ class LakeTable:
         """Remove superseded manifests, and unlisted files written and dropped before this instant
         (microseconds; usually GRACE ago); return the number of each. Files stay while a reader has
         a lease."""
-        forgotten = self.manifests.forget()
+        dropped = self.manifests.drop_superseded()
         if live(self.folder.parent):
-            return forgotten, 0
+            return dropped, 0
         newest = self.manifests.newest()
         needed = {file for part in newest.parts.values() for file in part.files}
         needed |= {file for file, since in newest.dropped.items() if since >= before}
@@ -230,20 +230,20 @@ class LakeTable:
             )
         for path in self.manifests.folder.glob(".*"):  # temporary file of a writer that died
             removed += _removed(path, before)
-        return forgotten, removed
+        return dropped, removed
 
 
-def part_from(written: Iterable[Written], now: int) -> Part | None:
+def part_from(written: Iterable[Written], now: int) -> TablePart | None:
     """Return the partition of exactly these files."""
-    part: Part | None = None
+    part: TablePart | None = None
     for file in written:
         part = _joined(part, file, now)
     return part
 
 
 def _removed(path: Path, before: int) -> int:
-    """Remove a file or empty folder older than `before` (microseconds); return the number of files.
-    """
+    """Remove a file or empty folder older than `before` (microseconds); return the number of
+    files."""
     try:
         if path.stat().st_mtime * MICROS >= before:
             return 0
@@ -256,9 +256,9 @@ def _removed(path: Path, before: int) -> int:
         return 0  # not empty, or swept by another process
 
 
-def _joined(part: Part | None, file: Written, now: int) -> Part:
+def _joined(part: TablePart | None, file: Written, now: int) -> TablePart:
     if part is None:
-        return Part([file.file], file.rows, file.bytes, now, file.span)
+        return TablePart([file.file], file.rows, file.bytes, now, file.span)
     if file.file in part.files:
         return part
     span = {
@@ -269,7 +269,7 @@ def _joined(part: Part | None, file: Written, now: int) -> Part:
         )
         for name, (low, high) in file.span.items()
     }
-    return Part(
+    return TablePart(
         [*part.files, file.file],
         part.rows + file.rows,
         part.bytes + file.bytes,

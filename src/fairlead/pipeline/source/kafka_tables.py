@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.pipeline.alerts.sign import decode
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.history_rows import TOLD_FIELDS
+from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.schema import Column, Table
 from fairlead.pipeline.stream.messages import Attempt, read, told_of
 from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
@@ -82,7 +82,7 @@ ATTEMPTS_SENT = TopicTable(
         "attempts",
         "one attempt as a relay has sent it; what a relay has sent twice comes twice",
         _BRONZE["store_id"],
-        *(_BRONZE[name] for name in TOLD_FIELDS),
+        *(_BRONZE[name] for name in RECORDED_FIELDS),
         instant="finished_at",
     ),
     AttemptsTopic,

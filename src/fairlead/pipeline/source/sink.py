@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.columns import check
 from fairlead.pipeline.bulk.job import BulkJob
-from fairlead.pipeline.bulk.message import Message
+from fairlead.pipeline.bulk.message import StagedPart
 from fairlead.pipeline.bulk.options import BulkOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Staged(WriterCommitMessage):
 
     submission_id: str
     epoch: str
-    message: Message | None
+    message: StagedPart | None
     """None when the submission needed no rows any more."""
 
 
@@ -139,7 +139,7 @@ def _stage(job: BulkJob, batches: Iterator[pa.RecordBatch]) -> Staged:
     return Staged(job.submission_id, job.epoch, message)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
     return [m.message for m in messages if isinstance(m, Staged) and m.message is not None]
 
 

@@ -15,7 +15,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import hashing_of
-from fairlead.pipeline.history_rows import told_table
+from fairlead.pipeline.history_rows import recorded_table
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.landing import Landed, land
 from fairlead.pipeline.stream.cursors import Cursor
@@ -158,7 +158,7 @@ class _Part:
     def _put(self, store: str) -> None:
         """On disk."""
         rows = self._new.pop(store)
-        told = told_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
+        told = recorded_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{self._partition}-{rows[0].place}-{rows[-1].place}"
         files = land(self._lake, self._table, told, name, self._plan.stones, self._hashing)
         self._landed.written.extend(files.written)

@@ -10,7 +10,7 @@ import msgspec
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.history_rows import TOLD_FIELDS, told
+from fairlead.pipeline.history_rows import RECORDED_FIELDS, recorded
 from fairlead.pipeline.schema import SCHEMA_VERSION
 from fairlead.ports.history import Position
 from fairlead.ports.statements import Row
@@ -112,7 +112,7 @@ class Batch:
     def attempts(self, rows: Sequence[Row]) -> Iterator[Sent]:
         """The next ones: rows of ATTEMPT_FIELDS, in order."""
         count = len(self._last)
-        for values in zip(*told(rows).values(), strict=True):
+        for values in zip(*recorded(rows).values(), strict=True):
             task_id = values[_TASK_ID]
             n = topic_partition(task_id, count)
             message = Attempt(self._store_id, self._last[n], count, SCHEMA_VERSION, *values)
@@ -130,7 +130,7 @@ class Batch:
 def told_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
     """TOLD_FIELDS of these, column by column."""
     rows = [msgspec.structs.astuple(attempt)[_BEFORE:] for attempt in attempts]
-    return dict(zip(TOLD_FIELDS, zip(*rows, strict=True), strict=True))
+    return dict(zip(RECORDED_FIELDS, zip(*rows, strict=True), strict=True))
 
 
 def read(value: bytes, where: str) -> Message:
@@ -152,9 +152,9 @@ def read(value: bytes, where: str) -> Message:
 
 
 _BEFORE = 4
-"""Fields of a message before those that are told of an attempt."""
-_TASK_ID = TOLD_FIELDS.index("task_id")
+"""Fields of a message before the recorded fields of an attempt."""
+_TASK_ID = RECORDED_FIELDS.index("task_id")
 
 assert (
-    Attempt.__struct_fields__[_BEFORE:] == TOLD_FIELDS
+    Attempt.__struct_fields__[_BEFORE:] == RECORDED_FIELDS
 )  # messages are made and taken apart by position
