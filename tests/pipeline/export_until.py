@@ -47,7 +47,7 @@ STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "manifest aside": (durable, "sync", lambda path: _is_manifest(path) and path.is_file()),
     "manifest linked": (os, "link", lambda source, path: _is_manifest(path)),
     "manifest flushed": (durable, "create", _is_manifest),
-    "old manifests forgotten": (Manifests, "forget", lambda *of: True),
+    "old manifests dropped": (Manifests, "drop_superseded", lambda *of: True),
     "files count": (LakeTable, "append", lambda *of: True),
     "store told": (export.Exporter, "_note", lambda *of: True),
     "events read": (SqlHistory, "events", lambda *of: True),

@@ -24,7 +24,7 @@ from fairlead.operate.doctor import Finding, examine
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
-from fairlead.pipeline.exporter_poller import LakeExporter
+from fairlead.pipeline.exporter_poller import PolledExporter
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.ports.history import START, Reader
@@ -114,7 +114,7 @@ async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
 ) -> None:
     await finish(app.url, 20)
     monkeypatch.setattr("fairlead.pipeline.exporter_poller.reconcile", partial(reconcile, piece=6))
-    exporter = LakeExporter(SqlHistory(app.store.database), str(lake.root), app.clock)
+    exporter = PolledExporter(SqlHistory(app.store.database), str(lake.root), app.clock)
     assert [exporter.keep(3600.0) for _ in range(5)] == [True, True, True, False, False]
     found = reader(app, lake)
     assert found is not None
@@ -127,14 +127,14 @@ async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
     @app.task
     async def work() -> None: ...
 
-    keep = LakeExporter.keep
+    keep = PolledExporter.keep
     began: list[int] = []
 
-    def watched(self: LakeExporter, check_every: float) -> bool:
+    def watched(self: PolledExporter, check_every: float) -> bool:
         began.append(id(self))
         return keep(self, check_every)
 
-    monkeypatch.setattr(LakeExporter, "keep", watched)
+    monkeypatch.setattr(PolledExporter, "keep", watched)
     other = App(app.url, lake=str(lake.root))
     other.task(name="work")(work.function)
     async with AsyncExitStack() as then:

@@ -22,7 +22,7 @@ def require() -> None:
     need("pyarrow")
 
 
-class LakeExporter:
+class PolledExporter:
     """Exporter that follows the history of the store by batches. Its calls block and need a thread
     of their own."""
 

@@ -8,7 +8,7 @@ import asyncio
 from fairlead.engine.poller import Poller
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.errors import NotSupported
-from fairlead.pipeline.exporter_poller import LakeExporter, require
+from fairlead.pipeline.exporter_poller import PolledExporter, require
 
 
 async def sweep_bulk(context: PollerContext) -> None:
@@ -29,7 +29,7 @@ class LakeExport:
         require()
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
-        exporter = LakeExporter(context.store.as_sql().history(), folder, context.clock)
+        exporter = PolledExporter(context.store.as_sql().history(), folder, context.clock)
 
         async def export() -> float | None:
             is_more = await asyncio.to_thread(exporter.keep, context.intervals.reconcile)

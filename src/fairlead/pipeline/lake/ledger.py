@@ -1,5 +1,5 @@
 """The ledger of erased attempts: the parts that `reconcile` still counts, because the store has
-them. It holds no key and no task.
+them. The ledger holds no key and no task.
 
 A row holds the position of the attempt in its store, its run time, and its part of the fingerprint
 of a range of history. With it the lake agrees with the store, which may then clean its history.
