@@ -139,7 +139,7 @@ def _one_day(
     return differences, sum(steps.rows.values()), held
 
 
-def _plan(attempts: Manifest, events: Manifest, day: str) -> Plan:
+def _plan(attempts: Manifest, events: Manifest, day: str) -> BuildPlan:
     """Return a plan with all hours of the day, changed or not."""
     hours = hours_of([day])
     return BuildPlan(

@@ -33,7 +33,7 @@ class JobContext:
     clock: Clock
 
 
-def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> Plan:
+def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> BuildPlan:
     """Return the plan of the next build. Raise BrokenLake."""
     attempts, events = (lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
     return plan(attempts, events, last_build(lake.root), digest(settings), full)
@@ -44,7 +44,7 @@ def build(
     settings: PipelineSettings,
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,
-) -> Run:
+) -> JobRun:
     """Build the changed partitions, or with `full` all of them.
 
     Raise CheckFailed, in which case nothing is published; BrokenLake for damaged files; NotAllowed

@@ -26,7 +26,7 @@ def what_to_compact(lake: Lake, clock: Clock, everything: bool) -> dict[str, lis
 
 def compact(
     lake: Lake, clock: Clock, everything: bool = False, on_rows: OnRows = lambda table, rows: None
-) -> Run:
+) -> JobRun:
     """Compact bronze, and delete the unused files of all tables. Raise CheckFailed, BrokenLake."""
     with recorded(lake, clock, "compact", {"all": everything}) as run:
         for table in (ATTEMPTS, EVENTS):

@@ -203,7 +203,7 @@ class Touched(NamedTuple):
     backlog: set[str]
 
 
-def touched(tables: Tables, plan: Plan) -> Touched:
+def touched(tables: Tables, plan: BuildPlan) -> Touched:
     """Return the hours that depend on the changed partitions: the hours of their submits, runs and
     waits, and every hour since the last build, because tasks may still wait."""
     attempts = tables.read(ATTEMPTS, plan.changed_attempts).transform(sound)

@@ -11,7 +11,7 @@ from fairlead.ports.history import HistoryStore
 
 def reconcile(
     history: HistoryStore, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
-) -> Run:
+) -> JobRun:
     """Compare everything exported since the last comparison. Raise CheckFailed with the
     differences, in which case nothing may be cleaned."""
     with recorded(lake, clock, "reconcile", {}) as run:

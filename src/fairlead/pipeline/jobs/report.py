@@ -18,7 +18,7 @@ def report(
     out: Path,
     selection: Selection = Selection(),  # noqa: B008 - frozen
     on_rows: OnRows = lambda part, rows: None,
-) -> Run:
+) -> JobRun:
     """Write the page to `out`, replacing an earlier one.
 
     Raise ConfigurationError if `out` cannot be written or the period has no rows, BrokenLake for

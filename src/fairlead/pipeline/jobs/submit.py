@@ -12,7 +12,6 @@ from fairlead.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlead.pipeline.bulk.job import SubmissionTotals
     from fairlead.pipeline.runs import OnRows
 
 _FORMATS = {
@@ -79,7 +78,9 @@ class FileSubmission:
         }
 
 
-def run_submit(spark: SparkSession, submission: FileSubmission, on_rows: OnRows) -> Totals:
+def run_submit(
+    spark: SparkSession, submission: FileSubmission, on_rows: OnRows
+) -> SubmissionTotals:
     """Submit the file. Raise RefusedRows with row, column and reason; ConfigurationError for
     columns that do not fit."""
     from fairlead.pipeline.submit import bulk_submit

@@ -20,7 +20,7 @@ from fairlead.errors import NotSupported
 from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.pipeline.hashing import is_hashed
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, Run, last_runs, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, last_runs, recorded
 from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
 from fairlead.pipeline.tuning.gold import Gold, KeyUse, Load, from_lake
 from fairlead.pipeline.tuning.incidents import Incidents
@@ -150,7 +150,7 @@ class _Facts:
 
 class _Tuning:
     def __init__(
-        self, app: App, lake: Lake, options: TuneOptions, load: Load, run: Run, on_rows: OnRows
+        self, app: App, lake: Lake, options: TuneOptions, load: Load, run: JobRun, on_rows: OnRows
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
