@@ -12,6 +12,7 @@ from fairlead.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from fairlead.pipeline.bulk.message import SubmissionTotals
     from fairlead.pipeline.runs import OnRows
 
 _FORMATS = {
