@@ -12,7 +12,7 @@ from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.signs import MINUTE_US, Stretch
+from fairlead.pipeline.incidents.signs import MINUTE_US, IncidentWindow
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ _TRIES = 10
 
 def incident_of(alert: Alert) -> str:
     """Its id: the same when it is raised and when it is over."""
-    return Stretch(alert.kind, alert.queue, alert.subject, alert.start // MINUTE_US, 0).incident_id
+    return IncidentWindow(
+        alert.kind, alert.queue, alert.subject, alert.start // MINUTE_US, 0
+    ).incident_id
 
 
 def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:

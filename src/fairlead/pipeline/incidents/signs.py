@@ -1,4 +1,4 @@
-"""The signs of an incident, minute by minute, and how minutes become one stretch. Pure; minutes are
+"""The signs of an incident, minute by minute, and how minutes become one window. Pure; minutes are
 counted from 1970.
 
 | kind | a minute shows it when | an incident when |
@@ -37,7 +37,7 @@ class Minute(NamedTuple):
     failed: int = 0
 
 
-class Stretch(NamedTuple):
+class IncidentWindow(NamedTuple):
     """A kind of trouble, of a queue and a subject, in the minutes [start, end)."""
 
     kind: str
@@ -53,17 +53,17 @@ class Stretch(NamedTuple):
         return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
+def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     """A queue with tasks waiting of which nobody takes any."""
     silent = (
         minute for minute, told in minutes.items() if told.depth_min > 0 and told.claimed == 0
     )
     for start, end in stretches(silent, 0):
         if end - start >= STALL_MINUTES:
-            yield Stretch("stall", queue, ALL, start, end)
+            yield IncidentWindow("stall", queue, ALL, start, end)
 
 
-def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
+def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     """More runs fail than succeed."""
     failing = [
         minute
@@ -75,7 +75,7 @@ def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[Stretch]:
             sum(minutes[minute].failed for minute in failing if start <= minute < end)
             >= BURST_TOTAL
         ):
-            yield Stretch("error burst", queue, ALL, start, end)
+            yield IncidentWindow("error burst", queue, ALL, start, end)
 
 
 def floods(
@@ -83,7 +83,7 @@ def floods(
     minutes: dict[int, Minute],
     heavy: Iterable[tuple[int, str, int]],
     mean: dict[str, float],
-) -> Iterator[Stretch]:
+) -> Iterator[IncidentWindow]:
     """`heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: tasks of each key in a
     minute, over all of the time."""
     by_key: dict[str, list[int]] = {}
@@ -93,17 +93,19 @@ def floods(
             by_key.setdefault(key, []).append(minute)
     for key, found in sorted(by_key.items()):
         for start, end in stretches(found, QUIET_MINUTES):
-            yield Stretch("flood", queue, key, start, end)
+            yield IncidentWindow("flood", queue, key, start, end)
 
 
-def of_subjects(kind: str, told: Iterable[tuple[str, str, int]], quiet: int) -> Iterator[Stretch]:
+def of_subjects(
+    kind: str, told: Iterable[tuple[str, str, int]], quiet: int
+) -> Iterator[IncidentWindow]:
     """Of (queue, subject, minute) that show it."""
     minutes: dict[tuple[str, str], set[int]] = {}
     for queue, subject, minute in told:
         minutes.setdefault((queue, subject), set()).add(minute)
     for (queue, subject), found in sorted(minutes.items()):
         for start, end in stretches(found, quiet):
-            yield Stretch(kind, queue, subject, start, end)
+            yield IncidentWindow(kind, queue, subject, start, end)
 
 
 def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
@@ -119,11 +121,9 @@ def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def extra_wait_us(stretch: Stretch, minutes: dict[int, Minute], usual: float) -> int:
+def extra_wait_us(window: IncidentWindow, minutes: dict[int, Minute], usual: float) -> int:
     """Time that tasks waited in it, beyond what they wait in the queue's usual minute."""
-    depths = (
-        minutes.get(minute, Minute()).depth_end for minute in range(stretch.start, stretch.end)
-    )
+    depths = (minutes.get(minute, Minute()).depth_end for minute in range(window.start, window.end))
     return round(sum(max(0.0, depth - usual) for depth in depths) * MINUTE_US)
 
 

@@ -20,7 +20,7 @@ from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents import signs
-from fairlead.pipeline.incidents.signs import MINUTE_US, Minute, Stretch
+from fairlead.pipeline.incidents.signs import MINUTE_US, IncidentWindow, Minute
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.runs import OnRows, recorded
@@ -99,7 +99,7 @@ def incidents(
 
 def _windows(
     tables: SmallTables, days: list[str], queues: Queues, minutes: int
-) -> Iterator[Stretch]:
+) -> Iterator[IncidentWindow]:
     for queue, by_minute in queues.items():
         yield from signs.stalls(queue, by_minute)
         yield from signs.bursts(queue, by_minute)
@@ -177,7 +177,7 @@ def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str
 
 
 def _incident(
-    tables: SmallTables, window: Stretch, queues: Queues, minutes: int, known: int
+    tables: SmallTables, window: IncidentWindow, queues: Queues, minutes: int, known: int
 ) -> Incident:
     by_minute = queues.get(window.queue, {})
     inside = [
@@ -205,7 +205,7 @@ def _incident(
     )
 
 
-def _hit(tables: SmallTables, window: Stretch) -> tuple[int, int]:
+def _hit(tables: SmallTables, window: IncidentWindow) -> tuple[int, int]:
     """Return the number of affected keys and of affected rows in the window. Keys are affected by
     waiting tasks, or by failed or lost runs, depending on the kind of incident; for a node loss,
     the rows are the lost runs."""

@@ -173,8 +173,7 @@ class Build:
             for s in self._settings.slo
         ]
 
-    # partitions
-    # ------------------------------------------------------------------------------------------
+    # partitions -----------------------------------------------------------------------------------
 
     def _hours(self, hours: Collection[str]) -> Collection[str] | None:
         return None if self._plan.full else hours

@@ -41,7 +41,7 @@ Outcome = Literal["published", "would be published", "nothing to change", "held"
 
 
 class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """TuneOptions of `tune`."""
+    """Options of `tune`."""
 
     settings: TuneSettings = TuneSettings()
     objective: TuneObjective = TuneObjective.WORKER_SECONDS
