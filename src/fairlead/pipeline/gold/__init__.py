@@ -1,5 +1,5 @@
-"""Gold: one table for each question about who got what and how it went; pure functions of frames
-that cover whole days."""
+"""Gold: one table for each question about service and its results, by pure functions of frames that
+cover whole days."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.schema import Column
 from fairlead.pipeline.sorting import SORTER
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
-"""Seconds."""
+MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
 
 WINDOWS = (MINUTE, HOUR, DAY)
-"""Window sizes. A day is a whole number of each, so that a window never reaches over midnight
+"""Window sizes in seconds. A day is a whole number of each, so that no window crosses midnight
 (UTC)."""
 
 KEYS_DAY = (SORTER, "day", "queue", "fairness_key")
-"""A key's day, `day` in seconds since 1970: what is carried from window to window stays in it."""
+"""Columns of a key's day; `day` in seconds since the epoch. Values carried from window to window
+stay within the day."""
 
 ALL = "*"
-"""All queues, names or keys together."""
+"""Value that stands for all queues, names or keys together."""
 
 OF_WINDOW = (
     Column("window_start", "timestamp", "start of the window"),
-    Column("window_s", "int", "its length in seconds: 60, 3600 or 86400"),
+    Column("window_s", "int", "length of the window in seconds: 60, 3600 or 86400"),
     Column("queue", "string", "the queue"),
 )
-"""First columns of the tables that tell of a queue window by window."""
+"""First columns of the tables with a row for each window of a queue."""
 
 
 def window_start(instant: Expression, window_s: int | Expression) -> Expression:
-    """The start of the window an instant lies in; windows of `window_s` seconds are counted from
-    1970."""
+    """Return the start of the window that contains an instant. Windows of `window_s` seconds are
+    aligned to the epoch."""
     seconds = F.unix_seconds(instant)
     return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(window_s)))
 
 
 def day_of(seconds: Expression) -> Expression:
-    """Where the day begins that an instant lies in; both in seconds since 1970."""
+    """Return the start of the day that contains an instant; both in seconds since the epoch."""
     return seconds - F.pmod(seconds, F.lit(DAY))

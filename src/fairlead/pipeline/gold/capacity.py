@@ -1,4 +1,4 @@
-"""How many slots each hour of the next week needs; made by `fairlead pipeline capacity`, not by the
+"""Slots that each hour of the next week needs; written by `fairlead pipeline capacity`, not by the
 build."""
 
 from __future__ import annotations
@@ -6,13 +6,12 @@ from __future__ import annotations
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
 
 LATER = 7
-"""Tasks of this priority and those behind it (to 9) are taken to be such as can wait for a quieter
-hour."""
+"""First priority, of 0 to 9, whose tasks are assumed to be able to wait for a quieter hour."""
 
 CAPACITY = Table(
     "gold.capacity",
-    "what arrived at a queue in each hour of the week, a forecast of the week that begins at"
-    " week_start, and the slots it needs",
+    "arrivals at a queue by hour of the week, a forecast of the week that begins at"
+    " week_start, and the slots that week needs",
     key=("week_start", "queue", "hour_of_week"),
     instant="week_start",
     by="date",
@@ -20,65 +19,67 @@ CAPACITY = Table(
         Column(
             "week_start",
             "timestamp",
-            "first instant of the week that is forecast; what came before is what is known",
+            "first instant of the forecast week, and end of the history used",
         ),
         Column("hour_of_week", "int", "0 (Monday 00:00 UTC) to 167"),
         Column("queue", "string", "the queue"),
-        Column("weeks", "int", "whole weeks of history that were looked at"),
+        Column("weeks", "int", "whole weeks of history used"),
         Column(
             "lambda_p50",
             "double",
-            "arrivals a second, over the minutes of this hour in all weeks: the median",
+            "arrivals a second: median over the minutes of this hour in all weeks",
         ),
         Column(
             "lambda_p90",
             "double",
-            "arrivals a second that nine of ten of those minutes do not exceed",
+            "arrivals a second: 90th percentile over the same minutes",
         ),
-        Column("lambda_p99", "double", "arrivals a second that 99 of 100 do not exceed"),
+        Column("lambda_p99", "double", "arrivals a second: 99th percentile over the same minutes"),
         Column(
             "mean_us",
             "double",
-            "length of a run; of all hours together where this one had fewer than 30",
+            "mean length of a run; over all hours if this hour had fewer than 30 runs",
         ),
         Column(
             "cv2_arrival",
             "double",
-            "variance of the arrivals of a minute over their mean, hour by hour; 1: Poisson",
+            "variance / mean of the arrivals in a minute, hour by hour; 1: Poisson",
         ),
         Column(
-            "cv2_service", "double", "squared coefficient of variation of the runs; 1: exponential"
+            "cv2_service",
+            "double",
+            "squared coefficient of variation of runs; 1: exponential",
         ),
         Column(
             "deferrable_share",
             "double",
-            "part of the worker time that was for tasks of priority 7 to 9, 0 to 1",
+            "fraction of the worker time for tasks of priority 7 to 9, 0 to 1",
         ),
         Column(
             "forecast",
             "double",
-            "arrivals a second that half of such hours are forecast not to exceed",
+            "arrivals a second: forecast of the median",
         ),
         Column(
             "forecast_p90",
             "double",
-            "arrivals a second that nine of ten are forecast not to exceed",
+            "arrivals a second: forecast of the 90th percentile",
         ),
         Column(
             "method",
             "string",
-            "damped trend or seasonal naive: whichever was better on the weeks held out",
+            "damped trend or seasonal naive: the better one on the held-out weeks",
         ),
-        Column("held_out", "int", "weeks on which both were judged; 0: too short a history"),
+        Column("held_out", "int", "weeks on which both methods were judged; 0: history too short"),
         Column(
             "pinball_loss",
             "double",
-            "of the damped trend there, in tasks an hour; null: not judged",
+            "damped trend: loss on the held-out weeks, in tasks an hour; null: not judged",
             nullable=True,
         ),
-        Column("pinball_naive", "double", "the same of the seasonal naive", nullable=True),
-        Column("wait_us", "bigint", "the target: so long may a task wait"),
-        Column("quantile", "double", "and so large a part of the tasks no longer"),
+        Column("pinball_naive", "double", "seasonal naive: the loss", nullable=True),
+        Column("wait_us", "bigint", "target: longest wait of a task"),
+        Column("quantile", "double", "target: fraction of the tasks that wait_us holds for"),
         Column(
             "slots_for_target",
             "int",
@@ -87,7 +88,7 @@ CAPACITY = Table(
         Column(
             "utilisation",
             "double",
-            "part of these slots that is busy at forecast_p90; 0 for no slots",
+            "fraction of these slots that is busy at forecast_p90; 0 for no slots",
         ),
         WRITTEN_UNDER,
     ),

@@ -1,4 +1,4 @@
-"""What each key cost: the bill of a day split over the keys that used the workers, to the last
+"""Cost by key: the bill of a day divided between the keys that used the workers, exact to the
 millionth."""
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 COST = Table(
     "gold.cost",
-    "a day's bill by queue and key; the amounts of those that share a bill add up to it exactly",
+    "a day's bill by queue and key; the amounts of the rows that share a bill add up to it exactly",
     key=("day", "queue", "fairness_key"),
     instant="day",
     by="date",
     columns=(
         Column("day", "timestamp", "start of the day, UTC"),
         Column("queue", "string", "the queue"),
-        Column("fairness_key", "string", "the key; '*': a bill for which nobody ran anything"),
+        Column("fairness_key", "string", "the key; '*': a bill for which no key ran anything"),
         Column("busy_us", "bigint", "worker time the key got"),
-        Column("wasted_us", "bigint", "the part of it spent on runs that did not succeed"),
+        Column("wasted_us", "bigint", "part of busy_us spent on runs that did not succeed"),
         Column(
             "idle_allocated_us",
             "bigint",
-            "the key's part of the worker time that was paid for and not used",
+            "the key's part of the worker time that was paid and not used",
         ),
         Column(
             "price",
             "double",
-            "of a worker-hour paid for; null: no bill, or one for no workers",
+            "price of a paid worker-hour; null: no bill, or a bill without worker time",
             nullable=True,
         ),
         Column(
@@ -43,21 +43,22 @@ COST = Table(
 )
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
-"""What idle time is split by: worker time, that of the key's busiest hour, or the weights."""
+"""Column in proportion to which each method divides idle time: worker time, worker time of the
+key's busiest hour, or weights."""
 
 HOUR_US = 3_600_000_000
 _MILLIONTHS = 1_000_000
 _LONG = "decimal(19,0)"
-"""Holds any bigint; the product of two fits into the 38 digits a decimal may have."""
+"""Decimal type that holds any bigint; a product of two fits into the 38 digits of a decimal."""
 
 
 def cost(service: DataFrame, bills: DataFrame, method: str = "usage") -> DataFrame:
-    """COST from silver.service of whole days and `bills`: (day, queue, worker_us, amount).
+    """Return COST from silver.service of whole days and `bills`: (day, queue, worker_us, amount).
 
-    A bill is for `worker_us` of workers paid for and is not negative; two for the same day and
-    queue are added. One for the queue '*' is shared by all queues of that day that have none of
-    their own. Each key pays for its busy time and its part of the idle time. Raises ValueError for
-    another method than usage, peak or reserved.
+    A bill covers `worker_us` of paid worker time and is not negative. Bills for the same day and
+    queue are added. All queues of a day without a bill of their own share the bill for the queue
+    '*'. Each key pays for its busy time and its part of the idle time. Raise ValueError unless the
+    method is usage, peak or reserved.
     """
     if method not in IDLE_BY:
         raise ValueError(f"method {method!r}: use one of {', '.join(IDLE_BY)}")
@@ -116,8 +117,8 @@ def _used(service: DataFrame) -> DataFrame:
 
 
 def _with_bill(used: DataFrame, bills: DataFrame) -> DataFrame:
-    """Each row with the bill it has a part in, null without one; and a row for a bill that nobody
-    has a part in."""
+    """Add to each row the bill it shares, null without one, and a row for each bill that no row
+    shares."""
     own = bills.select("day", F.col("bill").alias("queue"), F.lit(True).alias("has_own"))
     return (
         used.join(F.broadcast(own), on=["day", "queue"], how="left")
@@ -133,11 +134,11 @@ def _sharing() -> WindowSpec:
 
 
 def _split(rows: DataFrame, total: str, by: str, into: str) -> DataFrame:
-    """Adds `into`: whole numbers in proportion to `by` that sum to `total`, by largest remainder;
-    ties by key.
+    """Add `into`: integers in proportion to `by` that sum to `total`, by largest remainder; ties by
+    key.
 
-    All in whole numbers, as a double would lose the last digits. Where `by` is 0 for all, the split
-    is even.
+    All numbers are integers, because a double would lose the last digits. The split is even where
+    `by` is 0 for all rows.
     """
     sharing = _sharing()
     largest_first = sharing.orderBy(F.col("remainder").desc(), "queue", "fairness_key")
@@ -148,12 +149,12 @@ def _split(rows: DataFrame, total: str, by: str, into: str) -> DataFrame:
         .withColumn("parts", F.sum("part").over(sharing))
         .withColumn("exact", F.col(total).cast(_LONG) * F.col("part"))
         .withColumn("remainder", F.col("exact") % F.col("parts"))
-        .withColumn("floor", F.expr("exact div parts"))
-        .withColumn("left", F.col(total) - F.sum("floor").over(sharing))
+        .withColumn("quotient", F.expr("exact div parts"))
+        .withColumn("left", F.col(total) - F.sum("quotient").over(sharing))
         .withColumn(
             into,
-            F.col("floor")
+            F.col("quotient")
             + F.when(F.row_number().over(largest_first) <= F.col("left"), 1).otherwise(0),
         )
-        .drop("part", "parts", "exact", "remainder", "floor", "left")
+        .drop("part", "parts", "exact", "remainder", "quotient", "left")
     )

@@ -1,5 +1,4 @@
-"""What failed, how often, what it cost and when it was over: one row for each kind of error in an
-hour."""
+"""Failures by hour and kind of error: their number, their cost, and the recovery."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ FAILURES = Table(
         Column(
             "error_fp",
             "bigint",
-            "fingerprint of alike errors; of a run without an error, CRC-32 of its outcome",
+            "fingerprint of similar errors; CRC-32 of the outcome for a run without an error",
         ),
         Column("n", "bigint", "failed runs with this error"),
-        Column("tasks", "bigint", "tasks they belong to"),
+        Column("tasks", "bigint", "tasks of these runs"),
         Column(
             "retry_amplification",
             "double",
@@ -35,18 +34,18 @@ FAILURES = Table(
         Column("wasted_us", "bigint", "worker time spent on the failed runs"),
         Column("error_type", "string", "class of the earliest error, or the outcome"),
         Column("error_text", "string", "text of the earliest error", nullable=True),
-        Column("first_seen", "timestamp", "finished_at of the first of them"),
-        Column("last_seen", "timestamp", "finished_at of the last of them"),
+        Column("first_seen", "timestamp", "finished_at of the first of these runs"),
+        Column("last_seen", "timestamp", "finished_at of the last of these runs"),
         Column(
             "recovered_at",
             "timestamp",
-            "when a run of this queue and name first succeeded in the same hour after last_seen",
+            "first success of a run of this queue and name after last_seen in the same hour",
             nullable=True,
         ),
         Column(
             "storm",
             "boolean",
-            "at least 100 of them, and more than half of all runs of this queue and name in the"
+            "at least 100 such runs, and more than half of all runs of this queue and name in the"
             " hour",
         ),
         WRITTEN_UNDER,
@@ -54,14 +53,14 @@ FAILURES = Table(
 )
 
 STORM_FROM = 100
-"""Failed runs of one kind in an hour that make a storm, if they are also the greater half of the
-runs."""
+"""Least number of failed runs of one kind in an hour that make a storm, if they are also more than
+half of all runs."""
 
 _WORK = ["hour", "queue", "name"]
 
 
 def failures(attempts: DataFrame) -> DataFrame:
-    """FAILURES of sound rows of bronze.attempts, of whole hours."""
+    """Return FAILURES from sound rows of bronze.attempts of whole hours."""
     runs = attempts.filter(is_run()).withColumn("hour", window_start(F.col("finished_at"), HOUR))
     counted = runs.transform(_counted)
     errors = counted.transform(_errors)
@@ -76,9 +75,12 @@ def failures(attempts: DataFrame) -> DataFrame:
 
 
 def _counted(runs: DataFrame) -> DataFrame:
-    """The runs of a kind that belong to one task, added up; error_fp is null where none failed.
-    Runs of tasks that were done at the first go together, without a task: there are as many tasks
-    as runs, and nearly all are of this kind."""
+    """Sum the runs of one task that have the same error_fp, which is null for runs that did not
+    fail.
+
+    Nearly all tasks succeed in their first run. Their runs form one group without a task id, in
+    which there are as many tasks as runs.
+    """
     single = (F.col("attempt") == 1) & (F.col("next_state") == "DONE") & ~has_failed()
     error_fp = F.when(has_failed(), F.coalesce("error_fp", F.crc32(F.col("outcome"))))
     run_us = F.coalesce(elapsed_us("started_at", "finished_at"), F.lit(0))
@@ -117,9 +119,9 @@ def _errors(counted: DataFrame) -> DataFrame:
 
 
 def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
-    """(hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
-    # Only what succeeded after the first kind of error was over can matter: of work that fails
-    # often, very little.
+    """Return (hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
+    # Only runs that succeeded after the end of the first kind of error can matter. Work that fails
+    # often has few of them.
     over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
     good = (
         runs.filter(F.col("outcome") == "done")
@@ -128,8 +130,8 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
         .filter(F.col("good_at") > F.col("first_over"))
         .select(*_WORK, "good_at")
     )
-    # One sort of both, instead of a join of every error with every good run after it. Backwards,
-    # for a running minimum.
+    # Sort errors and good runs together, latest first, for a running minimum. A join would pair
+    # every error with every later good run.
     instant = F.unix_micros(F.coalesce("good_at", "last_seen"))
     later = (
         Window.partitionBy(*_WORK)
@@ -146,9 +148,8 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
 
 
 def _all_runs(counted: DataFrame) -> DataFrame:
-    tasks = F.count_distinct(
-        "store_id", "task_id"
-    )  # of those that are named: a null in it is not counted
+    # count_distinct leaves out nulls: the runs counted without a task.
+    tasks = F.count_distinct("store_id", "task_id")
     together = F.sum(F.when(F.col("task_id").isNull(), F.col("n")).otherwise(0))
     return counted.groupBy(*_WORK).agg(
         F.sum("n").alias("all_n"), (tasks + together).alias("all_tasks")

@@ -1,4 +1,4 @@
-"""How fair a queue was in each window, to the keys that had work waiting all through it."""
+"""Fairness of a queue in each window, between the keys with a backlog all through the window."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 FAIRNESS = Table(
     "gold.fairness",
-    "how evenly a queue served its keys in a window; 'backlogged keys' had tasks waiting at every"
-    " instant of it",
+    "how evenly a queue served its keys in a window; 'backlogged keys' had waiting tasks all"
+    " through the window",
     key=("window_start", "window_s", "queue"),
     instant="window_start",
     by="date",
@@ -21,50 +21,50 @@ FAIRNESS = Table(
         Column(
             "jain",
             "double",
-            "Jain's index of busy_us / entitled_us over the backlogged keys entitled to anything,"
-            " 1/n (one has all) to 1 (even); null: fewer than 2",
+            "Jain's index of busy_us / entitled_us over the backlogged keys with an entitlement,"
+            " from 1/n (one key has all) to 1 (even); null: fewer than 2 keys",
             nullable=True,
         ),
         Column("n_keys", "int", "backlogged keys"),
         Column(
             "max_min_ratio",
             "double",
-            "greatest busy_us / entitled_us over the least, of the same keys; null: fewer than 2,"
+            "greatest / least busy_us / entitled_us of the same keys; null: fewer than 2 keys,"
             " or one got nothing",
             nullable=True,
         ),
         Column("max_lag_us", "bigint", "greatest lag_us of any key of the queue"),
-        Column("max_lag_key", "string", "whose it is"),
+        Column("max_lag_key", "string", "the key with max_lag_us"),
         Column(
             "sfq_gap",
             "double",
-            "greatest less least busy_us / weight of backlogged keys; null: fewer than 2",
+            "greatest minus least busy_us / weight of backlogged keys; null: fewer than 2 keys",
             nullable=True,
         ),
         Column(
             "sfq_bound",
             "double",
-            "what start-time fair queueing by worker time would allow: the two largest longest run"
-            " / weight, added; a key's longest run is that of the day",
+            "bound on sfq_gap under start-time fair queueing by worker time: the sum of the two"
+            " largest longest_run_us / weight; a key's longest run is that of the day",
             nullable=True,
         ),
         Column("bound_ok", "boolean", "sfq_gap <= sfq_bound", nullable=True),
         Column(
             "claim_gap",
             "double",
-            "greatest less least claims / weight of backlogged keys; null: fewer than 2",
+            "greatest minus least claims / weight of backlogged keys; null: fewer than 2 keys",
             nullable=True,
         ),
         Column(
             "claim_bound",
             "double",
-            "the same bound for counts: the two largest 1 / weight, added",
+            "bound on claim_gap: the sum of the two largest 1 / weight",
             nullable=True,
         ),
         Column(
             "starved_keys",
             "int",
-            "keys that starved at some minute of the window: see gold.tenant_share",
+            "keys that were starved in some minute of the window; see gold.tenant_share",
         ),
         Column(
             "noisy_key",
@@ -87,7 +87,7 @@ NOISY_FROM = 0.1
 
 
 def fairness(share: DataFrame) -> DataFrame:
-    """FAIRNESS from gold.tenant_share."""
+    """Return FAIRNESS from gold.tenant_share."""
     per_weight_us = F.col("busy_us") / F.col("weight")
     longest_us = F.col("longest_run_us") / F.col("weight")
     loud = (F.col("share") >= NOISY_FROM) & (F.col("entitled_us") > 0)
@@ -126,10 +126,11 @@ def _backlogged(value: Expression) -> Expression:
 
 
 def _jain() -> Expression:
-    """Jain, Chiu and Hawe 1984: (sum x)^2 / (n sum x^2); 1 when all got nothing."""
+    """Return the index of Jain, Chiu and Hawe 1984: (sum x)^2 / (n sum x^2); 1 when every key got
+    nothing."""
     got = F.col("got")
     index = F.try_divide(F.sum(got) * F.sum(got), F.count(got) * F.sum(got * got))
-    # Rounding may lift an even split just above 1.
+    # Rounding can put an even split just above 1.
     return F.when(F.count(got) >= 2, F.least(F.coalesce(index, F.lit(1.0)), F.lit(1.0)))
 
 

@@ -1,5 +1,8 @@
-"""When something was wrong, whom it hit and when it was over; made by `fairlead pipeline
-incidents`, and at once but with less detail by `alerts`; not by the build."""
+"""Incidents: the time, the subject and the effect of each.
+
+`fairlead pipeline incidents` writes the table. `fairlead pipeline alerts` writes it earlier, with
+less detail. The build does not write it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
 
 INCIDENTS = Table(
     "gold.incidents",
-    "stretches of time in which a queue, a key or a node was in trouble, to the minute; partitioned"
-    " by the date they began",
+    "times in which a queue, a key or a node was in trouble, to the minute; partitioned by the date"
+    " of the start",
     key=("incident_id",),
     instant="start_at",
     by="date",
@@ -16,37 +19,37 @@ INCIDENTS = Table(
         Column(
             "incident_id",
             "string",
-            "made of kind, queue, subject and start: the same incident has the same id again",
+            "made from kind, queue, subject and start; the same incident always has the same id",
         ),
         Column(
             "kind",
             "string",
-            "stall, flood, error burst, starved, node loss; by alerts also stuck and silence",
+            "stall, flood, error burst, starved, node loss; from alerts also stuck and silence",
         ),
-        Column("queue", "string", "the queue; '*': of a node, all that it served"),
+        Column("queue", "string", "the queue; '*' for a node: all queues that it served"),
         Column(
             "subject",
             "string",
             "the key that flooded or starved, or the node; '*': the whole queue",
         ),
-        Column("start_at", "timestamp", "first instant of its first minute"),
-        Column("end_at", "timestamp", "first instant after its last minute"),
-        Column("is_over", "boolean", "whether history goes on after it without it"),
-        Column("keys_hit", "int", "keys that had tasks waiting, or runs that failed, meanwhile"),
+        Column("start_at", "timestamp", "first instant of the first minute"),
+        Column("end_at", "timestamp", "first instant after the last minute"),
+        Column("is_over", "boolean", "whether the history continues after the end of the incident"),
+        Column("keys_hit", "int", "keys with waiting tasks or failed runs during the incident"),
         Column(
             "tasks_delayed",
             "bigint",
-            "tasks that waited when it began or became ready meanwhile; of errors and nodes, runs",
+            "tasks that waited at the start or became ready later; runs, for errors and nodes",
         ),
         Column(
             "extra_wait_us",
             "bigint",
-            "time that tasks spent waiting meanwhile, beyond that queue's median minute",
+            "time that tasks waited during the incident, beyond the queue's median minute",
         ),
         Column(
             "found_by",
             "string",
-            "alerts: seen while it happened, its numbers are rough; null: by the tables",
+            "alerts: found while it happened, with rough numbers; null: found in the tables",
             nullable=True,
         ),
         WRITTEN_UNDER,

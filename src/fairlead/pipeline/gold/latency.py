@@ -1,5 +1,5 @@
-"""How long things took: counts in logarithmic buckets, which add up over any time and key, and
-percentiles from them."""
+"""Latencies: counts in logarithmic buckets, which add up over any time and key, and their
+percentiles."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 GROWTH = 1.02
-"""Each bucket ends at this multiple of the one before: its middle is within (1.02 - 1) / (1.02 + 1)
-< 1 % of all in it."""
+"""Ratio of the upper bounds of two neighbouring buckets. The middle of a bucket is within (1.02 -
+1) / (1.02 + 1) < 1 % of every value in it."""
 
 ERROR_BOUND = 0.01
 
@@ -27,15 +27,15 @@ _GROUP = (
     Column(
         "fairness_key",
         "string",
-        "the key, or '*': all keys together (a key that is itself called '*' has no row)",
+        "the key, or '*' for all keys together (a key named '*' has no row)",
     ),
     Column("measure", "string", "pickup, run, e2e or retry_delay; see gold/measures.py"),
 )
 
 LATENCY_HIST = Table(
     "gold.latency_hist",
-    "how many attempts took how long, in buckets of 2 %: bucket b holds 1.02^(b-1) < microseconds"
-    " <= 1.02^b, bucket 0 also 0",
+    "histogram of the attempts by duration, in buckets of 2 %: bucket b holds 1.02^(b-1) <"
+    " microseconds <= 1.02^b, bucket 0 also 0",
     key=("hour", "queue", "name", "fairness_key", "measure", "bucket"),
     instant="hour",
     by="date",
@@ -44,32 +44,31 @@ LATENCY_HIST = Table(
         *_GROUP,
         Column("bucket", "int", "ceil(ln(max(microseconds, 1)) / ln 1.02)"),
         Column("n", "bigint", "attempts in the bucket"),
-        Column("max_us", "bigint", "the greatest value in it"),
+        Column("max_us", "bigint", "greatest value in the bucket"),
         WRITTEN_UNDER,
     ),
 )
 
 LATENCY = Table(
     "gold.latency",
-    "percentiles of how long attempts took; p50 is a value that half of them do not exceed (nearest"
-    " rank)",
+    "percentiles of the durations of attempts, by nearest rank: half of them do not exceed p50",
     key=("window_start", "window_s", "queue", "name", "fairness_key", "measure"),
     instant="window_start",
     by="date",
     columns=(
-        Column("window_start", "timestamp", "start of the window that finished_at lies in"),
-        Column("window_s", "int", "its length in seconds: 3600 or 86400"),
+        Column("window_start", "timestamp", "start of the window that contains finished_at"),
+        Column("window_s", "int", "length of the window in seconds: 3600 or 86400"),
         *_GROUP,
         Column("n", "bigint", "attempts in the window"),
         Column("p50", "double", "microseconds"),
         Column("p90", "double", "microseconds"),
         Column("p99", "double", "microseconds"),
         Column("p999", "double", "microseconds"),
-        Column("max_us", "bigint", "the greatest value, exactly"),
+        Column("max_us", "bigint", "greatest value, exact"),
         Column(
             "error_bound",
             "double",
-            "relative error of the percentiles at most; below 100 us, 1 us at most",
+            "greatest relative error of the percentiles; below 100 us, 1 us at most",
         ),
         WRITTEN_UNDER,
     ),
@@ -79,7 +78,7 @@ _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
 
 def latency_hist(attempts: DataFrame) -> DataFrame:
-    """LATENCY_HIST of sound rows of bronze.attempts."""
+    """Return LATENCY_HIST from sound rows of bronze.attempts."""
     of_name = ["hour", "queue", "name"]
     runs = attempts.select(
         window_start(F.col("finished_at"), HOUR).alias("hour"),
@@ -88,8 +87,8 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
         "fairness_key",
         *(us.alias(measure) for measure, us in measures().items()),
     )
-    # Counts by key are hardly fewer than the runs: moving a run once is cheaper than moving each of
-    # its counts. Counts of all keys are few: they are made where the runs are.
+    # Counts by key are hardly fewer than the runs, and moving a run once is cheaper than moving
+    # each of its counts. Counts of all keys are few, and are made before the move.
     by_key = _counts(runs.repartition(*of_name, "fairness_key"), *of_name, "fairness_key")
     all_keys = _counts(runs, *of_name).withColumn("fairness_key", F.lit(ALL))
     return (
@@ -101,9 +100,9 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
 
 
 def latency(hist: DataFrame, *windows: int) -> DataFrame:
-    """LATENCY in windows of so many seconds (whole hours, at most days), from LATENCY_HIST of whole
-    days."""
-    # Moved once: windows of any size lie within a day.
+    """Return LATENCY from LATENCY_HIST of whole days, in windows of these lengths: seconds, whole
+    hours, at most a day."""
+    # Move the rows once: windows of any size lie within a day.
     moved = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
     return reduce(DataFrame.unionByName, [_percentiles(moved, window_s) for window_s in windows])
 
@@ -114,8 +113,8 @@ _OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
 def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
     group = (*_OF_DAY, "window_start")
     in_order = Window.partitionBy(SORTER, *group).orderBy("bucket")
-    to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    all_of_it = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    up_to_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     counts = hist.withColumn("window_start", window_start(F.col("hour"), window_s))
     if window_s > HOUR:
         counts = counts.groupBy(*group, "bucket").agg(
@@ -123,7 +122,7 @@ def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
         )
     return (
         counts.withColumn(SORTER, sorter(*group))
-        .withColumns({"n_up_to": F.sum("n").over(to_here), "n_all": F.sum("n").over(all_of_it)})
+        .withColumns({"n_up_to": F.sum("n").over(up_to_here), "n_all": F.sum("n").over(whole)})
         .withColumn("value", _value())
         .groupBy(*group)
         .agg(
@@ -158,12 +157,12 @@ def _bucket(us: Expression) -> Expression:
 
 
 def _value() -> Expression:
-    """What stands for all values of a bucket: its middle, by ratio; no more than the greatest one
-    that is in it."""
+    """Return the value that represents a bucket: its geometric middle, but no more than its
+    greatest value."""
     middle = 2 / (GROWTH + 1) * F.pow(F.lit(GROWTH), F.col("bucket"))
     return F.least(middle, F.col("max_us"))
 
 
 def _percentile(per_mille: int) -> Expression:
-    # In whole numbers, since 0.999 * n may come out just above the rank that is meant.
+    # In integers, because 0.999 * n may be just above the right rank.
     return F.min(F.when(F.col("n_up_to") * 1000 >= F.col("n_all") * per_mille, F.col("value")))

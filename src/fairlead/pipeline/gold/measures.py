@@ -1,5 +1,4 @@
-"""One attempt, measured: whether it was a run, whether it failed, and how long each part of it
-took."""
+"""Measures of one attempt: whether it was a run, whether it failed, and how long each part took."""
 
 from __future__ import annotations
 
@@ -7,32 +6,34 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 FAILED = ("failed", "retried", "timed_out", "lost")
-"""Outcomes of a run that did not do what it should."""
+"""Outcomes of a failed run."""
 
 
 def is_run() -> Column:
-    """Whether the row is a run: a node took it and called the handler, or died before it could say
-    so."""
+    """Return whether the row is a run: a node called the handler, or was lost before it could
+    record the start."""
     return F.col("started_at").isNotNull() | (F.col("outcome") == "lost")
 
 
 def has_failed() -> Column:
-    """Whether it is a run that failed. A task which a person marked as failed did not run then."""
+    """Return whether the row is a failed run. A task that a person marked as failed did not run
+    then."""
     return is_run() & F.col("outcome").isin(*FAILED)
 
 
 def elapsed_us(since: str, until: str) -> Column:
-    """Microseconds between two instants; null when one is missing, 0 when the clocks of two
-    machines disagree."""
+    """Return the microseconds between two instants: null when one is missing, 0 when the clocks of
+    two machines disagree."""
     us = F.unix_micros(F.col(until)) - F.unix_micros(F.col(since))
     return F.when(us >= 0, us).when(us < 0, F.lit(0).cast("bigint"))
 
 
 def measures() -> dict[str, Column]:
-    """Microseconds by measure; null where an attempt has none.
+    """Return the columns in microseconds by measure; null where an attempt has no such measure.
 
-    pickup: ready until started. run: started until finished. e2e: submitted until finished, of the
-    attempt that made the task DONE. retry_delay: due until started, of every run after the first.
+    pickup: from ready to started. run: from started to finished. e2e: from submitted to finished,
+    for the attempt that made the task DONE. retry_delay: from due to started, for every run after
+    the first.
     """
     return {
         "pickup": elapsed_us("ready_at", "started_at"),

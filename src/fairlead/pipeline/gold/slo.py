@@ -1,5 +1,5 @@
-"""How fast each objective's error budget burns: good and bad runs in windows of five minutes, and
-over longer spans."""
+"""Burn rates of error budgets: good and bad runs in windows of five minutes, and rates over longer
+spans."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ SPANS = {
     "burn_6h": 21_600,
     "burn_3d": 259_200,
 }
-"""Seconds looked back, the window itself included."""
+"""Seconds of each span, which includes the window itself."""
 
 
 class Objective(NamedTuple):
-    """A promise: the part `objective` (0 to 1, exclusive) of the runs of `name` in `queue` succeed
-    within the threshold."""
+    """A promise that the fraction `objective` (0 to 1, exclusive) of the runs of `name` in `queue`
+    succeed within the threshold."""
 
     slo_id: str
     queue: str
     name: str
-    """A task's name, or '*': all."""
+    """Name of a task, or '*' for all."""
     measure: str
-    """pickup, run or e2e. Of e2e only runs count that end the task: DONE, or in ERROR."""
+    """pickup, run or e2e. For e2e, only runs that end the task (DONE or ERROR) count."""
     threshold_us: int
     objective: float
 
 
 _WINDOW = (
-    Column("window_start", "timestamp", "start of the five minutes that finished_at lies in"),
+    Column("window_start", "timestamp", "start of the five minutes that contain finished_at"),
     Column("slo_id", "string", "the objective"),
     Column("good", "bigint", "runs that did not fail and were no slower than the threshold"),
     Column("bad", "bigint", "runs that failed or were slower"),
@@ -57,8 +57,8 @@ SLO_COUNTS = Table(
 )
 
 _BURN = (
-    "error budget spent over the span that ends with this window, in multiples of what the"
-    " objective allows"
+    "rate at which the error budget is spent over the span that ends with this window, in multiples"
+    " of the rate that the objective allows"
 )
 
 SLO = Table(
@@ -69,12 +69,12 @@ SLO = Table(
     by="date",
     columns=(
         *_WINDOW,
-        Column("objective", "double", "part of the runs that must be good"),
+        Column("objective", "double", "fraction of the runs that must be good"),
         *(Column(name, "double", f"{_BURN}: {name.removeprefix('burn_')}") for name in SPANS),
         Column(
             "budget_left",
             "double",
-            "1 - burn_3d: part of three days' error budget that is left; below 0: overspent",
+            "1 - burn_3d: fraction left of the error budget of three days; below 0: overspent",
         ),
         Column(
             "state",
@@ -88,8 +88,8 @@ SLO = Table(
 
 
 def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
-    """SLO_COUNTS of sound rows of bronze.attempts. Raises ConfigurationError for an objective that
-    makes no sense."""
+    """Return SLO_COUNTS from sound rows of bronze.attempts. Raise ConfigurationError for an unknown
+    measure or an objective outside (0, 1)."""
     us = measures()
     measured = attempts.filter(is_run()).select(
         window_start(F.col("finished_at"), STEP_S).alias("window_start"),
@@ -112,8 +112,8 @@ def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFram
 
 
 def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
-    """SLO of SLO_COUNTS. The spans see what `counts` holds: give it three days more than what is
-    wanted."""
+    """Return SLO from SLO_COUNTS. `counts` must begin three days before the first row that is
+    wanted, for the longest span."""
     return (
         counts.join(F.broadcast(_frame(counts, objectives)), on="slo_id", how="inner")
         .withColumns({name: _burn(span_s) for name, span_s in SPANS.items()})
@@ -127,25 +127,26 @@ def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
 _MEASURES = ("pickup", "run", "e2e")
 
 
-def _frame(beside: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
+def _frame(other: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
     for each in objectives:
         if each.measure not in _MEASURES:
             raise ConfigurationError(
-                f"slo {each.slo_id}: measure {each.measure!r} is none of {', '.join(_MEASURES)}"
+                f"slo {each.slo_id}: measure {each.measure!r} is not one of {', '.join(_MEASURES)}"
             )
         if not 0 < each.objective < 1:
             raise ConfigurationError(
-                f"slo {each.slo_id}: objective {each.objective} is not above 0 and below 1"
+                f"slo {each.slo_id}: objective {each.objective} must be above 0 and below 1"
             )
     columns = (
         "slo_id string, queue string, of_name string, measure string, threshold_us bigint,"
         " objective double"
     )
-    return beside.sparkSession.createDataFrame(list(objectives), columns)
+    return other.sparkSession.createDataFrame(list(objectives), columns)
 
 
 def _is_bad() -> Expression:
-    """Whether a run was bad for the objective beside it; null when it does not count."""
+    """Return whether a run was bad for the objective in its row; null when the run does not
+    count."""
     took_us = F.lit(None).cast("bigint")
     for measure in _MEASURES:
         took_us = F.when(F.col("measure") == measure, F.col(measure)).otherwise(took_us)
@@ -170,7 +171,7 @@ def _state() -> Expression:
         first, second = (F.col(f"burn_{span}") > times for span in spans)
         return first & second
 
-    # The SRE workbook's multi-window alerts: 2 % of a 30 d budget in 1 h, 5 % in 6 h, 10 % in 3 d;
-    # the short span ends them.
+    # Multi-window alerts of the SRE workbook: 2 % of a 30 d budget in 1 h, 5 % in 6 h, 10 % in 3 d.
+    # The short span ends the alert.
     page = burns(14.4, "1h", "5m") | burns(6.0, "6h", "30m")
     return F.when(page, "page").when(burns(1.0, "3d", "6h"), "ticket").otherwise("ok")

@@ -1,5 +1,5 @@
-"""Starved keys: those that had work waiting and got none of it started for far longer than is usual
-in their queue."""
+"""Starved keys: keys with waiting tasks of which none was claimed for far longer than is usual in
+the queue."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.gold import KEYS_DAY, MINUTE
 
 LONGER_THAN_USUAL = 10
-"""Times the median pickup of the queue."""
+"""Least wait of a starved key, in median pickups of its queue."""
 
 
 def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
-    """Adds `starved` to a key's minutes: whether it had tasks waiting all through the last of them
-    (depth_min) and none claimed, for a minute and for ten times the median pickup; counted from
-    midnight on.
+    """Add `starved` to the minutes of a key.
 
-    `minutes`: (KEYS_DAY, minute, depth_min, claimed), instants in seconds, a minute without a row
-    had nothing waiting; `pickups`: (day, queue, pickup_p50_us).
+    A key is starved in a minute if tasks waited all through it (depth_min > 0) and none was claimed
+    for at least a minute and ten times the median pickup. The wait is counted from midnight at the
+    earliest.
+
+    minutes: (KEYS_DAY, minute, depth_min, claimed) with instants in seconds; nothing waited in a
+    minute without a row. pickups: (day, queue, pickup_p50_us).
     """
     in_order = Window.partitionBy(*KEYS_DAY).orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -1,5 +1,4 @@
-"""Who took the workers, against what was due to each: service and entitlement by window, queue and
-key."""
+"""Service and entitlement by window, queue and key."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from fairlead.pipeline.sorting import SORTER, sorter
 
 TENANT_SHARE = Table(
     "gold.tenant_share",
-    "what each key of a queue took of the workers in a window, and what it was entitled to",
+    "worker time that each key of a queue got in a window, and its entitlement",
     key=("window_start", "window_s", "queue", "fairness_key"),
     instant="window_start",
     by="date",
@@ -25,44 +24,44 @@ TENANT_SHARE = Table(
         Column(
             "share",
             "double",
-            "of the queue's worker time in the window, 0 to 1; 0 if nobody got any",
+            "fraction of the queue's worker time in the window, 0 to 1; 0 if no key got any",
         ),
         Column("weight", "double", "the key's greatest weight in the window"),
         Column(
             "demand_us",
             "bigint",
-            "worker time it could have used: unserved at the start of the window, and arrived"
-            " in it",
+            "worker time the key could have used: work left at the start of the window, and work"
+            " that arrived in it",
         ),
         Column(
             "entitled_us",
             "bigint",
-            "its part when the worker time spent is filled up by weight, none above its demand",
+            "the key's part if worker time is divided by weight, no key above its demand",
         ),
-        Column("deficit_us", "bigint", "entitled_us - busy_us; below 0: it got more than its part"),
+        Column("deficit_us", "bigint", "entitled_us - busy_us; below 0: more than its part"),
         Column(
             "lag_us",
             "bigint",
-            "sum of deficit_us since the key last had no backlog, or midnight; 0 in a window"
+            "sum of deficit_us since midnight or the last window without backlog; 0 in a window"
             " without backlog",
         ),
         Column(
             "backlogged_fraction",
             "double",
-            "part of the window in which the key had tasks waiting, 0 to 1",
+            "fraction of the window in which tasks of the key waited, 0 to 1",
         ),
         Column(
             "throughout",
             "boolean",
-            "whether it had tasks waiting in every minute of the window, all through it",
+            "whether tasks of the key waited all through every minute of the window",
         ),
-        Column("claimed", "bigint", "tasks of the key that nodes took in the window"),
+        Column("claimed", "bigint", "tasks of the key that nodes claimed in the window"),
         Column("longest_run_us", "bigint", "the key's longest run of the day"),
         Column(
             "starved",
             "boolean",
-            "whether at some minute tasks had waited and none was claimed for the longer of a"
-            " minute and 10 x the median pickup that the queue had that day",
+            "whether, at some minute, tasks had waited and none was claimed for the longer of a"
+            " minute and 10 x the median pickup of the queue on that day",
         ),
         WRITTEN_UNDER,
     ),
@@ -70,12 +69,15 @@ TENANT_SHARE = Table(
 
 
 def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> DataFrame:
-    """TENANT_SHARE in windows of every size, from silver.service and silver.backlog of whole days
-    and `pickups`: (day, queue, pickup_p50_us), the median pickup."""
+    """Return TENANT_SHARE in windows of every size.
+
+    service, backlog: silver.service and silver.backlog of whole days. pickups: (day, queue,
+    pickup_p50_us), the median pickup in microseconds.
+    """
     return (
         _served(service)
         .unionByName(_asked(backlog))
-        # Moved once: all that is summed and carried on lies within a key's day.
+        # Move the rows once: all sums and carried values stay within a key's day.
         .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
         .repartition(*KEYS_DAY)
         .transform(_minutes)
@@ -101,7 +103,7 @@ def _served(service: DataFrame) -> DataFrame:
 
 
 def _asked(backlog: DataFrame) -> DataFrame:
-    # On the grid of seconds the least depth can be 0 although there was always something.
+    # On the grid of seconds the least depth can be 0 although tasks always waited.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
     rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
     return _of_minute(
@@ -128,9 +130,9 @@ _SUMS = (
 _GREATEST = ("weight", "longest_run_us")
 
 
-def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
-    """(day, queue, fairness_key, minute, weight, and what is told of the minute, else 0); instants
-    in seconds."""
+def _of_minute(rows: DataFrame, minute: Expression, *columns: str) -> DataFrame:
+    """Return (day, queue, fairness_key, minute, weight) and every summed column, 0 unless named in
+    `columns`. Instants are in seconds."""
     seconds = F.unix_seconds(minute)
     return rows.select(
         day_of(seconds).alias("day"),
@@ -138,15 +140,15 @@ def _of_minute(rows: DataFrame, minute: Expression, *told: str) -> DataFrame:
         "fairness_key",
         seconds.alias("minute"),
         *(
-            (F.col(name) if name in ("weight", *told) else F.lit(0).cast("bigint")).alias(name)
+            (F.col(name) if name in ("weight", *columns) else F.lit(0).cast("bigint")).alias(name)
             for name in (*_SUMS, *_GREATEST)
         ),
     )
 
 
 def _minutes(rows: DataFrame) -> DataFrame:
-    """One row for each minute of a key; work_us is what was left over when it began, arrived_us
-    what came in it."""
+    """Return one row for each minute of a key. work_us is the work left at its start, arrived_us
+    the work that arrived in it."""
     return rows.groupBy(*KEYS_DAY, "minute").agg(
         *(F.sum(name).alias(name) for name in _SUMS),
         *(F.max(name).alias(name) for name in _GREATEST),
@@ -155,11 +157,11 @@ def _minutes(rows: DataFrame) -> DataFrame:
 
 def _windows(minutes: DataFrame) -> DataFrame:
     start = F.col("minute") - F.pmod("minute", "window_s")
-    # Work left over from the window before counts once, at the start; later minutes only add what
-    # arrived in them.
+    # Work left from the window before counts once, at the start. Later minutes add only the work
+    # that arrived in them.
     carried_us = F.when(F.col("minute") == F.col("start"), F.col("work_us")).otherwise(0)
-    # Of the day, not of the window: the SFQ bound holds for the longest run a key may have, also
-    # while it waits.
+    # Take the longest run of the day, not of the window: the SFQ bound is about the longest run a
+    # key may have, even while the key waits.
     longest_us = F.max("longest_run_us").over(Window.partitionBy(*KEYS_DAY))
     return (
         minutes.withColumn("longest_run_us", longest_us)
@@ -178,17 +180,17 @@ def _windows(minutes: DataFrame) -> DataFrame:
 
 
 def _with_entitlement(keys: DataFrame) -> DataFrame:
-    """Adds share and entitled_us: capacity (what the queue's keys got together) poured into the
-    keys by weight.
+    """Add share and entitled_us: the capacity (service of all keys of the queue) divided by weight,
+    up to the demand of each key.
 
-    Each key takes min(demand, level x weight). Pouring, keys fill up in the order of demand /
-    weight; while all before a key are full and none after it, the level is (capacity - their
-    demand) / (weight of the others). Taken at each key in turn, that value rises until the key at
-    which the water stops and falls after it: the level is the greatest of them.
+    Shares are max-min fair, by water-filling: each key gets min(demand, level x weight). Keys fill
+    up in the order of demand / weight. At a key where all keys before are full and none after, the
+    level is (capacity - demand of the full keys) / (weight of the others). This value rises up to
+    the key where the water stops, and falls after it, so the level is the greatest of these values.
     """
     keys = keys.withColumn("rivals", sorter("window_s", "start", "queue"))
-    # Largest first, so that the weights of a key and all that fill up after it are summed without
-    # cancellation.
+    # Sort the largest first, so that the weights of a key and of the keys that fill up after it are
+    # summed without cancellation.
     thirstiest_first = Window.partitionBy("rivals", "window_s", "start", "queue").orderBy(
         (F.col("demand_us") / F.col("weight")).desc(), "fairness_key"
     )
