@@ -1,2 +1,2 @@
-"""Alerts: what goes wrong now, found from signs that a relay sends every few seconds; see
-docs/how-to/alerts.md."""
+"""Alerts: present problems, found from the heartbeats of queues that a relay sends every few
+seconds. See docs/how-to/alerts.md."""

@@ -1,8 +1,8 @@
-"""The watch as a stateful operator of Spark: one state for each queue, in RocksDB, and one row for
+"""The watch as a stateful operator of Spark: one state for each queue in RocksDB, and one row for
 each of its keys.
 
-What is kept is bounded: a queue's last minute and its open alerts, and keys that brought something
-within `forget_seconds`.
+The state is bounded: the last minute and open alerts of a queue, and the keys with tasks within
+`forget_seconds`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, know
 
 
 def alerts(signs: DataFrame, rules: Rules) -> DataFrame:
-    """Of rows (store_id, queue, sign: JSON), the rows of ALERT_SCHEMA that they raise and end."""
+    """Return the rows of ALERT_SCHEMA for rows (store_id, queue, heartbeat as JSON)."""
     return signs.groupBy("store_id", "queue").transformWithState(
         statefulProcessor=Watch(rules),
         outputStructType=ALERT_SCHEMA,
@@ -38,16 +38,16 @@ def alerts(signs: DataFrame, rules: Rules) -> DataFrame:
 
 
 class Watch(StatefulProcessor):
-    """Of the group (store, queue)."""
+    """Watch of one group (store, queue)."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = msgspec.json.encode(rules)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """By Spark, in each task."""
+        """Called by Spark in each task."""
         self._told_by = msgspec.json.decode(self._rules, type=Rules)
         self._handle = handle
-        # As JSON: a later version may keep more, and finds what this one has kept.
+        # Store JSON, so that a later version can add fields.
         self._watched = handle.getValueState("watched", "json string")
         self._silence = handle.getValueState("silence", "until_ms bigint, raised_at bigint")
         self._keys = handle.getMapState(
@@ -58,7 +58,7 @@ class Watch(StatefulProcessor):
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
-        """New signs of the queue."""
+        """Handle new heartbeats of the queue."""
         store_id, queue = key
         signs = sorted((decode(row["sign"]) for row in rows), key=lambda sign: sign.at)
         found = self._watched.get()
@@ -79,7 +79,7 @@ class Watch(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[Row]:
-        """No sign for so long."""
+        """Raise the alert that the queue sends no heartbeats."""
         store_id, queue = key
         (found,) = self._watched.get() or ("",)
         last = msgspec.json.decode(found, type=Watched).last
@@ -90,10 +90,10 @@ class Watch(StatefulProcessor):
         )
 
     def close(self) -> None:
-        """By Spark."""
+        """Called by Spark."""
 
     def _heard(self, queue: str, now_ms: int, last: int) -> list[Alert]:
-        """The queue is heard of: the silence, if there was one, is over."""
+        """End the alert of missing heartbeats, if it is open."""
         until, raised_at = self._silence.get() or (0, 0)
         if until:
             self._handle.deleteTimer(until)
@@ -104,7 +104,7 @@ class Watch(StatefulProcessor):
 
 
 class _Keys:
-    """The keys of a queue that a batch speaks of: each is read once, and written once."""
+    """Keys of a queue in one batch, each read and written once."""
 
     def __init__(self, state: Any) -> None:
         self._state = state

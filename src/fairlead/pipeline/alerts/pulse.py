@@ -1,4 +1,4 @@
-"""The pulse of a store: what a relay sees of its queues every few seconds, as signs."""
+"""The heartbeats of a store: the state of its queues every few seconds, as a relay sees it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row
 
 PAGE, PAGES = 20_000, 10
-"""Submitted tasks that are counted at once, and how often for one sign: what is beyond is for the
-next one."""
+"""Submitted tasks in one page, and pages in one heartbeat; the next heartbeat counts the rest."""
 
 MOST_KEYS = 1000
-"""Fairness keys that a sign names."""
+"""Most fairness keys in a heartbeat."""
 
 WAITS_US = 500_000
-"""A task that is ready for less has just been submitted."""
+"""Microseconds from which a ready task counts as waiting."""
 
 OLD_US = 60_000_000
-"""A run that ended longer ago only says that something moves: a relay that has fallen behind tells
-of the past."""
+"""Age of a run, in microseconds, from which it only shows that the queue moves: a late relay
+reports the past."""
 
 RUNNING_EVERY = 10.0
-"""Seconds: so often what nodes hold is counted, also while all goes well."""
+"""Seconds between two counts of running tasks, also without problems."""
 
 _SPARE = 10
-"""Counting it takes at most one part in so many of the time."""
+"""Share of the time for these counts: one part in this many."""
 
 _QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
     ATTEMPT_FIELDS.index(name)
@@ -55,7 +54,7 @@ _PLACE, _AT, _OF_QUEUE, _OF_KEY = (
 
 @dataclass
 class _Since:
-    """What happened in a queue since the last sign."""
+    """Changes of a queue since the last heartbeat."""
 
     done: int = 0
     failed: int = 0
@@ -64,7 +63,7 @@ class _Since:
 
 
 class Pulse:
-    """Of one store. Not for several threads at once; its calls block."""
+    """Heartbeats of one store. Calls block and must not run in several threads at once."""
 
     def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
         self._store = store
@@ -74,17 +73,17 @@ class Pulse:
         self._relay = uuid.uuid4().hex
         self._store_id: str | None = None
         self._after: str | None = None
-        """Tasks submitted up to there are counted, those that were there when we began are not."""
+        """Position up to which submitted tasks are counted; earlier tasks of the start are not."""
         self._counted_at = 0
-        """When the last task that was counted so was submitted; those after it count with their
-        first run."""
+        """Instant at which the last counted task was submitted; later tasks count at their first
+        run."""
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")
-        """When what nodes hold is counted again, at the latest."""
+        """Latest time of the next count of running tasks."""
 
     def hear(self, attempts: Sequence[Row]) -> None:
-        """Runs that have ended: rows of ATTEMPT_FIELDS, each of which is told once."""
+        """Add ended runs: rows of ATTEMPT_FIELDS, each given once."""
         old = self._clock.now() - OLD_US
         for row in attempts:
             since = self._since.setdefault(row[_QUEUE], _Since())
@@ -102,8 +101,8 @@ class Pulse:
                 since.keys[row[_KEY]] += 1
 
     def signs(self) -> list[Sign]:
-        """One of each queue, if it is time for them, else none. Raises StoreUnavailable; what was
-        heard is kept then."""
+        """Return a heartbeat of each queue if it is time, else none. Raise StoreUnavailable and
+        keep the added runs."""
         if time.monotonic() < self._next_at:
             return []
         now = self._clock.now()
@@ -177,8 +176,8 @@ class Pulse:
                 return
 
     def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
-        """What nodes hold; None: it was not looked at. At once where tasks wait and no run has
-        ended."""
+        """Return the running tasks; None without a count. Count at once where tasks wait and no run
+        has ended."""
         began = time.monotonic()
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
@@ -189,7 +188,7 @@ class Pulse:
         return found
 
     def _silent(self, now: int) -> dict[str, list[str]]:
-        """Nodes that have stopped to beat, with their queues."""
+        """Return nodes without a heartbeat, with their queues."""
         at = self._look(self._store.shared_clock(now))
         nodes = self._look(self._store.nodes())
         return {

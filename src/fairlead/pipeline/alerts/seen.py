@@ -1,5 +1,4 @@
-"""Incidents that alerts have seen while they happened, in gold.incidents beside those that the
-tables show."""
+"""Incidents found by alerts, stored in gold.incidents beside those found in the tables."""
 
 from __future__ import annotations
 
@@ -19,24 +18,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEEN = "alerts"
-"""In the column found_by."""
+"""Value of the column found_by."""
 
 ONLY_SEEN = ("stuck", "silence")
-"""Kinds that no table shows."""
+"""Kinds that the tables do not show."""
 
 _TRIES = 10
 
 
 def incident_of(alert: Alert) -> str:
-    """Its id: the same when it is raised and when it is over."""
+    """Return the id of an incident, the same at its begin and end."""
     return IncidentWindow(
         alert.kind, alert.queue, alert.subject, alert.start // MINUTE_US, 0
     ).incident_id
 
 
 def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
-    """Let gold.incidents have these, in the order in which they were noticed; again changes
-    nothing. Raises BrokenLake."""
+    """Store these alerts in gold.incidents in the order in which they were noticed; a repeated call
+    changes nothing. Raise BrokenLake."""
     rows = {incident_of(alert): _row(alert) for alert in alerts}
     if not rows:
         return
@@ -47,12 +46,12 @@ def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
             return
         except BrokenLake:
             if not left:
-                raise  # else somebody else has changed these days meanwhile
+                raise  # another job has changed these days meanwhile
 
 
 def seen_by_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
-    """Those of these days that the tables cannot show: of kinds that they know nothing of, or since
-    `known`, where they end."""
+    """Return the incidents of these days that the tables cannot show: of other kinds, or since
+    `known`, the end of the tables."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

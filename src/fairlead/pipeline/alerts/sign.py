@@ -1,47 +1,46 @@
-"""A sign: what a queue looked like at an instant, and what happened in it since the sign before. A
-relay sends them."""
+"""The heartbeat of a queue: its state at an instant, and its changes since the heartbeat before. A
+relay sends it."""
 
 from __future__ import annotations
 
 import msgspec
 
 SIGN_SECONDS = 2.0
-"""Between two signs of a queue."""
+"""Seconds between two heartbeats of a queue."""
 
 
 class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one queue of one store. Instants are microseconds since 1970 UTC; counts are since the
-    relay's sign before."""
+    """Heartbeat of one queue of one store. Instants are microseconds since the epoch; counts are
+    since the previous heartbeat of the relay."""
 
     store_id: str
     queue: str
     relay: str
-    """Who looked: of two relays, one is listened to."""
+    """Name of the relay; of two relays, one is used."""
     at: int
     waits_since: int | None = None
-    """Since when the oldest task is ready that nobody has taken; None: there is none."""
+    """Instant since which the oldest unclaimed task is ready; None without one."""
     running: int | None = None
-    """Tasks held by nodes that live; None: nobody looked."""
+    """Tasks held by living nodes; None without a count."""
     claimed_at: int = 0
-    """When the last task was taken of those that any node holds."""
+    """Instant of the latest claim among the running tasks."""
     stuck: int | None = None
-    """Of those, past their greatest time."""
+    """Running tasks past their `max_stuck`."""
     is_paused: bool = False
     done: int = 0
     failed: int = 0
-    """Runs that did not end well, but for lost ones."""
+    """Runs that failed, without lost ones."""
     arrived: int = 0
     keys: dict[str, int] = {}
-    """Tasks that arrived, by fairness key; the keys that brought most, where there are very
-    many."""
+    """Arrived tasks by fairness key; only the greatest keys where there are very many."""
     lost: dict[str, int] = {}
-    """Runs that were lost, by node."""
+    """Lost runs by node."""
     silent: list[str] = []
-    """Nodes of the queue that have stopped to beat."""
+    """Nodes of the queue without a heartbeat."""
 
 
 def encode(sign: Sign) -> bytes:
-    """As it travels."""
+    """Return the message of the heartbeat."""
     return msgspec.json.encode(sign)
 
 
@@ -49,5 +48,5 @@ _DECODER = msgspec.json.Decoder(Sign)
 
 
 def decode(message: bytes | str) -> Sign:
-    """Raises msgspec.DecodeError."""
+    """Return the heartbeat of a message. Raise msgspec.DecodeError."""
     return _DECODER.decode(message)

@@ -1,4 +1,4 @@
-"""The topic of signs: one JSON object a message, those of a queue in one partition."""
+"""The topic of queue heartbeats: one JSON object a message, all of a queue in one partition."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fairlead.pipeline.stream.topic import ANSWER_SECONDS
 from fairlead.ports.statements import Row
 
 PARTITIONS = 1
-"""Of a topic that is made: signs are few."""
+"""Partitions of a new topic; heartbeats are few."""
 
 KEPT = {"retention.ms": str(24 * 3_600_000)}
-"""What was not watched for a day nobody needs to be told of."""
+"""Settings of a new topic: heartbeats of more than a day ago are not needed."""
 
 
 def make_signs_topic(place: KafkaEndpoint) -> int:
-    """If it is missing: whoever comes first, a relay or those who watch. Answers how many
-    partitions it has. Raises StoreUnavailable."""
+    """Create a missing topic; return its number of partitions. Raise StoreUnavailable."""
     return place.create_topic(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
 
 
 class SignsTo:
-    """What a relay sends beside attempts (see `fairlead.pipeline.stream.relay.Also`)."""
+    """Sender of heartbeats beside the attempts of a relay (see
+    `fairlead.pipeline.stream.relay.Also`)."""
 
     def __init__(self, pulse: Pulse, place: KafkaEndpoint) -> None:
         self._pulse = pulse
@@ -34,7 +34,7 @@ class SignsTo:
         self._partitions = 0
 
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
-        """Raises StoreUnavailable."""
+        """Raise StoreUnavailable."""
         if not self._partitions:
             self._partitions = make_signs_topic(self._place)
         self._pulse.hear(attempts)

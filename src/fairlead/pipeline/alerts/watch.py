@@ -1,5 +1,4 @@
-"""What signs mean: the state of one queue under watch, and the alerts that its signs raise and end.
-Pure.
+"""The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
 
 | kind | raised when | over when |
 |---|---|---|
@@ -9,8 +8,8 @@ Pure.
 | stuck | a task runs past its greatest time | none does any more |
 | node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
 
-A queue's usual minutes are learnt first: floods are looked for when it has been watched for
-`warm_up_seconds`. While some run goes on, a stall needs `standstill_seconds`.
+The usual minutes of a queue are learnt first, so floods are reported after `warm_up_seconds`. While
+some run goes on, a stall needs `standstill_seconds`.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from fairlead.pipeline.incidents.signs import ALL
 
 MINUTE = 60 * MICROS
 SLOT = 10 * MICROS
-"""The last minute is kept in pieces of this length."""
+"""Length of the intervals in which the last minute is stored."""
 LONGEST_MEMORY = 60
-"""Minutes: a key's usual minute is their mean."""
+"""Minutes whose mean is the usual minute of a key."""
 OTHER_RELAY_SECONDS = 10.0
-"""A relay that was silent for so long is given up for another one."""
+"""Seconds of silence after which another relay replaces this one."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When something is wrong."""
+    """Rules for alerts."""
 
     stall_seconds: _Seconds = 10.0
     standstill_seconds: _Seconds = 300.0
@@ -47,19 +46,18 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     quiet_seconds: _Seconds = 300.0
     warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     silence_seconds: _Seconds = 60.0
-    """After so long without a sign of a queue its relay is taken for dead: then nobody would see
-    what goes wrong."""
+    """Seconds without a heartbeat of a queue after which its relay counts as dead."""
     forget_seconds: _Seconds = 7200.0
-    """A key that brings nothing for so long is forgotten: of every queue."""
+    """Seconds without tasks after which a key is dropped from the state of every queue."""
     queues: dict[str, dict[str, int | float]] = {}
-    """By queue, what is otherwise there: {"payouts": {"stall_seconds": 300}}."""
+    """Other values by queue: {"payouts": {"stall_seconds": 300}}."""
 
     def __post_init__(self) -> None:
         for queue in self.queues:
             self.of(queue)
 
     def of(self, queue: str) -> Rules:
-        """Those of a queue. Raises ValueError for what no queue can have of its own."""
+        """Return the rules of a queue. Raise ValueError for a rule that cannot differ by queue."""
         given = self.queues.get(queue)
         if given is None:
             return self
@@ -78,48 +76,48 @@ _OF_A_QUEUE = [name for name in Rules.__struct_fields__ if name not in ("forget_
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """Something began to go wrong, or is over. Instants are microseconds since 1970."""
+    """A problem that began or ended. Instants are microseconds since the epoch."""
 
     kind: str
     queue: str
     subject: str
-    """The key or the node; "*": the whole queue."""
+    """Key or node; "*" for the whole queue."""
     start: int
     at: int
-    """When it was noticed; of one that is over, when it ended."""
+    """Instant of the detection, or of the end."""
     is_over: bool = False
     tasks: int = 0
-    """Tasks or runs seen of it so far."""
+    """Tasks or runs counted for the problem so far."""
 
 
 class KeyMinutes(msgspec.Struct):
-    """What a key brings."""
+    """Arrivals of a key by minutes."""
 
     minute: int
-    """The last one in which it brought anything, counted from 1970."""
+    """Last minute with arrivals, counted from the epoch."""
     tasks: int = 0
-    """In that minute."""
+    """Arrivals in that minute."""
     before: int = 0
-    """In the minute before."""
+    """Arrivals in the minute before."""
     mean: float = 0.0
-    """Of the minutes before that, as many as are known."""
+    """Mean arrivals of the known minutes before."""
     known: int = -1
-    """How many minutes that are; -1: not even the one before is."""
+    """Number of known minutes; -1 if even the minute before is unknown."""
 
     def arrive(self, tasks: int, minute: int) -> None:
-        """It brings so many, in this minute or a later one than the last."""
+        """Add arrivals in this minute or a later one than the last."""
         while self.minute < minute:
             self.known = min(self.known + 1, LONGEST_MEMORY)
             if self.known > 0:
                 self.mean += (self.before - self.mean) / self.known
             self.before, self.tasks = self.tasks, 0
             self.minute += 1
-            if self.minute < minute - LONGEST_MEMORY:  # all that was known is forgotten
+            if self.minute < minute - LONGEST_MEMORY:  # all minutes are too old
                 self.minute, self.before, self.mean = minute, 0, 0.0
         self.tasks += tasks
 
     def last_minute(self, at: int) -> float:
-        """About what it brought in the sixty seconds before `at` (microseconds)."""
+        """Return the approximate arrivals in the sixty seconds before `at` (microseconds)."""
         minute, into = divmod(at, MINUTE)
         if minute == self.minute:
             return self.tasks + self.before * (1 - into / MINUTE)
@@ -127,7 +125,7 @@ class KeyMinutes(msgspec.Struct):
 
 
 class Keys(Protocol):
-    """Where what is known of keys is kept."""
+    """Storage for the minutes of keys."""
 
     def get(self, key: str) -> KeyMinutes | None: ...
 
@@ -135,11 +133,11 @@ class Keys(Protocol):
 
 
 class Open(msgspec.Struct):
-    """An alert that is not over."""
+    """An open alert."""
 
     start: int
     last: int
-    """When it was last seen."""
+    """Instant of its last sighting."""
     tasks: int = 0
 
 
@@ -153,22 +151,22 @@ class Slot(msgspec.Struct):
 
 
 class Watched(msgspec.Struct):
-    """One queue under watch."""
+    """State of one watched queue."""
 
     since: int
     relay: str
     last: int = 0
-    """The instant of its last sign."""
+    """Instant of its last heartbeat."""
     moved_at: int = 0
-    """When a run was last seen to have begun, or ended."""
+    """Instant of the last begin or end of a run."""
     slots: list[Slot] = []
     open: dict[str, Open] = {}
-    """By kind and subject, with a tab between."""
+    """Open alerts by kind and subject, separated by a tab."""
 
 
 def observe(watched: Watched, signs: Iterable[Sign], keys: Keys, rules: Rules) -> list[Alert]:
-    """What these signs of the queue, in any order, raise and end; `watched` and `keys` then know of
-    them. Signs that were seen before change nothing."""
+    """Return the alerts that these heartbeats, in any order, raise and end, and update `watched`
+    and `keys`. Repeated heartbeats change nothing."""
     alerts: list[Alert] = []
     for sign in sorted(signs, key=lambda sign: sign.at):
         if sign.relay != watched.relay and sign.at > watched.last + OTHER_RELAY_SECONDS * MICROS:
@@ -180,7 +178,7 @@ def observe(watched: Watched, signs: Iterable[Sign], keys: Keys, rules: Rules) -
 
 
 class _Look:
-    """One sign."""
+    """Evaluation of one heartbeat."""
 
     def __init__(self, watched: Watched, sign: Sign, keys: Keys, rules: Rules) -> None:
         self._watched = watched
@@ -188,9 +186,9 @@ class _Look:
         self._keys = keys
         self._rules = rules
         self._seen: dict[str, tuple[int, int]] = {}
-        """By kind and subject, what shows now: since when, and tasks to add."""
+        """Present problems by kind and subject: start, and tasks to add."""
         self._at_once = {"stall\t" + ALL, "stuck\t" + ALL}
-        """Over as soon as they do not show."""
+        """Problems that end as soon as they do not show."""
 
     def alerts(self) -> list[Alert]:
         self._remember()
@@ -201,7 +199,7 @@ class _Look:
         if sign.stuck:
             self._show("stuck", ALL, sign.at, sign.stuck)
         elif sign.stuck is None and "stuck\t" + ALL in self._watched.open:
-            self._show("stuck", ALL, sign.at, 0)  # nobody looked
+            self._show("stuck", ALL, sign.at, 0)  # no count
         for node in {*sign.lost, *sign.silent}:
             self._show("node loss", node, sign.at, sign.lost.get(node, 0))
         return [*self._raised(), *self._ended()]
@@ -249,14 +247,14 @@ class _Look:
             brought = known.last_minute(sign.at)
             least = max(rules.flood_tasks, rules.flood_times * known.mean)
             if f"flood\t{key}" in watched.open:
-                least /= 2  # a flood that is open goes on until it has clearly gone down
+                least /= 2  # an open flood goes on until it has clearly gone down
             if is_known and brought >= least and 2 * brought > total:
                 self._show("flood", key, sign.at, tasks)
 
     def _burst(self) -> None:
         every = self._watched.slots
-        # Also of the last seconds alone: else it would take half a minute until more have failed
-        # than succeeded.
+        # Also check the last seconds alone, because a minute needs half a minute until most runs
+        # have failed.
         for slots in (every, [slot for slot in every if slot.begin > self._sign.at - 2 * SLOT]):
             failed = sum(slot.failed for slot in slots)
             if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):

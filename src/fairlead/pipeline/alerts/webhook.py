@@ -1,5 +1,5 @@
-"""Alerts to somebody's URL: each at least once, in order, also over restarts and while the URL does
-not answer; twice only when a crash falls between its answer and our note of it."""
+"""Alerts to a URL: each at least once, in order, also over restarts and while the URL does not
+respond; twice only after a crash between the response and the record of it."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from fairlead.pipeline.lake import durable
 log = logging.getLogger("fairlead.alerts")
 
 ANSWER_SECONDS = 5.0
-"""For the URL to answer one alert."""
+"""Seconds for the URL to respond to one alert."""
 
 MOST_WAITING = 1000
-"""Alerts that wait for a URL that does not answer; the oldest go first."""
+"""Most alerts that wait for a URL that does not respond; the oldest are dropped first."""
 
 MOST_REMEMBERED = 1000
-"""Alerts that the URL took: the newest."""
+"""Most delivered alerts that are remembered, the newest ones."""
 
 SIGNATURE = "X-Fairlead-Signature"
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What is sent, as JSON. Instants are RFC 3339."""
+    """Body of a request, as JSON. Instants are in RFC 3339."""
 
     incident_id: str
-    """The same of the notice that it is over."""
+    """Id of the incident, the same at its end."""
     state: str
-    """open or over."""
+    """State of the incident: open or over."""
     kind: str
     queue: str
     subject: str
     started_at: str
     noticed_at: str
-    """Of one that is over: when it ended."""
+    """Instant of the detection, or of the end."""
     tasks: int
     text: str
 
 
 class _Known(msgspec.Struct):
-    """What outlives the process."""
+    """Delivery state that outlives the process."""
 
     waiting: list[Notice] = []
     taken: list[tuple[str, str, str]] = []
-    """(incident_id, state, noticed_at) of what the URL took last."""
+    """(incident_id, state, noticed_at) of the last delivered alerts."""
 
     def is_new(self, notice: Notice) -> bool:
-        """Neither waits nor was taken: a batch that was cut off comes again."""
+        """Return whether the alert neither waits nor was delivered; a repeated batch brings it
+        again."""
         return notice not in self.waiting and _key(notice) not in self.taken
 
     def take(self, notice: Notice) -> None:
@@ -69,11 +70,11 @@ def _key(notice: Notice) -> tuple[str, str, str]:
 
 
 class Webhook:
-    """Posts to one URL; what it did not take waits in a file, beside what it took last."""
+    """Sender to one URL. A file stores the waiting and the last delivered alerts."""
 
     def __init__(self, url: str, known: Path, secret: str | None = None) -> None:
-        """`known`: the file. `secret`: signs each request: SIGNATURE is then "sha256=" and the HMAC
-        of the body in hex. Raises ConfigurationError."""
+        """`known`: the file. `secret`: key of the HMAC of the body, sent in the header SIGNATURE as
+        "sha256=" and hex. Raise ConfigurationError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("webhook: use an address as https://alerts.example/hook")
@@ -85,8 +86,7 @@ class Webhook:
         self._is_away = False
 
     def send(self, notices: Sequence[Notice]) -> int:
-        """Post these behind what waits. Answers how many wait now; they are tried again by the next
-        call."""
+        """Post these alerts after the waiting ones. Return how many wait now for the next call."""
         known = self._known
         known.waiting += [each for each in notices if known.is_new(each)]
         if not known.waiting:
@@ -97,10 +97,10 @@ class Webhook:
                 "alerts were dropped: the webhook does not take them",
                 extra={"webhook": self._where, "alerts": dropped},
             )
-        self._save()  # before: a crash now loses none
+        self._save()  # before the delivery, so that a crash loses none
         while known.waiting and self._post(known.waiting[0]):
             known.take(known.waiting.pop(0))
-            self._save()  # only a crash between the two repeats it
+            self._save()  # only a crash before this repeats it
         return len(known.waiting)
 
     def _post(self, notice: Notice) -> bool:

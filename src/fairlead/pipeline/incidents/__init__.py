@@ -1,2 +1,1 @@
-"""Incidents: when something was wrong, whom it hit and when it was over, from the tables by
-minute."""
+"""Incidents: past problems, the keys they hit and their ends, found in the tables by minute."""

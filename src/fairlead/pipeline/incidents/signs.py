@@ -27,7 +27,7 @@ MINUTE_US = 60_000_000
 
 
 class Minute(NamedTuple):
-    """What a queue had in a minute."""
+    """Counts of a queue in a minute."""
 
     depth_min: int = 0
     depth_end: int = 0
@@ -38,7 +38,7 @@ class Minute(NamedTuple):
 
 
 class IncidentWindow(NamedTuple):
-    """A kind of trouble, of a queue and a subject, in the minutes [start, end)."""
+    """A kind of problem, of a queue and a subject, in the minutes [start, end)."""
 
     kind: str
     queue: str
@@ -48,13 +48,13 @@ class IncidentWindow(NamedTuple):
 
     @property
     def incident_id(self) -> str:
-        """The same when it is found again, also when it has grown longer."""
+        """Id of the incident, the same when it is found again or has grown."""
         told = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
         return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
-    """A queue with tasks waiting of which nobody takes any."""
+    """Return stalls: tasks waited in the queue and no node claimed any."""
     silent = (
         minute for minute, told in minutes.items() if told.depth_min > 0 and told.claimed == 0
     )
@@ -64,7 +64,7 @@ def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
 
 
 def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
-    """More runs fail than succeed."""
+    """Return error bursts: more runs failed than succeeded."""
     failing = [
         minute
         for minute, told in minutes.items()
@@ -84,8 +84,8 @@ def floods(
     heavy: Iterable[tuple[int, str, int]],
     mean: dict[str, float],
 ) -> Iterator[IncidentWindow]:
-    """`heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: tasks of each key in a
-    minute, over all of the time."""
+    """Return floods. `heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: mean tasks of
+    each key in a minute over the whole time."""
     by_key: dict[str, list[int]] = {}
     for minute, key, tasks in heavy:
         is_most = 2 * tasks > minutes.get(minute, Minute()).arrived
@@ -99,7 +99,7 @@ def floods(
 def of_subjects(
     kind: str, told: Iterable[tuple[str, str, int]], quiet: int
 ) -> Iterator[IncidentWindow]:
-    """Of (queue, subject, minute) that show it."""
+    """Return the incidents of (queue, subject, minute) triples."""
     minutes: dict[tuple[str, str], set[int]] = {}
     for queue, subject, minute in told:
         minutes.setdefault((queue, subject), set()).add(minute)
@@ -109,8 +109,7 @@ def of_subjects(
 
 
 def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
-    """Minutes as [start, end), put together where at most `quiet` minutes lie between two of
-    them."""
+    """Return minutes as intervals [start, end), merged over gaps of at most `quiet` minutes."""
     start = end = None
     for minute in sorted(set(minutes)):
         if start is not None and end is not None and minute - end > quiet:
@@ -122,13 +121,12 @@ def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
 
 
 def extra_wait_us(window: IncidentWindow, minutes: dict[int, Minute], usual: float) -> int:
-    """Time that tasks waited in it, beyond what they wait in the queue's usual minute."""
+    """Return the waiting time of tasks in the incident beyond that of a usual minute."""
     depths = (minutes.get(minute, Minute()).depth_end for minute in range(window.start, window.end))
     return round(sum(max(0.0, depth - usual) for depth in depths) * MINUTE_US)
 
 
 def usual_depth(minutes: dict[int, Minute], count: int) -> float:
-    """Median of the tasks that waited, over `count` minutes; a minute that nobody tells of had
-    none."""
+    """Return the median of waiting tasks over `count` minutes; a missing minute had none."""
     depths = [told.depth_end for told in minutes.values()]
     return median([*depths, *([0] * max(0, count - len(depths)))] or [0])
