@@ -48,7 +48,7 @@ ATTEMPTS = Table(
         Column(
             "booked_at",
             "timestamp",
-            "when its slot was booked; null: not recorded by this version",
+            "when its slot was acquired; null: not recorded by this version",
             nullable=True,
         ),
         Column("claimed_at", "timestamp", "when a node took it", nullable=True),

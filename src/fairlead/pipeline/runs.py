@@ -37,7 +37,7 @@ RUNS = Table(
         Column("params", "string", "JSON: what it was asked"),
         Column("rows_in", "bigint", "rows it looked at, as far as it counts them"),
         Column("rows_out", "bigint", "rows it wrote"),
-        Column("quarantined", "bigint", "rows it put aside"),
+        Column("quarantined", "bigint", "rows moved to quarantine"),
         Column("checks", "string", "JSON: by check, what was expected and what was found"),
         Column("spark_version", "string", "empty: it needs no Spark"),
         Column("error", "string", "why it failed", nullable=True),
