@@ -1,2 +1,1 @@
-"""Silver: what the attempts say about tasks, service and backlog, each row made from sound attempts
-only."""
+"""Silver: tasks, service and backlog, computed from sound attempts only."""

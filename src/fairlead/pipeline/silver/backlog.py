@@ -1,7 +1,7 @@
-"""Who waited, minute by minute: how deep each key's queue was, how much work was left to do, how
-old its oldest task.
+"""Backlog by key and minute: the number of waiting tasks, the work left to do, and the oldest
+ready_at.
 
-The changes that stays make are added up by second, then summed along each hour.
+The changes that stays make are summed by second, then accumulated along each hour.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor
 
 BACKLOG = Table(
     "silver.backlog",
-    "what a key had waiting in a minute, on a grid of seconds; no row: nothing waited, arrived or"
+    "waiting tasks of a key in a minute, on a grid of seconds; no row if nothing waited, arrived or"
     " was left to do",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
     together=True,
     columns=(
-        Column("minute", "timestamp", "its first instant"),
-        Column("queue", "string", "of the tasks"),
-        Column("fairness_key", "string", "of the tasks"),
+        Column("minute", "timestamp", "first instant of the minute"),
+        Column("queue", "string", "queue of the tasks"),
+        Column("fairness_key", "string", "fairness key of the tasks"),
         Column("weight", "double", "greatest weight of a task that waited or ran in the hour"),
         Column("arrived", "bigint", "tasks that became ready in the minute"),
-        Column("arrived_us", "bigint", "worker time they then took; 0 for what is not known yet"),
-        Column("claimed", "bigint", "tasks that a node took in the minute"),
-        Column("depth_end", "bigint", "waiting in the minute's last second"),
-        Column("depth_min", "bigint", "least number waiting at its start or in any of its seconds"),
-        Column("backlogged_us", "bigint", "its seconds in which any waited"),
+        Column("arrived_us", "bigint", "worker time that these tasks then took; 0 while not known"),
+        Column("claimed", "bigint", "tasks that a node claimed in the minute"),
+        Column("depth_end", "bigint", "tasks waiting in the last second of the minute"),
+        Column("depth_min", "bigint", "least number waiting at the start or in any second"),
+        Column("backlogged_us", "bigint", "time of the seconds in which any task waited"),
         Column(
             "work_us",
             "bigint",
-            "worker time still to be spent, at its start, on what was ready before",
+            "worker time still to be spent, at the start, on tasks ready before",
         ),
         Column(
             "oldest_ready_at",
             "timestamp",
-            "least ready_at of those waiting in its last second",
+            "least ready_at of the tasks waiting in the last second",
             nullable=True,
         ),
         WRITTEN_UNDER,
@@ -58,10 +58,13 @@ def backlog(
     until: datetime,
     known: datetime | None = None,
 ) -> DataFrame:
-    """Rows of silver.backlog for the minutes in [since, until), from sound rows of bronze.attempts
-    and rows of `waiting`; rows that do not overlap may be there too. Who still waits, waits up to
-    the minute of `known`, the instant up to which history is known (default: `until`). Raises
-    ValueError for bounds off the hour or naive."""
+    """Return rows of silver.backlog for the minutes in [since, until).
+
+    attempts: sound rows of bronze.attempts. waiting: rows of `waiting`. Both may hold rows outside
+    the time. known: the instant up to which history is known (default: `until`); a task that still
+    waits is counted up to the minute of this instant. Raise ValueError for bounds that are naive or
+    not whole hours.
+    """
     first, end = to_micros(since), to_micros(until)
     if first % HOUR or end % HOUR:
         raise ValueError(f"the backlog is built by whole hours, not from {since} to {until}")
@@ -73,7 +76,8 @@ def backlog(
             )
         )
         .transform(stays.by_hour, first, end)
-        # Moved once, while there is one row for a stay: all that follows is done within an hour.
+        # Move the rows once, while there is one row for each stay: every later step stays within an
+        # hour.
         .repartition("hour")
         .transform(stays.changes)
         .transform(_minutes)
@@ -84,13 +88,13 @@ def backlog(
 
 
 def _minutes(changes: DataFrame) -> DataFrame:
-    """The changes of each minute that has any, with the least depth and the time in which any
-    waited."""
-    along = Window.partitionBy(*IN_HOUR).orderBy("place")
-    place, depth = F.col("place"), F.col("depth_now")
+    """Return the changes of each minute that has any, with the least depth and the time in which
+    any task waited."""
+    along = Window.partitionBy(*IN_HOUR).orderBy("offset")
+    offset, depth = F.col("offset"), F.col("depth_now")
     until = F.least(F.col("next"), F.col("minute") + MINUTE)
     return (
-        changes.groupBy(*IN_HOUR, "place")
+        changes.groupBy(*IN_HOUR, "offset")
         .agg(
             *[F.sum(name).alias(name) for name in CHANGES],
             F.min("oldest").alias("oldest"),
@@ -98,13 +102,13 @@ def _minutes(changes: DataFrame) -> DataFrame:
         )
         .withColumns(
             {
-                "minute": floor(place, MINUTE),
+                "minute": floor(offset, MINUTE),
                 "depth_now": (
                     F.sum("depth").over(
                         along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
                     )
                 ),
-                "next": F.lead("place", 1, HOUR).over(along),
+                "next": F.lead("offset", 1, HOUR).over(along),
             }
         )
         .groupBy(*IN_HOUR, "minute")
@@ -113,15 +117,14 @@ def _minutes(changes: DataFrame) -> DataFrame:
             F.min("oldest").alias("oldest"),
             F.max("weight").alias("weight"),
             F.min("depth_now").alias("depth_least"),
-            F.sum(when(depth > 0, until - place)).alias("backlogged"),
-            F.min("place").alias("first_place"),
+            F.sum(when(depth > 0, until - offset)).alias("backlogged"),
+            F.min("offset").alias("first_offset"),
         )
     )
 
 
 def _running_totals(minutes: DataFrame) -> DataFrame:
-    """Beside a minute's changes the totals since before the hour, and how long nothing changes
-    after it."""
+    """Add the totals since before the hour, and the minute of the next change."""
     along = Window.partitionBy(*IN_HOUR).orderBy("minute")
     so_far = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     totals = {
@@ -133,8 +136,8 @@ def _running_totals(minutes: DataFrame) -> DataFrame:
         {
             **totals,
             "next": F.lead("minute", 1, HOUR).over(along),
-            # Whoever leaves in a later minute and is ready by now waits now: the least ready_at of
-            # all who leave later.
+            # A task that leaves in a later minute and is ready by now waits now, so the least
+            # ready_at of all that leave later is the oldest.
             "oldest": F.min("oldest").over(later),
             "weight": (
                 F.max("weight").over(
@@ -146,12 +149,12 @@ def _running_totals(minutes: DataFrame) -> DataFrame:
 
 
 def _dense(minutes: DataFrame) -> DataFrame:
-    """A row for every minute in which a key had anything, also where nothing changed."""
+    """Return a row for every minute in which a key had tasks or work, changed or not."""
     at, depth_end = F.col("at"), F.col("total_depth")
     is_open = (depth_end > 0) | (_work(F.col("minute") + MINUTE, own=F.lit(0)) > 0)
     last = F.when(is_open, F.col("next") - MINUTE).otherwise(F.col("minute"))
     own, depth_start = F.col("own"), F.col("depth_start")
-    before_changes = when(depth_start > 0, F.col("first_place") - at)
+    before_changes = when(depth_start > 0, F.col("first_offset") - at)
     return (
         minutes.withColumn("at", F.explode(F.sequence("minute", last, F.lit(MINUTE))))
         .withColumn("own", when(at == F.col("minute"), 1))
@@ -176,14 +179,17 @@ def _dense(minutes: DataFrame) -> DataFrame:
                 WRITTEN_UNDER.name: F.lit(SCHEMA_VERSION).cast("smallint"),
             }
         )
-        # Who leaves with the minute before says nothing of this one.
+        # Leave out a minute whose only change is a stay that ended just before the minute.
         .where((at >= 0) & (F.greatest("arrived", "claimed", "backlogged_us", "work_us") > 0))
     )
 
 
 def _work(at: Expression, own: Expression) -> Expression:
-    """Outstanding at a place where nothing changed since the totals, but this minute's own changes
-    when `own` is 1: what was ready, less what every run has had since it started."""
+    """Return the work outstanding at an offset: the work that was ready, minus what each run has
+    had since its start.
+
+    The totals include this minute's changes, which are taken out when `own` is 1.
+    """
     ready = F.col("total_work") - F.col("work") * own
     running = F.col("total_running") - F.col("running") * own
     run_from = F.col("total_run_from") - F.col("run_from") * own

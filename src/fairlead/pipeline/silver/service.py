@@ -1,5 +1,5 @@
-"""Who was served when: every run split over the minutes it lasted, so that no worker-second is
-counted in another."""
+"""Service by key and minute: each run is split over the minutes it lasted, so that no worker-second
+is counted in a minute of another."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _HOUR_US = 60 * _WINDOW_US
 
 SERVICE = Table(
     "silver.service",
-    "worker time that a key's tasks of one name took in one minute; the sum of busy_us is that of"
-    " all runs, exactly",
+    "worker time that a key's tasks of one name took in a minute; the sum of busy_us is exactly the"
+    " length of all runs",
     key=("window_start", "window_s", "queue", "fairness_key", "name"),
     instant="window_start",
     together=True,
     columns=(
-        Column("window_start", "timestamp", "the minute's first instant"),
+        Column("window_start", "timestamp", "first instant of the minute"),
         Column("window_s", "int", "length of the window in seconds: 60"),
-        Column("queue", "string", "of the attempts"),
-        Column("fairness_key", "string", "of the attempts"),
-        Column("name", "string", "of the attempts"),
-        Column("weight", "double", "greatest weight of an attempt that ran here"),
+        Column("queue", "string", "queue of the attempts"),
+        Column("fairness_key", "string", "fairness key of the attempts"),
+        Column("name", "string", "task name of the attempts"),
+        Column("weight", "double", "greatest weight of an attempt that ran in the window"),
         Column("busy_us", "bigint", "worker time spent inside the window"),
-        Column("attempts_started", "bigint", "runs that started in it"),
-        Column("attempts_done", "bigint", "runs that finished in it with outcome done"),
+        Column("attempts_started", "bigint", "runs that started in the window"),
+        Column("attempts_done", "bigint", "runs that finished in the window with outcome done"),
         Column(
             "failed",
             "bigint",
-            "runs that finished in it with outcome failed, retried, timed_out or lost",
+            "runs that finished in the window with outcome failed, retried, timed_out or lost",
         ),
         Column("wasted_us", "bigint", "busy_us of runs whose outcome is neither done nor snoozed"),
         Column(
             "longest_run_us",
             "bigint",
-            "whole length of the longest run that took worker time in it",
+            "whole length of the longest run that took worker time in the window",
         ),
         WRITTEN_UNDER,
     ),
@@ -46,9 +46,11 @@ SERVICE = Table(
 
 
 def service(attempts: DataFrame) -> DataFrame:
-    """Rows of silver.service from sound rows of bronze.attempts, which overlap any windows. An
-    attempt without a run adds nothing; a run of no length counts as started and ended in its
-    window."""
+    """Return rows of silver.service from sound rows of bronze.attempts.
+
+    The attempts may reach beyond any window. An attempt without a run adds nothing. A run of length
+    zero counts as started and finished in its window.
+    """
     window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
     ends_here = window == F.col("last")
     return (
@@ -80,7 +82,8 @@ def service(attempts: DataFrame) -> DataFrame:
 
 
 def _pieces(runs: DataFrame) -> DataFrame:
-    """One row for each run and each window it touches, of which it takes `busy_us`."""
+    """Return one row for each run and each window it touches, with the `busy_us` spent in that
+    window."""
     start, finish, window = F.col("start"), F.col("finish"), F.col("window")
     inside = F.least(finish, window + _WINDOW_US) - F.greatest(start, window)
     return (

@@ -1,8 +1,8 @@
-"""A task's stay in its queue and with its worker, told as changes: from this second of the hour on
-one more, or one less.
+"""A task's stay in its queue and with its worker, as changes by +1 or -1 from a second of an hour
+on.
 
-What lasts from before the hour is a change a minute before it, so that an hour needs nothing but
-what overlaps it.
+A stay that began before the hour is a change one minute before the hour, so that an hour needs only
+the stays that overlap it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from fairlead.pipeline.sorting import SORTER, sorter
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
-"""In microseconds; as a place in an hour: after it."""
+"""Microseconds. As an offset in an hour, HOUR stands for all instants after the hour."""
 
 BEFORE = -MINUTE
-"""Place of what began before the hour."""
+"""Offset of all instants before the hour."""
 
 IN_HOUR = (SORTER, "hour", "queue", "fairness_key")
-"""Whose hour it is; `hour` in microseconds since 1970."""
+"""Columns that identify the hour of a key; `hour` in microseconds since the epoch."""
 
 CHANGES = ("arrived", "arrived_us", "claimed", "depth", "work", "running", "run_from")
-"""What adds up: counts and worker time of those who became ready; who was claimed; change of the
-number waiting; worker time still to be spent; change of the number running; and of where in the
-hour their runs began, added up."""
+"""Columns that are summed: tasks that became ready and their worker time; tasks claimed; change of
+the number waiting; worker time still to be spent; change of the number running; sum of the offsets
+at which runs began."""
 
 _STAY = (
     "queue",
@@ -42,24 +42,23 @@ _STAY = (
 
 
 def of_attempts(attempts: DataFrame) -> DataFrame:
-    """Each sound attempt waits in [ready, left) and runs in [start, finish), all in microseconds
-    since 1970.
+    """Return the stay of each sound attempt: waiting in [ready, left) and running in [start,
+    finish), in microseconds since the epoch.
 
-    Clocks of several machines may differ: nothing is taken to be later than finished_at, by whose
-    hour the rows are kept, nobody waits less than no time, and no run counts before its task was
-    ready.
+    Clocks of machines may differ, so no instant is taken to be later than finished_at, whose hour
+    the rows are kept under; no wait is negative; and no run starts before its task was ready.
     """
     finished, claimed = F.unix_micros("finished_at"), F.unix_micros("claimed_at")
     ready = F.least(F.unix_micros("ready_at"), finished)
     has_run = F.col("started_at").isNotNull()
     ended_by_hand = ~has_run & F.col("outcome").isin("cancelled", "failed")
-    # What a person ends still carries the times of the run before: it was not taken since it became
-    # ready again.
+    # A task that a person ended carries the times of the run before: no node claimed the task since
+    # it became ready again.
     is_claimed = F.col("claimed_at").isNotNull() & ~(
         ended_by_hand & (F.col("claimed_at") < F.col("ready_at"))
     )
     return (
-        # A task is marked failed when its runs are over and done with; it waited for none.
+        # A task marked as failed by a person has no more runs, and waited for none.
         attempts.where(
             F.col("ready_at").isNotNull() & ~(ended_by_hand & (F.col("outcome") == "failed"))
         ).select(
@@ -81,7 +80,7 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def of_waiting(waiting: DataFrame, end: int) -> DataFrame:
-    """Each row of `waiting` waits from ready on until `end`; its work is not known."""
+    """Return a stay for each row of `waiting`, from ready until `end`, without known work."""
     ready = F.unix_micros("ready_at")
     return waiting.select(
         "queue",
@@ -97,30 +96,34 @@ def of_waiting(waiting: DataFrame, end: int) -> DataFrame:
 
 
 def by_hour(stays: DataFrame, first: int, end: int) -> DataFrame:
-    """One row for each hour in [first, end) that a stay touches."""
-    gone = F.greatest("left", "finish")
+    """Return one row for each hour in [first, end) that a stay touches."""
+    end_of_stay = F.greatest("left", "finish")
     hours = F.sequence(
         F.greatest(floor(F.col("ready"), HOUR), F.lit(first)),
-        F.least(floor(gone, HOUR), F.lit(end - HOUR)),
+        F.least(floor(end_of_stay, HOUR), F.lit(end - HOUR)),
         F.lit(HOUR),
     )
     return (
-        stays.where((F.col("ready") < end) & (gone >= first))
+        stays.where((F.col("ready") < end) & (end_of_stay >= first))
         .withColumn("hour", F.explode(hours))
         .withColumn(SORTER, sorter("hour", "queue", "fairness_key"))
     )
 
 
 def changes(stays: DataFrame) -> DataFrame:
-    """One row for each `place` (microseconds into the hour) where a stay changes anything: the
-    number waiting at the second, all else at the minute. Beside CHANGES the stay's `weight`, and
-    where it leaves its ready instant, `oldest`."""
-    place = F.col("place")
+    """Return one row for each `offset` (microseconds into the hour) at which a stay changes a
+    number.
+
+    The number waiting changes at the second, all others at the minute. Each row has CHANGES, the
+    stay's `weight` and, where the stay leaves the queue, its ready instant as `oldest`.
+    """
+    offset = F.col("offset")
     ready, left, start, finish = (
         F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish")
     )
     from_second, to_second = F.col("ready_second"), F.col("left_second")
-    # A wait inside one second is not seen on the grid: it changes nothing but what its minutes say.
+    # A wait within one second does not show on the grid of seconds, only in the sums of its
+    # minutes.
     seconds = (
         F.when(from_second != to_second, second).otherwise(ready)
         for second in (from_second, to_second)
@@ -129,45 +132,45 @@ def changes(stays: DataFrame) -> DataFrame:
     return (
         stays.withColumns(
             {
-                f"{name}_minute": _place(name, MINUTE)
+                f"{name}_minute": _offset(name, MINUTE)
                 for name in ("ready", "left", "start", "finish")
             }
         )
-        .withColumns({f"{name}_second": _place(name, MICROS) for name in ("ready", "left")})
+        .withColumns({f"{name}_second": _offset(name, MICROS) for name in ("ready", "left")})
         .withColumn(
-            "place", F.explode(F.array_distinct(F.array(ready, left, start, finish, *seconds)))
+            "offset", F.explode(F.array_distinct(F.array(ready, left, start, finish, *seconds)))
         )
         .select(
             *IN_HOUR,
-            "place",
+            "offset",
             "weight",
-            when(ready == place, 1).alias("arrived"),
-            when(ready == place, F.col("run_us")).alias("arrived_us"),
-            when((left == place) & F.col("is_claimed"), 1).alias("claimed"),
-            (when(from_second == place, 1) - when(to_second == place, 1)).alias("depth"),
-            when(ready == place, outstanding).alias("work"),
-            (when(start == place, 1) - when(finish == place, 1)).alias("running"),
+            when(ready == offset, 1).alias("arrived"),
+            when(ready == offset, F.col("run_us")).alias("arrived_us"),
+            when((left == offset) & F.col("is_claimed"), 1).alias("claimed"),
+            (when(from_second == offset, 1) - when(to_second == offset, 1)).alias("depth"),
+            when(ready == offset, outstanding).alias("work"),
+            (when(start == offset, 1) - when(finish == offset, 1)).alias("running"),
             (
-                when(start == place, _into_hour("start"))
-                - when(finish == place, _into_hour("finish"))
+                when(start == offset, _into_hour("start"))
+                - when(finish == offset, _into_hour("finish"))
             ).alias("run_from"),
-            F.when(left == place, F.col("ready")).alias("oldest"),
+            F.when(left == offset, F.col("ready")).alias("oldest"),
         )
     )
 
 
 def floor(micros: Column, grid: int) -> Column:
-    """The greatest multiple of `grid` that is not above."""
+    """Return the greatest multiple of `grid` that is not above `micros`."""
     return micros - F.pmod(micros, F.lit(grid))
 
 
 def when(condition: Column, value: Column | int) -> Column:
-    """The value where the condition holds, else 0."""
+    """Return the value where the condition holds, else 0."""
     return F.when(condition, value).otherwise(0)
 
 
-def _place(instant: str, grid: int) -> Column:
-    """Where in the hour an instant falls: a multiple of `grid`, BEFORE it or HOUR for after it."""
+def _offset(instant: str, grid: int) -> Column:
+    """Return the offset of an instant in its hour: a multiple of `grid`, BEFORE or HOUR."""
     into = F.col(instant) - F.col("hour")
     return F.when(into < 0, BEFORE).when(into >= HOUR, HOUR).otherwise(floor(into, grid))
 

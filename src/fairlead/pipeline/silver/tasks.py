@@ -1,4 +1,4 @@
-"""What became of each task: one row from all its attempts, or from its submit while it has none."""
+"""Tasks: one row for each, from all its attempts, or from its submit while it has none."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 SHORTEST_RUN_US = 10_000_000
-"""Runs shorter than this count as this long in the slowdown, or a task of a millisecond would rule
+"""Least run time in the slowdown, in microseconds. Otherwise a task of a millisecond would dominate
 every average."""
 
 TASKS = Table(
     "silver.tasks",
-    "one row a task, as far as its history is known",
+    "one row for each task, as far as its history is known",
     key=("store_id", "task_id"),
     instant="submitted_at",
     together=True,
     columns=(
-        Column("store_id", "string", "which store it comes from"),
+        Column("store_id", "string", "store that the task comes from"),
         Column("task_id", "string", "UUIDv7 of the task"),
         Column("queue", "string", "as submitted"),
         Column("name", "string", "as submitted"),
@@ -29,34 +29,34 @@ TASKS = Table(
         Column(
             "ordering_key",
             "string",
-            "as submitted; null too while no attempt is known",
+            "as submitted; also null while no attempt is known",
             nullable=True,
         ),
         Column("submitted_at", "timestamp", "when submit was called"),
         Column(
             "first_ready_at",
             "timestamp",
-            "when it first might run; while no attempt is known, when it is due",
+            "first instant when the task might run; the due time while no attempt is known",
             nullable=True,
         ),
-        Column("first_claimed_at", "timestamp", "when a node first took it", nullable=True),
-        Column("first_started_at", "timestamp", "when its handler was first called", nullable=True),
-        Column("last_finished_at", "timestamp", "when its latest attempt ended", nullable=True),
+        Column("first_claimed_at", "timestamp", "first claim by a node", nullable=True),
+        Column("first_started_at", "timestamp", "first call of the handler", nullable=True),
+        Column("last_finished_at", "timestamp", "end of the latest attempt", nullable=True),
         Column("attempts", "int", "runs, lost ones included"),
         Column("retries", "int", "runs after the first"),
         Column(
-            "state", "string", "after its latest attempt, or after its submit when there is none"
+            "state", "string", "state after the latest attempt, or after the submit without one"
         ),
         Column(
-            "wait_us", "bigint", "first claim less first ready; null: never claimed", nullable=True
+            "wait_us", "bigint", "first claim minus first ready; null: never claimed", nullable=True
         ),
-        Column("queue_us", "bigint", "time between ready and claim, of all its attempts together"),
-        Column("run_us", "bigint", "worker time of all its attempts together"),
-        Column("e2e_us", "bigint", "end less submit; null: it has not ended", nullable=True),
+        Column("queue_us", "bigint", "time between ready and claim, summed over all attempts"),
+        Column("run_us", "bigint", "worker time of all attempts"),
+        Column("e2e_us", "bigint", "end minus submit; null: not ended", nullable=True),
         Column(
             "slowdown",
             "double",
-            "bounded: (queue_us + run_us) / run_us, for runs of at least 10 s; at least 1",
+            "bounded slowdown: (queue_us + run_us) / run_us, with run_us at least 10 s; at least 1",
         ),
         Column(
             "deadline_missed",
@@ -69,20 +69,23 @@ TASKS = Table(
 )
 
 _CONSTANT = ("queue", "name", "fairness_key", "weight", "priority", "submitted_at")
-"""Columns that a task keeps for life."""
+"""Columns that never change during the life of a task."""
 
 _ENDED = ("DONE", "FAILED", "CANCELLED", "ERROR")
 
 
 def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
-    """Rows of silver.tasks from sound rows of bronze.attempts and rows of bronze.events; of the
-    events only `submitted` is used, by tasks without an attempt. Either may lack a task; one that
-    is in both is told by its attempts."""
+    """Return rows of silver.tasks.
+
+    attempts: sound rows of bronze.attempts. events: rows of bronze.events, of which only
+    `submitted` is used, for tasks without an attempt. Either may lack a task. The attempts decide
+    for a task that is in both.
+    """
     return (
         attempts.transform(_attempted)
         .unionByName(events.transform(_submitted))
-        # Most tasks have one attempt: adding up before they are moved would sort all rows once
-        # more, for nothing.
+        # Most tasks have one attempt, so summing before the rows are moved would only sort all rows
+        # once more.
         .withColumn("hour", F.date_trunc("hour", "submitted_at"))
         .repartition("hour")
         .withColumn(SORTER, sorter(*TASKS.key))
@@ -106,12 +109,12 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def _attempted(attempts: DataFrame) -> DataFrame:
-    """What each attempt adds to its task."""
+    """Return one row for each attempt, with the values it adds to its task."""
     waited = F.unix_micros("claimed_at") - F.unix_micros("ready_at")
     ran = F.unix_micros("finished_at") - F.unix_micros("started_at")
     is_run = F.col("started_at").isNotNull() | (F.col("outcome") == "lost")
-    # The row of a person who gives a task up repeats the times of its last run.
-    is_given_up = F.col("started_at").isNull() & (F.col("outcome") == "failed")
+    # The row of a task that a person marked as failed repeats the times of the last run.
+    is_marked_failed = F.col("started_at").isNull() & (F.col("outcome") == "failed")
     return attempts.select(
         "store_id",
         "task_id",
@@ -125,13 +128,13 @@ def _attempted(attempts: DataFrame) -> DataFrame:
         "started_at",
         "finished_at",
         is_run.cast("bigint").alias("is_run"),
-        F.when(is_given_up, 0).otherwise(F.greatest(waited, F.lit(0))).alias("queue_us"),
+        F.when(is_marked_failed, 0).otherwise(F.greatest(waited, F.lit(0))).alias("queue_us"),
         F.coalesce(ran, F.lit(0)).alias("run_us"),
     )
 
 
 def _submitted(events: DataFrame) -> DataFrame:
-    """The same columns for each submit."""
+    """Return one row for each submit, with the columns of `_attempted`."""
     instant = F.lit(None).cast("timestamp")
     return (
         events.where(F.col("kind") == "submitted")
@@ -139,8 +142,8 @@ def _submitted(events: DataFrame) -> DataFrame:
         .select(
             "store_id",
             "task_id",
-            # Below the version of every attempt: a task cancelled at once still has the version of
-            # its submit.
+            # Below the version of every attempt, because a task cancelled at once still has the
+            # version of its submit.
             F.lit(-1).alias("version"),
             *_CONSTANT,
             F.lit(None).cast("string").alias("ordering_key"),
