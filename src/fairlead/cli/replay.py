@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="replay")(replay_command)
 
 
-class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
+class TraceReplayOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `replay`."""
 
     trace: Annotated[
@@ -92,7 +92,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 @with_options
-def replay_command(options: ReplayOptions) -> None:
+def replay_command(options: TraceReplayOptions) -> None:
     """Replay a recorded workload with real submits and worker processes, and count what ran.
 
     Exit code 0: every job ran exactly once. 1: a job was lost, ran twice or did not finish. 2:

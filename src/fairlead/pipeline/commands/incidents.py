@@ -7,14 +7,14 @@ from fairlead.cli.output import as_json, as_table
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_in, small_tables_of
-from fairlead.pipeline.commands.options import Period, TableOptions
+from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
 from fairlead.pipeline.commands.output import failures, watching
 
 
 class IncidentsOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline incidents`."""
 
-    period: Period
+    period: PeriodOptions
     tables: TableOptions
     json: Json = False
 

@@ -63,7 +63,7 @@ class TableOptions(CommandOptions, frozen=True, kw_only=True):
     catalog: Catalog = None
 
 
-class Period(CommandOptions, frozen=True, kw_only=True):
+class PeriodOptions(CommandOptions, frozen=True, kw_only=True):
     """The period of a command."""
 
     since: Annotated[

@@ -15,7 +15,7 @@ from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.lab.trace import BrokenTrace, Tenants
 from fairlead.pipeline.commands.access import lake_in, session_of
-from fairlead.pipeline.commands.options import DryRun, LakeFolder, Period, SparkOptions
+from fairlead.pipeline.commands.options import DryRun, LakeFolder, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures
 from fairlead.pipeline.commands.replay_output import runs, show, show_plan, watching
 
@@ -38,7 +38,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         Tenants.USER
     )
     queue: Annotated[str | None, typer.Option(help="With a lake: the queue.")] = None
-    period: Period
+    period: PeriodOptions
     limit: Annotated[int | None, typer.Option(min=1, help="Only this many tasks.")] = None
     objective: Annotated[
         str,

@@ -10,7 +10,7 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import exporter_of, job_on, lake_in
-from fairlead.pipeline.commands.options import Period, TableOptions
+from fairlead.pipeline.commands.options import PeriodOptions, TableOptions
 from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
@@ -19,7 +19,7 @@ class ReportOptions(CommandOptions, frozen=True, kw_only=True):
 
     out: Annotated[Path, typer.Option(help="File to write.", dir_okay=False)] = Path("report.html")
     tables: TableOptions
-    period: Period
+    period: PeriodOptions
     hash_keys: Annotated[
         bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")
     ] = False
