@@ -1,4 +1,4 @@
-"""What the tests of bulk submit share: a job in one call, and the tables as people see them."""
+"""Helpers for the tests of bulk submit: run a job in one call, and read the tables back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def submit(
 
 
 def rows(url: str, sql: str) -> list[dict[str, Any]]:
-    """Of a SELECT."""
+    """Return the rows of a SELECT, by column name."""
     app = App(url)
     with app.store.database.transaction() as connection:
         cursor = connection.execute(sql)

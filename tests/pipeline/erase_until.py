@@ -20,9 +20,9 @@ KILLED = 9
 STEPS: dict[str, tuple[Any, str]] = {
     "tombstone": (job, "bury"),
     "traced": (job, "trace"),
-    "build told": (job, "build_again"),
+    "build requested": (job, "build_again"),
     "ledger written": (ledger, "write"),
-    "aside": (durable, "sync"),
+    "temporary file written": (durable, "sync"),
     "file made anew": (LakeTable, "write_part"),
     "partition replaced": (LakeTable, "replace"),
     "table done": (job, "erase_from"),
@@ -46,8 +46,8 @@ def main(lake: str, key: str, step: str, times: str) -> None:
         return answer
 
     if step == "file removed":
-        # Files written aside are removed too, after they were renamed: only those that had the key
-        # are meant.
+        # Temporary files are unlinked too, once they are renamed. Count only the removal of files
+        # that held the key, which `purge` does.
         purge = files.purge
 
         def purged(*of: Any) -> Any:

@@ -1,7 +1,7 @@
 """A process that exports, and dies at once, as by kill -9, behind one step of it: URL LAKE STEP
 TIMES.
 
-The step `never` exports until the process is told to end.
+The step `never` exports until the process receives a signal to end.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
 
 
 def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger]:
-    """A lane of `count` triggers, its ack level kept at the `acked`-th; answers those above it."""
+    """A lane of `count` triggers, its ack level stored at the `acked`-th; return those above it."""
     ids = [id_text(value) for value in IdSource().block(count, START)]
     entries = [
         Trigger(

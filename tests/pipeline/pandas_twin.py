@@ -104,7 +104,7 @@ def service(cut: pd.DataFrame) -> pd.DataFrame:
 
 
 class Stays:
-    """Who waited and ran when, of one key of a queue; asked one minute at a time."""
+    """Waiting and running times of the tasks of one key of a queue, for one minute at a time."""
 
     def __init__(self, attempts: pd.DataFrame) -> None:
         rows = attempts[attempts.ready_at.notna()]

@@ -16,7 +16,8 @@ from fairlead.pipeline.session import session
 
 
 def follow(spark: SparkSession, url: str, folder: Path, is_forever: bool) -> int:
-    """Answers how many rows were read."""
+    """Copy the attempts that are there (all to come, if `is_forever`) to `folder`; return how many
+    rows were read."""
     rows = 0
 
     def write(batch: DataFrame, number: int) -> None:

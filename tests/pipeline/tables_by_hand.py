@@ -53,7 +53,7 @@ def put(
 
 
 def rows_of(lake: Lake, table: Table, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """What the table holds."""
+    """Return the rows of a table of the lake, of all or of the given partitions."""
     here = lake.table(table)
     manifest = here.manifests.newest()
     here.check(manifest)

@@ -86,7 +86,7 @@ def rows(lake: Lake, table: Table) -> pd.DataFrame:
 
 
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """The same rows by index, and the same values in the columns expected."""
+    """Assert that both have the same index, and equal values in the columns of `expected`."""
     found = found[expected.columns].sort_index()
     expected = expected.sort_index()
     pd.testing.assert_frame_equal(
@@ -94,7 +94,7 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     )
 
 
-def test_attempts_whose_clock_jumped_are_set_aside_and_no_others(
+def test_only_attempts_whose_clock_jumped_are_quarantined(
     lake: Lake, attempts: pd.DataFrame
 ) -> None:
     broken = attempts[(attempts.finished_at < attempts.started_at).fillna(False)]

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def alert(kind: str, second: int, *, over: int | None = None, tasks: int = 0) -> Alert:
-    """Of the queue, raised at a second of the day of `at`; or over."""
+    """Return an alert of queue `q`, raised at `second` and over at `over` (seconds after T0)."""
     start = micros(at(second))
     return Alert(
         kind, "q", "*", start, start if over is None else micros(at(over)), over is not None, tasks
     )
 
 
-def told(tables: Any) -> list[tuple[str, bool, str | None]]:
+def incidents_in(tables: Any) -> list[tuple[str, bool, str | None]]:
     rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
     return sorted((row["kind"], row["is_over"], row["found_by"]) for row in rows)
 
@@ -52,10 +52,10 @@ def test_an_alert_is_an_incident_that_goes_on_and_then_is_over(tmp_path: Path) -
     keep(tables, [])
     assert tables.parts(INCIDENTS) == []
     keep(tables, [alert("stall", 600), alert("flood", 610)])
-    assert told(tables) == [("flood", False, SEEN), ("stall", False, SEEN)]
+    assert incidents_in(tables) == [("flood", False, SEEN), ("stall", False, SEEN)]
     for _ in range(2):  # a batch that comes again
         keep(tables, [alert("stall", 600, over=900, tasks=7)])
-    assert told(tables) == [("flood", False, SEEN), ("stall", True, SEEN)]
+    assert incidents_in(tables) == [("flood", False, SEEN), ("stall", True, SEEN)]
     rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
     over = next(row for row in rows if row["kind"] == "stall")
     assert (over["start_at"], over["end_at"], over["tasks_delayed"]) == (at(600), at(900), 7)
@@ -64,7 +64,7 @@ def test_an_alert_is_an_incident_that_goes_on_and_then_is_over(tmp_path: Path) -
 def test_raised_and_over_in_one_batch_is_one_incident(tmp_path: Path) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
     keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
-    assert told(tables) == [("stall", True, SEEN)]
+    assert incidents_in(tables) == [("stall", True, SEEN)]
 
 
 def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(
@@ -77,13 +77,17 @@ def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(
     keep(tables, [alert("stall", 630), alert("stuck", 700), late])
     for _ in range(2):
         incidents(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK)
-        assert told(tables) == [
+        assert incidents_in(tables) == [
             ("flood", False, SEEN),
             ("stall", True, None),
             ("stuck", False, SEEN),
         ]
     keep(tables, [msgspec.structs.replace(late, is_over=True, at=late.at + MICROS)])
-    assert told(tables) == [("flood", True, SEEN), ("stall", True, None), ("stuck", False, SEEN)]
+    assert incidents_in(tables) == [
+        ("flood", True, SEEN),
+        ("stall", True, None),
+        ("stuck", False, SEEN),
+    ]
 
 
 def test_somebody_elses_change_meanwhile_is_waited_for(
@@ -100,7 +104,7 @@ def test_somebody_elses_change_meanwhile_is_waited_for(
 
     monkeypatch.setattr(tables, "replace", replaced)
     keep(tables, [alert("stall", 600)])
-    assert told(tables) == [("stall", False, SEEN)]
+    assert incidents_in(tables) == [("stall", False, SEEN)]
 
 
 def test_times_of_alerts_are_no_reason_to_build_tables_anew() -> None:
@@ -109,7 +113,7 @@ def test_times_of_alerts_are_no_reason_to_build_tables_anew() -> None:
 
 
 class Query:
-    """One that ends as it is told to."""
+    """A query whose batches end with each item of `ends` in turn: an error, or None for success."""
 
     def __init__(self, ends: list[Exception | None]) -> None:
         self._ends = ends
@@ -166,9 +170,9 @@ class Signs:
             sign = Sign("s", "q", "one", self.at, **what)
             rows.append({"store_id": "s", "queue": "q", "sign": encode(sign).decode()})
         self._count += 1
-        aside = self.folder / f".{self._count}"
-        aside.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-        aside.rename(self.folder / "in" / f"{self._count}.json")
+        temporary = self.folder / f".{self._count}"
+        temporary.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+        temporary.rename(self.folder / "in" / f"{self._count}.json")
 
     @contextmanager
     def watched(self, *hears: Callable[[Sequence[Alert]], None]) -> Iterator[Any]:
@@ -186,11 +190,11 @@ class Signs:
             query.stop()
 
     def until(self, query: Any, count: int) -> None:
-        """Wait until so many alerts were heard of."""
+        """Wait until `count` alerts were raised."""
         self.until_so(query, lambda: len(self.heard) >= count)
 
     def until_so(self, query: Any, is_so: Callable[[], bool]) -> None:
-        """Spark tells nobody how far it is: it is looked at."""
+        """Poll until `is_so`, as Spark does not notify of its progress."""
         until = time.monotonic() + 120
         while not is_so():
             assert query.exception() is None

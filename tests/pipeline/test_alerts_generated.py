@@ -20,18 +20,18 @@ from tests.generate import Truth, write_lake
 
 STEP = round(SIGN_SECONDS * MICROS)
 SETTLED = STEP // 4
-"""As the pulse of a store: what has been ready for less is not waiting yet."""
+"""Microseconds a task is ready before it counts as waiting, as in the signs of a store."""
 
 
 class Keys(dict[str, KeyMinutes]):
-    """What is known of keys."""
+    """Minutes of each fairness key, kept in memory."""
 
     def put(self, key: str, minutes: KeyMinutes) -> None:
         self[key] = minutes
 
 
 def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> Iterator[Sign]:
-    """What a relay would have seen of a queue: (begin, end] every two seconds."""
+    """Yield the signs a relay would send of a queue in (begin, end], one every two seconds."""
     arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
     ready = sorted(
         (a["ready_at"], a["claimed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
@@ -80,7 +80,7 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
 
 
 def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]:
-    """Of all queues; and how many attempts there were."""
+    """Return the alerts of all queues, and the number of attempts."""
     lake = Lake(folder)
     write_lake(spark, lake, truth)
     bronze = lake.table(ATTEMPTS)

@@ -255,7 +255,7 @@ def test_the_rows_are_moved_between_machines_once(
 def simulated(
     attempts: Iterable[Row], waiting: Iterable[Row], end: datetime = T0 + timedelta(hours=3)
 ) -> Table:
-    """The same table by looking at every second and, for the work, at every run."""
+    """Build the backlog table in plain Python: count every second, and the work of every run."""
     stays: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in attempts:
         if (stay := stay_of(row)) is not None:

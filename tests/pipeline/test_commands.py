@@ -46,7 +46,7 @@ class Position:
         )
 
     def done(self, *arguments: str) -> Any:
-        """What it says as JSON."""
+        """Run a command that must succeed, and return its JSON output."""
         ran = self.run(*arguments, "--json")
         assert ran.returncode == 0, ran.stderr[-2000:]
         return json.loads(ran.stdout)

@@ -412,7 +412,7 @@ def test_the_proof_finds_a_key_wherever_it_is(tmp_path: Path) -> None:
     assert found.unreadable == ["e.parquet"] and not found.is_clean
 
 
-def test_a_key_that_is_a_word_of_ours_is_no_reason_for_alarm(lake: Lake) -> None:
+def test_a_key_that_is_a_word_of_the_file_formats_is_not_reported_as_held(lake: Lake) -> None:
     put(lake, ATTEMPTS, [attempt(fairness_key="parts")], "odd")
     done = erased(lake, "parts")
     assert done.is_clean and done.tables[ATTEMPTS.name].rows == 1

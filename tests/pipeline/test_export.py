@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def history(store_url: str) -> Iterator[SqlHistory]:
-    """Of a fresh store of each kind in turn."""
+    """History of a fresh store, of each kind in turn."""
     store = migrated(store_url)
     yield SqlHistory(store.database)
     store.database.close()

@@ -44,7 +44,7 @@ def once(made: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def runs(once: pd.DataFrame) -> pd.DataFrame:
-    """Those that ran, with a clock that went on."""
+    """Attempts that ran while their clock did not step back, with the seconds they ran."""
     ran = once[once.started_at.notna() & (once.finished_at >= once.started_at)]
     return ran.assign(run_s=(ran.finished_at - ran.started_at).dt.total_seconds())
 
@@ -204,8 +204,8 @@ def test_attempts_of_a_clock_set_back_are_counted_and_are_all_that_is_quarantine
 ) -> None:
     stepped = once[once.finished_at < once.started_at]
     tells(len(stepped) / len(once), TRUTH.stepped, sqrt(TRUTH.stepped), len(once))
-    aside = quarantined(attempts(spark, TRUTH)).select("ordinal").distinct().toPandas()
-    assert sorted(aside.ordinal) == sorted(stepped.task_id + "/" + stepped.version.astype(str))
+    broken = quarantined(attempts(spark, TRUTH)).select("ordinal").distinct().toPandas()
+    assert sorted(broken.ordinal) == sorted(stepped.task_id + "/" + stepped.version.astype(str))
 
 
 def test_errors_of_a_work_are_alike_for_the_exporter_too(runs: pd.DataFrame) -> None:

@@ -110,7 +110,7 @@ def test_a_key_that_is_called_star_makes_no_second_row_for_all(spark: SparkSessi
 
 
 def test_percentiles_are_values_of_that_rank(spark: SparkSession) -> None:
-    # Of 1,000 runs of 1 ms to 1 s the 500th, 900th, 990th and 999th.
+    # There are 1,000 runs of 1 ms to 1 s: the 500th, 900th, 990th and 999th are the percentiles.
     rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]
     made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600))
     (row,) = (row for row in made if row["measure"] == "run" and row["fairness_key"] == "*")

@@ -30,8 +30,10 @@ def shares(
     window_s: int = 60,
     pickups: Mapping[str, int] | None = None,
 ) -> list[Row]:
-    """Those of one window size, by window, queue and key; `pickups`: median of T0's day by queue,
-    in microseconds."""
+    """Return the shares of one window size (seconds), by window, queue and key.
+
+    pickups: median pickup time of T0's day by queue, in microseconds.
+    """
     midnight = int(T0.replace(hour=0).timestamp())
     medians = [(midnight, queue, pickup_us) for queue, pickup_us in (pickups or {}).items()]
     made = tenant_share(

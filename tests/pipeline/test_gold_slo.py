@@ -37,7 +37,7 @@ def counted(
 def burnt(
     spark: SparkSession, counts: Sequence[tuple[int, int, int]], objective: float
 ) -> list[Row]:
-    """Of (window, good, bad); windows are numbers of five minutes after T0."""
+    """Return the burn rates of (window, good, bad); window n begins 5n minutes after T0."""
     rows = [
         {
             "window_start": at(300 * window),

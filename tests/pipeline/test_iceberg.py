@@ -64,7 +64,7 @@ def tables(spark: SparkSession, catalog: str, lake: Lake) -> IcebergTables:
 
 
 def another(tables: IcebergTables, spark: SparkSession, lake: Lake) -> IcebergTables:
-    """The same catalog, as the next job sees it."""
+    """Open the catalog anew, as the next job does."""
     return IcebergTables(spark, tables.name_of(HOURLY).rpartition(".")[0], lake, SYSTEM_CLOCK)
 
 
@@ -90,7 +90,7 @@ def ids(rows: DataFrame) -> list[str]:
 
 
 def assert_same(table: Table, found: DataFrame, wanted: DataFrame) -> None:
-    """The same rows, in whatever order."""
+    """Assert that both frames hold equal rows, in any order."""
     one, other = (
         rows.select(*table.column_names)
         .toArrow()

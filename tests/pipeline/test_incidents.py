@@ -162,7 +162,7 @@ def test_without_tables_it_says_what_makes_them(lake: Lake) -> None:
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 5))
-def test_stretches_cover_all_their_minutes_and_lie_apart(minutes: set[int], quiet: int) -> None:
+def test_windows_cover_all_their_minutes_and_lie_apart(minutes: set[int], quiet: int) -> None:
     told = list(stretches(minutes, quiet))
     assert all(any(start <= minute < end for start, end in told) for minute in minutes)
     assert all(start in minutes and end - 1 in minutes for start, end in told)

@@ -69,17 +69,17 @@ def age(path: Path, seconds: float) -> None:
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    durable.write(path, lambda aside: aside.write_text("first"))
+    durable.write(path, lambda temporary: temporary.write_text("first"))
 
-    def breaks(aside: Path) -> None:
-        aside.write_text("sec")
+    def breaks(temporary: Path) -> None:
+        temporary.write_text("sec")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
         durable.write(path, breaks)
     assert path.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [path], "nothing is left aside"
-    durable.write(path, lambda aside: aside.write_text("second"))
+    assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
+    durable.write(path, lambda temporary: temporary.write_text("second"))
     assert path.read_text() == "second"
 
 
@@ -440,17 +440,17 @@ def test_what_does_not_count_is_swept_after_its_time_and_what_counts_stays(
 ) -> None:
     add(table, ended(1, 2))
     orphan = table.folder / table.write(ended(3), "0", "orphan.parquet")[0].file
-    aside = orphan.with_name(".x.parquet.abc")
+    temporary = orphan.with_name(".x.parquet.abc")
     half = table.manifests.folder / ".000000000009.json.abc"
     alone = table.folder / table.write(ended(99_999), "7", "alone.parquet")[0].file
-    for path in (aside, half):
+    for path in (temporary, half):
         path.write_bytes(b"half")
-    for path in (orphan, aside, half, alone, damaged(table)):
+    for path in (orphan, temporary, half, alone, damaged(table)):
         age(path, 3600)
     assert table.sweep(PAST_ALL - 3 * HOUR) == (0, 0), "they may be on their way"
     assert orphan.exists()
     assert table.sweep(PAST_ALL - HOUR - 1)[1] == 4
-    assert [path for path in (orphan, aside, half, alone) if path.exists()] == []
+    assert [path for path in (orphan, temporary, half, alone) if path.exists()] == []
     assert len(ids(table)) == 2
     for folder in table.folder.glob("date=*/**/"):
         age(folder, 3600)
@@ -472,7 +472,7 @@ def test_files_that_were_replaced_stay_for_those_who_still_read_them(table: Lake
     assert table.manifests.newest().dropped == {str(old.relative_to(table.folder)): now}
     table.sweep(now + 1)
     assert not old.exists()
-    # What was dropped long ago is no longer remembered.
+    # The manifest no longer lists a file that was dropped more than GRACE ago.
     later = part_from([table.write_part(ended(4), "2026-03-02/10", "2", "x.parquet")], now)
     assert table.replace({"2026-03-02/10": later}, {}, now + GRACE + 1) is not None
     assert new is not None

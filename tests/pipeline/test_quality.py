@@ -1,5 +1,5 @@
-"""Rows that do not make sense are set aside with a reason; every row is in exactly one of the two
-frames."""
+"""Quarantine of rows that do not make sense: each has a reason, and every row is in exactly one of
+the two frames."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SOUND: list[dict[str, Any]] = [
 ]
 
 
-def test_each_broken_row_is_set_aside_under_the_column_that_shows_it(spark: SparkSession) -> None:
+def test_each_broken_row_is_quarantined_under_the_column_that_shows_it(spark: SparkSession) -> None:
     rows = [attempt(**fields) for *_, fields in BROKEN]
     told = {
         row["ordinal"]: (row["column"], row["reason"])
@@ -185,6 +185,6 @@ def test_every_row_is_in_exactly_one_of_the_two(spark: SparkSession, seed: int) 
         row["weight"] = random.choice((row["weight"], 0.0, float("nan"), 1e7))
     frame = attempts_frame(spark, rows)
     kept = Counter(row["seq"] for row in records(sound(frame)))
-    aside = Counter(json.loads(row["raw"]).get("seq") for row in records(quarantined(frame)))
-    assert kept + aside == Counter(row["seq"] for row in rows)
+    broken = Counter(json.loads(row["raw"]).get("seq") for row in records(quarantined(frame)))
+    assert kept + broken == Counter(row["seq"] for row in rows)
     assert 200 <= kept.total() < 300

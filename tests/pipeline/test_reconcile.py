@@ -27,8 +27,8 @@ from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
 @pytest.fixture
 def history(store_url: str) -> Iterator[SqlHistory]:
-    """Of a store of each kind in turn, with twenty attempts, every third of which never ran; 7 and
-    8 ended together."""
+    """History of twenty attempts, in a store of each kind in turn. Every third attempt never ran; 7
+    and 8 ended together."""
     store = migrated(store_url)
     add(store_url, *range(20))
     with connected(store_url) as connection:
@@ -43,7 +43,7 @@ def history(store_url: str) -> Iterator[SqlHistory]:
 
 @pytest.fixture
 def lake(tmp_path: Path, history: SqlHistory) -> Lake:
-    """They are in it."""
+    """A lake to which the attempts of `history` were exported."""
     lake = Lake(tmp_path / "lake")
     Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
     return lake

@@ -278,11 +278,11 @@ def test_a_topic_keeps_its_number_of_partitions(
     again = relay(history, kafka_url, partitions=None)
     assert again.round().rows == 0
     place = KafkaEndpoint.of(kafka_url)
-    admin = place.admin()  # without it, its answer never comes
+    admin = place.admin()  # kept in a variable, as the future never completes without it
     admin.create_partitions([NewPartitions(place.attempts, 3)])[place.attempts].result()
     until = time.monotonic() + 30
     while topic_of(kafka_url).partitions() < 3 and time.monotonic() < until:
-        time.sleep(0.05)  # the broker tells of it in a moment
+        time.sleep(0.05)  # the broker publishes the change a little later
     with pytest.raises(ConfigurationError, match="it had 2 partitions and now has 3"):
         relay(history, kafka_url, partitions=None).round()
     one.close()

@@ -293,8 +293,7 @@ def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Repo
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: tags that are closed in order, texts, addresses, ids, tables
-    by caption."""
+    """Parsed page: tags that are closed in order, texts, addresses, ids, tables by caption."""
 
     _VOID = ("meta", "br", "hr", "img", "link", "input")
 
@@ -315,12 +314,12 @@ class Page(HTMLParser):
         assert self._open == [], f"never closed: {self._open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._seen(tag, dict(attrs))
+        self._add_tag(tag, dict(attrs))
         if tag not in self._VOID:
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._seen(tag, dict(attrs))
+        self._add_tag(tag, dict(attrs))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open and self._open[-1] == tag, f"</{tag}> closes {self._open[-3:]}"
@@ -340,7 +339,7 @@ class Page(HTMLParser):
         if self.sections and "section" in self._open:
             self.sections[list(self.sections)[-1]] += data
 
-    def _seen(self, tag: str, attributes: dict[str, str | None]) -> None:
+    def _add_tag(self, tag: str, attributes: dict[str, str | None]) -> None:
         self.tags.add(tag)
         self.ids += [value for name, value in attributes.items() if name == "id" and value]
         self.addresses += [

@@ -135,11 +135,11 @@ def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSessio
         attempt(queue="r"),
     ]
     found = records(service(attempts_frame(spark, rows)))
-    told = {
+    by_key = {
         (row["queue"], row["fairness_key"], row["name"]): (row["attempts_done"], row["weight"])
         for row in found
     }
-    assert told == {
+    assert by_key == {
         ("q", "a", "work"): (2, 3.0),
         ("q", "a", "other"): (1, 1.0),
         ("q", "b", "work"): (1, 1.0),
@@ -149,7 +149,7 @@ def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSessio
 
 
 def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
-    """The same table by the plainest loop: window after window of each run."""
+    """Build the service table by the plainest loop: window after window of each run."""
     table: dict[tuple[Any, ...], Row] = defaultdict(
         lambda: dict.fromkeys(
             (
@@ -208,10 +208,10 @@ def test_service_agrees_with_plain_python_and_conserves_every_microsecond(
 # tasks --------------------------------------------------------------------------------------------
 
 
-def told(
+def built_tasks(
     spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row] = ()
 ) -> dict[str, Row]:
-    """Rows of silver.tasks by task."""
+    """Return the rows of silver.tasks, by task."""
     found = records(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
     by_task = {row["task_id"]: row for row in found}
     assert len(by_task) == len(found)
@@ -251,7 +251,7 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
             outcome="done",
         ),
     ]
-    (task,) = told(spark, reversed(chain), [event(task_id="t")]).values()
+    (task,) = built_tasks(spark, reversed(chain), [event(task_id="t")]).values()
     assert task["first_ready_at"] == at(0) and task["first_claimed_at"] == at(3)
     assert task["first_started_at"] == at(4) and task["last_finished_at"] == at(86.5)
     assert (task["attempts"], task["retries"], task["state"]) == (3, 2, "DONE")
@@ -262,7 +262,7 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
 
 
 def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> None:
-    (task,) = told(spark, [attempt(outcome="retried")]).values()
+    (task,) = built_tasks(spark, [attempt(outcome="retried")]).values()
     assert (task["state"], task["e2e_us"], task["attempts"], task["retries"]) == (
         "WAITING",
         None,
@@ -283,7 +283,7 @@ def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSessio
         outcome="failed",
         next_state="FAILED",
     )
-    (task,) = told(spark, [given_up, run]).values()
+    (task,) = built_tasks(spark, [given_up, run]).values()
     assert (task["state"], task["attempts"], task["retries"], task["e2e_us"]) == (
         "FAILED",
         1,
@@ -299,7 +299,7 @@ def test_a_task_cancelled_before_any_run_was_never_claimed(spark: SparkSession) 
     cancelled = attempt(
         task_id="t", version=1, claimed_at=None, finished_at=30, outcome="cancelled"
     )
-    (task,) = told(spark, [cancelled], [event(task_id="t", version=1)]).values()
+    (task,) = built_tasks(spark, [cancelled], [event(task_id="t", version=1)]).values()
     assert (task["state"], task["attempts"], task["retries"]) == ("CANCELLED", 0, 0)
     assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (
         None,
@@ -318,7 +318,7 @@ def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(
         event(task_id="later", at=5, run_at=6),
         event(task_id="resumed", kind="resumed"),
     ]
-    found = told(spark, [], events)
+    found = built_tasks(spark, [], events)
     assert {name: row["state"] for name, row in found.items()} == {
         "now": "SUBMITTED",
         "later": "WAITING",
@@ -341,21 +341,21 @@ def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(
 def test_the_same_submit_twice_is_one_task_and_tasks_of_two_stores_are_two(
     spark: SparkSession,
 ) -> None:
-    assert len(told(spark, [], [event(task_id="t"), event(task_id="t")])) == 1
+    assert len(built_tasks(spark, [], [event(task_id="t"), event(task_id="t")])) == 1
     rows = [attempt(task_id="t"), attempt(task_id="t", store_id="other")]
     assert tasks(attempts_frame(spark, rows), events_frame(spark, [])).count() == 2
 
 
 def test_clocks_that_disagree_make_no_negative_time(spark: SparkSession) -> None:
     row = attempt(submitted_at=10, ready_at=10, claimed_at=9.5, started_at=9.4, finished_at=9.9)
-    (task,) = told(spark, [row]).values()
+    (task,) = built_tasks(spark, [row]).values()
     assert (task["wait_us"], task["queue_us"], task["run_us"], task["e2e_us"]) == (0, 0, 500_000, 0)
 
 
 def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> None:
     waited = attempt(task_id="short", ready_at=0, claimed_at=30, finished_at=31)
     long = attempt(task_id="long", ready_at=0, claimed_at=30, finished_at=50)
-    found = told(spark, [waited, long])
+    found = built_tasks(spark, [waited, long])
     assert found["short"]["slowdown"] == pytest.approx(3.1) and found["long"][
         "slowdown"
     ] == pytest.approx(2.5)
@@ -383,7 +383,7 @@ def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(
     for row in rows:
         by_task[row["task_id"]].append(row)
     random.shuffle(rows)
-    found = told(spark, rows, [event(task_id="t1"), event(task_id="new")])
+    found = built_tasks(spark, rows, [event(task_id="t1"), event(task_id="new")])
     assert found.keys() == by_task.keys() | {"new"}
     for task_id, chain in by_task.items():
         task = found[task_id]

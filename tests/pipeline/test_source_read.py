@@ -39,13 +39,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(params=["sqlite", "postgres", "cassandra"])
 def backlog_url(request: pytest.FixtureRequest) -> str:
-    """A fresh place of each kind in turn."""
+    """URL of a fresh store, of each kind in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Any]:
-    """Its tables are made."""
+    """A store whose tables exist."""
     store = migrated(store_url)
     yield store
     store.database.close()
@@ -395,7 +395,7 @@ class Keyed(DataSource):
 
 
 class PushedReader(DataSourceReader):
-    """What we must never become."""
+    """A reader that keeps the filters it is given: they leak into other uses of its frame."""
 
     def __init__(self) -> None:
         self.keys = set(range(10))

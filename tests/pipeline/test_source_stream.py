@@ -38,7 +38,7 @@ PATIENCE = 1200.0  # seconds; a guard against a hang, not a measure
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Any]:
-    """Its tables are made."""
+    """A store whose tables exist."""
     store = migrated(store_url)
     yield store
     store.database.close()
@@ -59,15 +59,15 @@ def rows(stream: FairleadStreamReader, start: dict[str, int], end: dict[str, int
 
 
 class Query:
-    """What Spark does with a reader, and its checkpoint, which outlives the reader."""
+    """A stand-in for a Spark query, with a checkpoint that outlives its reader."""
 
     def __init__(self, url: str, **given: str) -> None:
         self.url = url
         self.given = given
         self.ends: list[dict[str, int]] = []
-        """The log of offsets: ends of the batches planned."""
+        """Log of offsets: the ends of the planned batches."""
         self.batches: list[list[str]] = []
-        """Those that are committed: what each has read."""
+        """Task ids read by each committed batch."""
         self.stream = reader(url, **given)
 
     @property
@@ -75,7 +75,7 @@ class Query:
         return [task_id for batch in self.batches for task_id in batch]
 
     def restart(self) -> None:
-        """As after a crash: a new reader, and Spark has it plan the empty batch at the end of its
+        """Start a new reader, as Spark does after a crash; plan the empty batch at the end of the
         log."""
         self.stream = reader(self.url, **self.given)
         if self.ends:

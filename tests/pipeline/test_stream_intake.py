@@ -40,8 +40,8 @@ def relayed(sqlite_url: str, tmp_path: Path, kafka_url: str) -> Iterator[Relayed
 def before_each_append(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int = 1
 ) -> None:
-    """Somebody acts between the files of a batch and its manifest; what they do themselves goes
-    through."""
+    """Call `act` after the files of a batch are written and before its manifest is, in the first
+    `times` appends. An append by `act` itself is not delayed."""
     append, left = LakeTable.append, [times]
 
     def overtaken(table: LakeTable, *of: Any, **more: Any) -> Any:

@@ -532,8 +532,8 @@ def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
-    """What `tune` reads is what was generated: worker time, dispatches and waits of every key,
-    whole queue by whole queue."""
+    """Check that `tune` reads the worker time, dispatches and waits of every key and every queue as
+    they were generated."""
     world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
     truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
     write_lake(spark, world.lake, truth)

@@ -62,8 +62,8 @@ class Shop:
         assert ran.exit_code == exits, ran.output
         return ran.output
 
-    def told(self, *arguments: str) -> Any:
-        """What it says as JSON."""
+    def run_json(self, *arguments: str) -> Any:
+        """Run a command, and return its JSON output."""
         return json.loads(self.run(*arguments, "--json"))
 
 
@@ -76,7 +76,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shop.app.close()
 
 
-def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
+def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     shown = shop.run("tune", "plan")
     assert "payouts: would be published; the declared weights count" in shown
     assert "nothing was changed: this was a dry run; `tune apply` publishes" in shown
@@ -86,7 +86,7 @@ def test_it_shows_what_it_would_do_and_does_it_when_told_to(shop: Shop) -> None:
     ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
     assert shop.app.management.weights("payouts") == {}
-    done = shop.told("tune", "apply", "--author", "ann")
+    done = shop.run_json("tune", "apply", "--author", "ann")
     assert (done["applied"], done["objective"]) == (True, "worker-seconds")
     assert [queue["outcome"] for queue in done["queues"]] == ["published"]
     assert shop.app.management.weights("payouts") == {
@@ -110,7 +110,7 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
     assert "limits of 1, version 1, on trial" in CliRunner().invoke(commands, ["doctor"]).output
     shown = shop.run("policies", "show", "1")
     assert "limits: slots of the key on each node" in shown and "one step of x1.25" in shown
-    assert shop.told("policies")["policies"][0]["limits"] == {"long": 13}
+    assert shop.run_json("policies")["policies"][0]["limits"] == {"long": 13}
     queue = CliRunner().invoke(commands, ["queues", "show", "mail"]).output
     assert "at most so many tasks of a key run at once on each node" in queue
     assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [
@@ -122,7 +122,7 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
     )
     shop.run("policies", "rollback", "0", "--queue", "mail")
     assert shop.app.management.limits("mail") == {}
-    (queue,) = shop.told("tune", "plan", "--limits", "--queue", "mail")["queues"]
+    (queue,) = shop.run_json("tune", "plan", "--limits", "--queue", "mail")["queues"]
     assert queue["limits"][0]["reason"] == "held" and queue["limits"][0]["guarded"] is None
 
 
@@ -130,29 +130,29 @@ def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) ->
     shop.hold_all_slots()
     file = shop.folder / "contracts.toml"
     file.write_text("limits = true\n")
-    (queue,) = shop.told("tune", "plan", "--contracts", str(file), "--queue", "mail")["queues"]
+    (queue,) = shop.run_json("tune", "plan", "--contracts", str(file), "--queue", "mail")["queues"]
     assert [change["guarded"] for change in queue["limits"]] == [13]
-    (queue,) = shop.told(
+    (queue,) = shop.run_json(
         "tune", "plan", "--contracts", str(file), "--queue", "mail", "--no-limits"
     )["queues"]
     assert queue["limits"] == []
 
 
 def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
-    assert shop.told("policies") == {"policies": [], "switches": []}
+    assert shop.run_json("policies") == {"policies": [], "switches": []}
     shop.run("tune", "apply", "--author", "ann")
     assert "active, on trial, canary" in shop.run("policies")
-    (listed,) = shop.told("policies", "--queue", "payouts")["policies"]
+    (listed,) = shop.run_json("policies", "--queue", "payouts")["policies"]
     assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
     assert listed["computed_at"].startswith("20")
     shown = shop.run("policies", "show", "1")
     assert (
         "version 1 of payouts: active, on trial, canary" in shown and "one step of x1.25" in shown
     )
-    assert shop.told("policies", "show", "1")["guarded"].keys() == {"long", "short"}
-    assert shop.told("policies", "rollback", "0", "--queue", "payouts", "--why", "odd waits") == {
-        "version": 2
-    }
+    assert shop.run_json("policies", "show", "1")["guarded"].keys() == {"long", "short"}
+    assert shop.run_json(
+        "policies", "rollback", "0", "--queue", "payouts", "--why", "odd waits"
+    ) == {"version": 2}
     assert shop.app.management.weights("payouts") == {}
     assert "rolled_back" in shop.run("policies") and "odd waits" in shop.run("policies")
     assert "version 1 was rolled back" in shop.run("tune", "plan")
@@ -175,7 +175,7 @@ def test_the_kill_switch(shop: Shop) -> None:
         shop.run("tune", "freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
     )
     assert "frozen by" in shop.run("tune", "plan")
-    assert [switch["mode"] for switch in shop.told("policies")["switches"]] == ["frozen"]
+    assert [switch["mode"] for switch in shop.run_json("policies")["switches"]] == ["frozen"]
     shop.run("tune", "on", "--queue", "payouts")
 
 
@@ -196,15 +196,15 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
     file.write_text(
         '[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n'
     )
-    (queue,) = shop.told("tune", "plan", "--contracts", str(file))["queues"]
+    (queue,) = shop.run_json("tune", "plan", "--contracts", str(file))["queues"]
     assert queue["outcome"] == "nothing to change"  # four times as much is what it gets
-    (queue,) = shop.told("tune", "plan", "--contracts", str(file), "--objective", "worker-seconds")[
-        "queues"
-    ]
+    (queue,) = shop.run_json(
+        "tune", "plan", "--contracts", str(file), "--objective", "worker-seconds"
+    )["queues"]
     assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(
         0.5
     )  # a step of 2
-    (queue,) = shop.told("tune", "plan", "--queue", "payouts", "--half-life", "12h")["queues"]
+    (queue,) = shop.run_json("tune", "plan", "--queue", "payouts", "--half-life", "12h")["queues"]
     assert queue["outcome"] == "would be published"
 
 
@@ -226,7 +226,7 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
         (("policies", "rollback", "0", "--queue", "payouts"), 1, "no version counts"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_an_error_is_reported_in_one_line(
     shop: Shop, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
     text = shop.run(*arguments, exits=code)

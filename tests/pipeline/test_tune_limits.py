@@ -292,7 +292,7 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
 
 
 def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
-    """Of 16 slots on two nodes long runs held 14, while short ones waited from the beginning on."""
+    """Two nodes have 16 slots. Long runs held 14, while short ones waited from the beginning."""
     rows = [
         *back_to_back("long", LONG, 14, is_flood=False),
         *back_to_back("short", SHORT, 2, is_flood=True),

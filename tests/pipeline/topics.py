@@ -50,7 +50,7 @@ def sent(url: str) -> dict[int, list[Message]]:
 
 
 def numbers(messages: dict[int, list[Message]]) -> list[int]:
-    """Those of the attempts among them, as they come."""
+    """Return the task numbers of the attempts among the messages, partition by partition."""
     return [
         int(message.task_id.replace("-", ""), 16)
         for _, each in sorted(messages.items())
