@@ -1,2 +1,1 @@
-"""The report: what the tables of a lake say about a stretch of time, on one page that needs nothing
-else."""
+"""Report: the tables of a lake over a period, on one self-contained page."""

@@ -1,5 +1,4 @@
-"""Everything the page shows, gathered from the tables: small frames, in which no key appears that
-must not."""
+"""Data of the page, gathered from the tables: small frames, with hashed keys if asked."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOP = 12
-"""Keys, names and errors that are shown one by one; the others are one row."""
+"""Number of keys, names and errors shown one by one; the others share one row."""
 
 KEY_COLUMNS = ("fairness_key", "max_lag_key", "noisy_key")
-TELLING_COLUMNS = ("error_text", "error")
-"""Free text, in which a key may stand."""
+TEXT_COLUMNS = ("error_text", "error")
+"""Columns of free text, which may contain a key."""
 
-HIDDEN = "(hidden, as keys are)"
+HIDDEN = "(hidden, like the keys)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,31 +34,32 @@ class Selection:
 
     since: datetime | None = None
     until: datetime | None = None
-    """Ends of the time shown, as in `period`."""
+    """Bounds of the period, as in `period`."""
     top: int = TOP
-    """Keys, names and errors that are shown one by one."""
+    """Number of keys, names and errors shown one by one."""
     hash_keys: bool = False
-    """Whether `hashed_key` of a key stands in place of the key."""
+    """Whether `hashed_key` replaces each key."""
     unexported: int | None = None
-    """Finished attempts that the store has and the lake has not; None: the store was not asked."""
+    """Finished attempts in the store that are not in the lake; None if the store was not asked."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """What the functions of `facts` answer; see there for the columns. Instants of frames are naive
+    """Frames of the functions of `facts`, which document the columns. Instants in frames are naive
     and UTC."""
 
     period: Period
     made_at: int
-    """Microseconds."""
+    """Microseconds since the epoch."""
     exported_until: int
-    """Microseconds: when the exporter last brought something; 0: never."""
+    """Last export of any row, in microseconds since the epoch; 0: never."""
     built_until: int
-    """Microseconds: what was exported until then is in the tables; 0: never built."""
+    """Instant up to which exported rows are in the tables, in microseconds since the epoch; 0:
+    never built."""
     unexported: int | None
-    """Attempts that are in the store and not in the lake; None: the store was not asked."""
+    """Attempts in the store that are not in the lake; None if the store was not asked."""
     hashed: bool
-    """Whether keys were replaced."""
+    """Whether hashes replace the keys."""
     freshness: pd.DataFrame
     quarantined: pd.DataFrame
     runs: pd.DataFrame
@@ -81,7 +81,7 @@ class ReportData:
 
     @property
     def drawn(self) -> list[str]:
-        """The queues that have pictures of their own."""
+        """Queues with pictures of their own."""
         return list(self.queues["queue"][: service.QUEUES_DRAWN])
 
 
@@ -92,17 +92,21 @@ def gather(
     selection: Selection = Selection(),
     on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> ReportData:
-    """Read and aggregate. `now` is in microseconds. Raises ConfigurationError, BrokenLake."""
+    """Read and aggregate the tables.
+
+    now: microseconds since the epoch. on_rows: callback with the name and the number of rows of
+    each frame. Raise ConfigurationError if the period is empty, BrokenLake if the lake is damaged.
+    """
     when, top = period(tables, now, selection.since, selection.until), selection.top
 
-    def told(part: str, frame: pd.DataFrame) -> pd.DataFrame:
+    def counted(part: str, frame: pd.DataFrame) -> pd.DataFrame:
         on_rows(part, len(frame))
         return frame
 
-    queues = told("queues", service.queues(tables, when))
+    queues = counted("queues", service.queues(tables, when))
     drawn = list(queues["queue"][: service.QUEUES_DRAWN])
-    keys = told("keys", service.keys(tables, when, drawn, top))
-    objectives = told("objectives", trouble.objectives(tables, when))
+    keys = counted("keys", service.keys(tables, when, drawn, top))
+    objectives = counted("objectives", trouble.objectives(tables, when))
     data = ReportData(
         period=when,
         made_at=now,
@@ -110,36 +114,36 @@ def gather(
         built_until=last_build(lake.root).until,
         unexported=selection.unexported,
         hashed=selection.hash_keys,
-        freshness=told("freshness", quality.freshness(tables, now)),
-        quarantined=told("quarantined", quality.quarantined(tables)),
-        runs=told("runs", quality.runs(lake)),
+        freshness=counted("freshness", quality.freshness(tables, now)),
+        quarantined=counted("quarantined", quality.quarantined(tables)),
+        runs=counted("runs", quality.runs(lake)),
         queues=queues,
         keys=keys,
-        service=told("service", service.over_time(tables, when, keys)),
-        fairness=told("fairness", fairness.over_time(tables, when, drawn)),
-        fairness_by_queue=told("fairness by queue", fairness.by_queue(tables, when)),
-        pickup=told("pickup", waits.pickup_over_time(tables, when, drawn)),
-        names=told("names", waits.by_name(tables, when, top)),
-        hours_of_week=told("hours of the week", waits.by_hour_of_week(tables, when)),
-        slowdown=told("slowdown", waits.slowdown_by_load(tables, when)),
+        service=counted("service", service.over_time(tables, when, keys)),
+        fairness=counted("fairness", fairness.over_time(tables, when, drawn)),
+        fairness_by_queue=counted("fairness by queue", fairness.by_queue(tables, when)),
+        pickup=counted("pickup", waits.pickup_over_time(tables, when, drawn)),
+        names=counted("names", waits.by_name(tables, when, top)),
+        hours_of_week=counted("hours of the week", waits.by_hour_of_week(tables, when)),
+        slowdown=counted("slowdown", waits.slowdown_by_load(tables, when)),
         objectives=objectives,
-        budgets=told("budgets", trouble.budgets_over_time(tables, when, objectives)),
-        failures=told("failures", trouble.failures(tables, when, top)),
-        failures_over_time=told("failures over time", trouble.failures_over_time(tables, when)),
-        storms=told("storms", trouble.storms(tables, when, top)),
-        cost=told("cost", cost.by_key(tables, when, top)),
+        budgets=counted("budgets", trouble.budgets_over_time(tables, when, objectives)),
+        failures=counted("failures", trouble.failures(tables, when, top)),
+        failures_over_time=counted("failures over time", trouble.failures_over_time(tables, when)),
+        storms=counted("storms", trouble.storms(tables, when, top)),
+        cost=counted("cost", cost.by_key(tables, when, top)),
     )
     return with_hashed_keys(data) if selection.hash_keys else data
 
 
 def hashed_key(key: str) -> str:
-    """The first ten hexadecimal digits of the key's SHA-256: the same in every report; who guesses
-    a key can check it."""
+    """Return the first ten hexadecimal digits of the key's SHA-256, stable over all reports. A
+    person who guesses a key can check it."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def with_hashed_keys(data: ReportData) -> ReportData:
-    """The same without any key: hashed in every column of keys, and free text left out."""
+    """Return the data with hashed keys in every column of keys, and without free text."""
     hidden = {}
     for field in fields(data):
         frame = getattr(data, field.name)
@@ -152,7 +156,7 @@ def with_hashed_keys(data: ReportData) -> ReportData:
         }
         texts = {
             name: frame[name].where(frame[name].isna(), HIDDEN)
-            for name in TELLING_COLUMNS
+            for name in TEXT_COLUMNS
             if name in frame
         }
         hidden[field.name] = frame.assign(**keys, **texts)

@@ -1,4 +1,4 @@
-"""What stands out, in a few words each, for somebody who reads nothing else."""
+"""Findings: a few words each, for a reader of nothing else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
 
 OK, LOOK, BAD = "ok", "look", "bad"
 EVEN = 0.9
-"""Jain's index from which on a queue counts as even."""
+"""Least Jain's index of a queue that counts as even."""
 
 
 class Finding(NamedTuple):
-    """`state` is ok, look (worth a look) or bad; `section`: where the page says more."""
+    """A tile of the page. `state` is ok, look (worth a look) or bad; `section` is the anchor with
+    more details."""
 
     title: str
     value: str
@@ -25,7 +26,7 @@ class Finding(NamedTuple):
 
 
 def standing_out(data: ReportData) -> list[Finding]:
-    """Nothing of tables that are empty."""
+    """Return the findings; tables without rows have none."""
     found = [
         _load(data),
         _runs(data),
@@ -65,7 +66,7 @@ def _pickup(data: ReportData) -> Finding | None:
         return None
     worst = data.names.iloc[0]
     name, queue = numbers.shortened(worst["name"], 30), numbers.shortened(worst["queue"], 20)
-    note = f"99 % of {name} in {queue} started within it"
+    note = f"99 % of {name} in {queue} started within this time"
     return Finding("Slowest pickup", numbers.duration(worst["p99"]), note, OK, "pickup")
 
 
@@ -114,10 +115,10 @@ def _objectives(data: ReportData) -> Finding | None:
     worst = BAD if "page" in states else LOOK if "ticket" in states else OK
     least = data.objectives.iloc[0]
     note = f"{numbers.shortened(least['slo_id'], 30)}: {_budget(least['budget_left'])}"
-    told = ", ".join(
+    counts = ", ".join(
         f"{states[state]} {state}" for state in ("page", "ticket", "ok") if state in states
     )
-    return Finding("Objectives", told, note, worst, "objectives")
+    return Finding("Objectives", counts, note, worst, "objectives")
 
 
 def _budget(left: float) -> str:

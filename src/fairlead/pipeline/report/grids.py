@@ -1,5 +1,4 @@
-"""Tables on the page: a frame and a list of columns in, rows of text with their exact values
-out."""
+"""Tables on the page: a frame and a list of columns in, rows of text with exact values out."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 NUMBERS = ("amount", "count", "duration", "percent", "ratio", "work")
 
 
-class Shown(NamedTuple):
-    """A column on the page: its heading, the frame's column, and how its values are written: a name
+class GridColumn(NamedTuple):
+    """A column on the page: its heading, the frame's column, and the format of its values, a name
     in `_FORMATS`."""
 
     heading: str
@@ -39,7 +38,7 @@ class Shown(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """`value` is exact, and empty for what is no number."""
+    """A cell of a table. `value` is the exact number, empty for other cells."""
 
     text: str
     kind: str
@@ -51,17 +50,17 @@ class Grid(NamedTuple):
 
     caption: str
     headings: list[tuple[str, str]]
-    """Text and kind."""
+    """Text and kind of each heading."""
     rows: list[list[Cell]]
     left_out: int = 0
-    """Rows of the frame that are not shown."""
+    """Number of rows of the frame that are not shown."""
 
 
 def grid(
-    caption: str, frame: pd.DataFrame, columns: Sequence[Shown], most: int | None = None
+    caption: str, frame: pd.DataFrame, columns: Sequence[GridColumn], most: int | None = None
 ) -> Grid:
-    """The first `most` rows of the frame (all by default). A key that is null stands for the
-    others, of which the frame's column `keys` says how many."""
+    """Return the first `most` rows of the frame (all by default). A null key stands for the other
+    keys; the column `keys` counts them."""
     shown = frame if most is None else frame.head(most)
     rows = [[_cell(row, column) for column in columns] for row in shown.to_dict("records")]
     return Grid(
@@ -69,7 +68,7 @@ def grid(
     )
 
 
-def _cell(row: dict[Any, Any], column: Shown) -> Cell:
+def _cell(row: dict[Any, Any], column: GridColumn) -> Cell:
     import pandas as pd
 
     value = row[column.column]

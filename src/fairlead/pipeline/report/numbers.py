@@ -1,5 +1,5 @@
-"""Values as people read them: durations in a unit that fits, counts with commas, instants without a
-zone (all is UTC)."""
+"""Numbers as text for people: durations in a fitting unit, counts with commas, instants in UTC
+without a zone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNITS = (
     ("µs", 1),
 )
 LONGEST_NAME = 40
-"""Characters of a key or a name that are shown in a table."""
+"""Longest key or name in a table, in characters."""
 
 
 def unit_of(us: float, days: bool = True) -> tuple[str, int]:
-    """The unit in which so many microseconds are a number from 1 up, and its microseconds."""
+    """Return the largest unit in which the duration is at least 1, and its microseconds."""
     for name, size in _UNITS:
         if abs(us) >= size and (days or name != "d"):
             return name, size
@@ -30,24 +30,26 @@ def unit_of(us: float, days: bool = True) -> tuple[str, int]:
 
 
 def duration(us: float) -> str:
-    """Three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
+    """Return microseconds with three digits: 850 µs, 3.42 s, 12.1 min, 2.5 d."""
     name, size = unit_of(us)
     return f"{_digits(us / size)} {name}" if us else "0"
 
 
 def work(us: float) -> str:
-    """Worker time: hours at most, since a day of a worker is no day of a clock: 1,234 h."""
+    """Return worker time in hours at most, because a day of a worker is not a day of the clock:
+    1,234 h."""
     name, size = unit_of(us, days=False)
     return f"{_digits(us / size)} {name}" if us else "0"
 
 
 def count(number: float) -> str:
-    """1,234,567"""
+    """Return an integer with commas: 1,234,567."""
     return f"{number:,.0f}"
 
 
 def percent(part: float) -> str:
-    """12.3 %, and as many digits as it takes to tell 0.04 % from none and 99.97 % from all."""
+    """Return a percentage, 12.3 %, with enough digits to distinguish 0.04 % from none and 99.97 %
+    from all."""
     value = 100 * part
     if value in (0, 100):
         return f"{value:.0f} %"
@@ -57,23 +59,23 @@ def percent(part: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Three digits: 0.987, 1.25, 14.4."""
+    """Return three digits: 0.987, 1.25, 14.4."""
     return _digits(value)
 
 
 def amount(value: Decimal) -> str:
-    """Of money, in whatever currency the bill has: 1,234.50."""
+    """Return an amount of money in the currency of the bill: 1,234.50."""
     return f"{value:,.2f}"
 
 
 def instant(at: datetime) -> str:
-    """2026-03-02 10:05"""
+    """Return an instant to the minute: 2026-03-02 10:05."""
     return f"{at:%Y-%m-%d %H:%M}"
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """At most so many characters: head and tail, since keys that begin alike differ at the end.
-    What cannot be printed, and what ends a line, is shown as a dot."""
+    """Return the text with at most this many characters: head and tail, because keys with the same
+    beginning differ at the end. A dot replaces each unprintable character and line end."""
     plain = "".join(letter if letter.isprintable() else "·" for letter in text)
     if len(plain) <= longest:
         return plain
@@ -82,7 +84,7 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, no exponent, no zeros at the end."""
+    """Return three significant digits, without an exponent or trailing zeros."""
     size = abs(value)
     places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     text = f"{value:,.{places}f}"

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, which asks no network and runs no script."""
+"""The page: one self-contained HTML file without network requests or scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.pipeline.report.sections import Section, cost, quality, service, t
 
 
 def render(data: ReportData) -> str:
-    """The page as text. The same data makes the same page."""
+    """Return the page as text. Equal data makes an equal page."""
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     page = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -31,7 +31,7 @@ def render(data: ReportData) -> str:
 
 
 def _sections(data: ReportData) -> dict[str, Section]:
-    """By the anchor that the page gives them."""
+    """Return the sections by the anchor on the page."""
     return {
         "data": quality.quality(data),
         "load": service.load(data),

@@ -1,4 +1,4 @@
-"""The time a report is about, and the steps in which it is drawn."""
+"""Period of a report, and the steps in which it is drawn."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.tables import Tables
 
 MOST_POINTS = 200
-"""Points of a line at most: more cannot be told apart on a page."""
+"""Most points of a line; more cannot be distinguished on a page."""
 
 BY_DEFAULT = timedelta(days=7)
-"""How far a report looks back when it is not told."""
+"""Length of a report without an explicit start."""
 
 _DAY_S = 86_400
 _STEPS = (
@@ -40,12 +40,11 @@ _STEPS = (
     2 * _DAY_S,
     7 * _DAY_S,
 )
-"""Seconds. Each is a whole number of windows of a size that gold has."""
+"""Steps in seconds. Each is a whole number of windows of a size in gold."""
 
 
 class Period(NamedTuple):
-    """Instants from `since` up to `until`, which is not included: whole hours UTC, and whole steps
-    when these are longer."""
+    """Instants in [since, until): whole hours UTC, and whole steps if these are longer."""
 
     since: datetime
     until: datetime
@@ -53,21 +52,21 @@ class Period(NamedTuple):
 
     @property
     def window_s(self) -> int:
-        """The largest windows of gold of which a step is a whole number."""
+        """Seconds of the largest gold window that divides a step."""
         return max(window for window in WINDOWS if self.step_s % window == 0)
 
     def step(self, instant: str, least_s: int = 0) -> Expression:
-        """The step that an instant lies in, as the instant it starts; of steps of at least so many
+        """Return the start of the step that contains an instant; a step lasts at least `least_s`
         seconds."""
         return window_start(F.col(instant), self.step_of(least_s))
 
     def step_of(self, least_s: int) -> int:
-        """Seconds of a step, when what is drawn comes in windows of so many seconds: the one is a
-        multiple of the other."""
+        """Return the seconds of a step for data in windows of `least_s` seconds; one is a multiple
+        of the other."""
         return max(self.step_s, least_s)
 
     def parts(self, tables: Tables, table: Table) -> list[str]:
-        """The partitions of the table that hold some of this time."""
+        """Return the partitions of the table that overlap the period."""
         length = timedelta(hours=1) if table.by == "hour" else timedelta(days=1)
         return [
             part
@@ -76,7 +75,7 @@ class Period(NamedTuple):
         ]
 
     def rows(self, tables: Tables, table: Table) -> DataFrame:
-        """The rows of the table whose instant lies in this time."""
+        """Return the rows of the table whose instant lies in the period."""
         since, until = (
             F.timestamp_micros(F.lit(to_micros(instant))) for instant in (self.since, self.until)
         )
@@ -87,11 +86,11 @@ class Period(NamedTuple):
 def period(
     tables: Tables, now: int, since: datetime | None = None, until: datetime | None = None
 ) -> Period:
-    """From `since` (default: seven days before the end) until `until` (default: the end), as far as
-    anything ran then.
+    """Return the period from `since` (default: seven days before the end) until `until` (default:
+    the end of the data), limited to hours with runs.
 
-    `now` (microseconds) is the end of a lake in which nothing has run. Raises ConfigurationError
-    when nothing lies between.
+    now: end of a lake without runs, in microseconds since the epoch. Raise ConfigurationError if
+    the period is empty.
     """
     hours = [start_of(part) for part in tables.parts(SERVICE)]
     first, last = (
@@ -113,7 +112,7 @@ def period(
 
 
 def _step(length: timedelta) -> int:
-    """The least step that makes no more points than can be drawn."""
+    """Return the shortest step that makes no more points than can be drawn."""
     for step_s in _STEPS:
         if length.total_seconds() <= step_s * MOST_POINTS:
             return step_s

@@ -1,4 +1,4 @@
-"""Whether the report can be trusted: how fresh its data is, and how whole."""
+"""Findings about the data of the report: how fresh and how complete it is."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OLD_US = 86_400 * MICROS
-"""After so long without a finished attempt somebody should look."""
+"""Microseconds without a finished attempt after which the report warns."""
 
 
 def trust(data: ReportData) -> list[Finding]:
-    """One of each kind."""
+    """Return one finding for each check of the data."""
     return [_fresh(data), _exported(data), _built(data), _sound(data), _jobs(data)]
 
 
@@ -55,27 +55,29 @@ def _built(data: ReportData) -> Finding:
         return Finding(
             "Tables built",
             "never",
-            "`fairlead pipeline build` makes them",
+            "`fairlead pipeline build` builds them",
             BAD if data.exported_until else LOOK,
         )
-    until = f"with all that was exported until {numbers.instant(to_datetime(data.built_until))}"
+    until = f"with all rows exported until {numbers.instant(to_datetime(data.built_until))}"
     if data.exported_until > data.built_until:
-        return Finding("Tables built", "behind", f"{until}; more has come since", LOOK)
+        return Finding("Tables built", "behind", f"{until}; more was exported since", LOOK)
     return Finding("Tables built", "up to date", until, OK)
 
 
 def _sound(data: ReportData) -> Finding:
-    aside, attempts = (_of_table(data, table.name)["rows"] for table in (QUARANTINE, ATTEMPTS))
+    quarantined, attempts = (
+        _of_table(data, table.name)["rows"] for table in (QUARANTINE, ATTEMPTS)
+    )
     note = (
-        f"{numbers.percent(aside / attempts)} of the attempts make no sense"
-        if aside
-        else "every attempt makes sense"
+        f"{numbers.percent(quarantined / attempts)} of the attempts are not valid"
+        if quarantined
+        else "every attempt is valid"
     )
     return Finding(
         "In quarantine",
-        numbers.count(aside),
+        numbers.count(quarantined),
         note if attempts else "no attempts yet",
-        LOOK if aside else OK,
+        LOOK if quarantined else OK,
     )
 
 

@@ -1,5 +1,4 @@
-"""What the report shows, aggregated by Spark: small pandas frames, each with a stated bound of
-rows."""
+"""Facts of the report, aggregated by Spark: small pandas frames with a stated bound of rows."""
 
 from __future__ import annotations
 
@@ -12,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def collect(rows: DataFrame, at_most: int) -> pd.DataFrame:
-    """The rows, which cannot be more than `at_most` by the way they are made; instants are naive
-    and UTC."""
+    """Return the rows, which by construction are at most `at_most`. Instants are naive and UTC."""
     found = rows.limit(at_most + 1).toPandas()
     assert len(found) <= at_most, (
-        f"{len(found)} rows or more where at most {at_most} were meant: {rows.columns}"
+        f"{len(found)} rows or more, at most {at_most} expected: {rows.columns}"
     )
     return found

@@ -1,4 +1,4 @@
-"""What each key cost: its worker time, its part of what stood idle, its part of the bill."""
+"""Cost by key: worker time, its part of the idle time, its part of the bill."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def by_key(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The dearest keys of all days of the period (whole days, also where the period has only a part
-    of one), and the rest as one row, by rank; the key '*' stands for what was paid for while nobody
-    ran anything.
+    """Return the most expensive keys, by rank, and the rest as one row.
 
-    Columns: rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the row
-    stands for), busy_us, wasted_us, idle_allocated_us, amount (Decimal). By amount, then by worker
-    time, as without a bill all amounts are 0. At most top + 1 rows.
+    The days are whole, even where the period has only a part of one. The key '*' stands for paid
+    time in which no key ran anything. Columns: rank (from 1; null: the rest), fairness_key (null:
+    the rest), keys (number of keys in the row), busy_us, wasted_us, idle_allocated_us, amount
+    (Decimal). The order is by amount, then by worker time, because all amounts are 0 without a
+    bill. At most top + 1 rows.
     """
-    is_shown = F.col("place") <= top
+    is_shown = F.col("position") <= top
     rows = (
         tables.read(COST, period.parts(tables, COST))
         .groupBy("fairness_key")
         .agg(*_sums())
         .transform(_ranked)
         .groupBy(
-            F.when(is_shown, F.col("place")).alias("rank"),
+            F.when(is_shown, F.col("position")).alias("rank"),
             F.when(is_shown, F.col("fairness_key")).alias("fairness_key"),
         )
         .agg(F.count(F.lit(1)).alias("keys"), *_sums())
@@ -43,12 +43,12 @@ def by_key(tables: Tables, period: Period, top: int) -> pd.DataFrame:
 
 
 def is_billed(cost: pd.DataFrame) -> bool:
-    """Whether there was a bill, or a price, to divide."""
+    """Return whether there was a bill or a price to divide."""
     return bool(cost["amount"].sum() > 0)
 
 
 def parts_of_whole(cost: pd.DataFrame) -> pd.Series:
-    """The part of each row, 0 to 1: of the bill, or without one of the worker time."""
+    """Return the part of each row, 0 to 1: of the bill, or of the worker time without a bill."""
     values = cost["amount" if is_billed(cost) else "busy_us"].astype(float)
     return values / max(values.sum(), 1e-9)
 
@@ -63,4 +63,4 @@ def _ranked(keys: DataFrame) -> DataFrame:
     dearest_first = Window.partitionBy().orderBy(
         F.desc("amount"), F.desc("busy_us"), "fairness_key"
     )
-    return keys.withColumn("place", F.row_number().over(dearest_first))
+    return keys.withColumn("position", F.row_number().over(dearest_first))

@@ -1,4 +1,4 @@
-"""How evenly the queues were served."""
+"""Evenness of the service of each queue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def over_time(tables: Tables, period: Period, queues: Sequence[str]) -> pd.DataFrame:
-    """In steps of the period: at, queue, jain (mean of the windows; null: none could be judged),
-    jain_least, n_keys and starved_keys (greatest of the windows). At most 202 rows a queue."""
+    """Return evenness in steps of the period.
+
+    Columns: at, queue, jain (mean of the windows; null: no window could be judged), jain_least,
+    n_keys and starved_keys (greatest of the windows). At most 202 rows a queue.
+    """
     rows = (
         _windows(tables, period)
         .where(F.col("queue").isin(list(queues)))
@@ -37,10 +40,12 @@ def over_time(tables: Tables, period: Period, queues: Sequence[str]) -> pd.DataF
 
 
 def by_queue(tables: Tables, period: Period) -> pd.DataFrame:
-    """By queue: windows, judged (windows with two backlogged keys), jain_median, jain_least,
-    within_bound (of the judged windows), starved_windows, starved_keys (greatest), noisy_key and
-    noisy_score (of the window with the greatest), and max_lag_us with max_lag_key. At most 1000
-    rows."""
+    """Return evenness by queue.
+
+    Columns: queue, windows, judged (windows with two backlogged keys), jain_median, jain_least,
+    within_bound (number of judged windows), starved_windows, starved_keys (greatest), noisy_key and
+    noisy_score (greatest of all windows), max_lag_us with max_lag_key. At most 1000 rows.
+    """
     rows = (
         _windows(tables, period)
         .groupBy("queue")

@@ -1,5 +1,5 @@
-"""How far the report can be trusted: what is in the lake, how fresh it is, what was put aside, what
-the jobs said."""
+"""Quality of the data: the rows of the lake, their freshness, quarantined rows, and the results of
+the jobs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _MINUTE = "yyyy-MM-dd HH:mm"
 
 
 def freshness(tables: Tables, now: int) -> pd.DataFrame:
-    """One row a table, in the order of the data dictionary: table, rows, newest (its greatest
-    instant up to `now`, in microseconds: a clock may have been wrong; null: none), and written_at
-    (when rows last changed; null: a catalog knows).
+    """Return one row for each table, in the order of the data dictionary.
+
+    Columns: table, rows, newest (greatest instant up to `now`, in microseconds, because a clock may
+    have been wrong; null: none), written_at (last change of rows; null: the catalog knows).
     """
     import pandas as pd
 
     shown = [table for table in TABLES if table != RUNS]
-    looks = reduce(DataFrame.unionByName, [_look(tables, table, now) for table in shown])
-    found = {row.table: row for row in collect(looks, len(shown)).itertuples()}
+    summaries = reduce(DataFrame.unionByName, [_summary(tables, table, now) for table in shown])
+    found = {row.table: row for row in collect(summaries, len(shown)).itertuples()}
     rows = []
     for table in shown:
         manifest = tables.manifest(table) if isinstance(tables, ParquetTables) else Manifest()
@@ -56,20 +57,21 @@ def freshness(tables: Tables, now: int) -> pd.DataFrame:
 
 
 def exported_until(lake: Lake) -> int:
-    """Microseconds: when the exporter last brought something; 0: never."""
+    """Return the last export of any row, in microseconds since the epoch; 0: never."""
     return max(lake.table(table).manifests.newest().written_at for table in (ATTEMPTS, EVENTS))
 
 
 def quarantined(tables: Tables) -> pd.DataFrame:
-    """The rows put aside, ever, by table and reason, most first: source, column, reason, rows,
-    first_seen, last_seen. At most 20 rows."""
+    """Return all quarantined rows by table and reason, most frequent first.
+
+    Columns: source, column, reason, rows, first_seen, last_seen. At most 20 rows.
+    """
     rows = (
         tables.read(QUARANTINE)
         .groupBy(F.substring_index("source", "/", 1).alias("source"), "column", "reason")
         .agg(
             F.count(F.lit(1)).alias("rows"),
-            # As text: a clock that was wrong may have been wrong by more years than pandas can
-            # hold.
+            # As text, because a wrong clock may be off by more years than pandas can hold.
             F.date_format(F.min("seen_at"), _MINUTE).alias("first_seen"),
             F.date_format(F.max("seen_at"), _MINUTE).alias("last_seen"),
         )
@@ -80,8 +82,11 @@ def quarantined(tables: Tables) -> pd.DataFrame:
 
 
 def runs(lake: Lake) -> pd.DataFrame:
-    """The last run of each job: job, started_at, seconds, state, rows_out, quarantined, checks (how
-    many it made), failed_checks (text; empty: all hold), error (null: none)."""
+    """Return the last run of each job.
+
+    Columns: job, started_at, seconds, state, rows_out, quarantined, checks (number of checks made),
+    failed_checks (text; empty: all hold), error (null: none).
+    """
     import pandas as pd
 
     found = []
@@ -121,9 +126,9 @@ _RUN_COLUMNS = [
 ]
 
 
-def _look(tables: Tables, table: Table, now: int) -> DataFrame:
-    """What its newest partition says, where a manifest counts the rows of the others; else all of
-    it."""
+def _summary(tables: Tables, table: Table, now: int) -> DataFrame:
+    """Return the rows and the newest instant of a table, from its newest partition if a manifest
+    counts the rows, else from all partitions."""
     is_counted = isinstance(tables, ParquetTables)
     past = [part for part in tables.parts(table) if micros_of(part) <= now] if is_counted else []
     instant = F.col(table.instant)

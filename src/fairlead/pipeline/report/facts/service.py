@@ -1,4 +1,4 @@
-"""Who took the workers, and what was due to each: by queue, by key, and over time."""
+"""Service and entitlement: by queue, by key, and over time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_QUEUES = 1000
-"""Queues that are listed; they are named in code, so that there are few."""
+"""Most queues listed. Queues are few, because they are named in code."""
 
 QUEUES_DRAWN = 4
-"""Queues that have pictures of their own: those that took most worker time."""
+"""Number of queues with pictures of their own: those with most worker time."""
 
 _POINTS = MOST_POINTS + 2
-"""Since and until are rounded outwards."""
+"""Most steps of a period, whose bounds are rounded outwards."""
 
 
 def queues(tables: Tables, period: Period) -> pd.DataFrame:
-    """The queue that took most worker time first: queue, busy_us, started, done, failed, wasted_us.
-    At most 1000 rows."""
+    """Return the queues, most worker time first.
+
+    Columns: queue, busy_us, started, done, failed, wasted_us. At most 1000 rows.
+    """
     return collect(
         period.rows(tables, SERVICE)
         .groupBy("queue")
@@ -47,13 +49,12 @@ def queues(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.DataFrame:
-    """The keys of these queues that matter most, and the rest of each queue as one row, by queue
-    and rank.
+    """Return the top keys of these queues by worker time or by lag, and the rest of each queue as
+    one row, by queue and rank.
 
-    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (how many the
-    row stands for), weight (the latest), busy_us, entitled_us, lag_us (the greatest of any window)
-    and lag_at. What matters is to be among the first by worker time or by lag. At most (top + 1)
-    rows a queue.
+    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (number of
+    keys in the row), weight (the latest), busy_us, entitled_us, lag_us (greatest of any window),
+    lag_at. At most (top + 1) rows a queue.
     """
     by_key = (
         _shares(tables, period, queues)
@@ -66,12 +67,12 @@ def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.
             F.max_by("window_start", "lag_us").alias("lag_at"),
         )
     )
-    is_shown = F.col("place") <= top
+    is_shown = F.col("position") <= top
     rows = (
         by_key.transform(_ranked)
         .groupBy(
             "queue",
-            F.when(is_shown, F.col("place")).alias("rank"),
+            F.when(is_shown, F.col("position")).alias("rank"),
             F.when(is_shown, F.col("fairness_key")).alias("fairness_key"),
         )
         .agg(
@@ -88,9 +89,12 @@ def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.
 
 
 def over_time(tables: Tables, period: Period, keys: pd.DataFrame) -> pd.DataFrame:
-    """The same keys in steps of the period: at, queue, rank (null: the rest), busy_us, entitled_us,
-    lag_us (the one farthest from 0 in the step). Steps in which a key neither ran nor waited have
-    no row. At most 202 rows for each row of `keys`."""
+    """Return the service of `keys` in steps of the period.
+
+    Columns: at, queue, rank (null: the rest), busy_us, entitled_us, lag_us (the value farthest from
+    0 in the step). Steps in which a key neither ran nor waited have no row. At most 202 rows for
+    each row of `keys`.
+    """
     shown = keys.dropna(subset=["rank"])
     if shown.empty:
         return collect(_none_over_time(tables, period), 0)
@@ -132,8 +136,8 @@ def _shares(tables: Tables, period: Period, queues: Sequence[str]) -> DataFrame:
 
 
 def _ranked(by_key: DataFrame) -> DataFrame:
-    """Adds `place`: 1 for the key with most worker time, and then in turn by worker time and by
-    lag."""
+    """Add `position`: 1 for the key with most worker time, then alternately by lag and by worker
+    time."""
     of_queue = Window.partitionBy("queue")
     return (
         by_key.withColumn(
@@ -143,7 +147,7 @@ def _ranked(by_key: DataFrame) -> DataFrame:
             "by_lag", F.row_number().over(of_queue.orderBy(F.desc("lag_us"), "fairness_key"))
         )
         .withColumn(
-            "place",
+            "position",
             F.row_number().over(
                 of_queue.orderBy(F.least("by_busy", "by_lag"), "by_busy", "fairness_key")
             ),

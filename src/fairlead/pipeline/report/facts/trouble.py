@@ -1,4 +1,4 @@
-"""What went wrong: objectives missed, and runs that failed."""
+"""Missed objectives and failed runs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_OBJECTIVES = 50
-"""Objectives that are listed: those with the least budget left."""
+"""Most objectives listed: those with the least budget left."""
 
 KINDS_DRAWN = 5
-"""Classes of errors with a colour of their own."""
+"""Number of error classes with a colour of their own."""
 
 _STATES = ("ok", "ticket", "page")
 _HOUR_S = 3600
 
 
 def objectives(tables: Tables, period: Period) -> pd.DataFrame:
-    """Each objective at its last window of the period, the one with the least budget left first:
-    slo_id, at, objective, budget_left, burn_1h, burn_6h, burn_3d, state; of the whole period: good,
-    bad, page_s and ticket_s (seconds spent in that state). At most 50 rows."""
+    """Return each objective at its last window in the period, least budget left first.
+
+    Columns: slo_id, at, objective, budget_left, burn_1h, burn_6h, burn_3d, state; over the whole
+    period: good, bad, page_s and ticket_s (seconds in that state). At most 50 rows.
+    """
     last = F.max_by(
         F.struct(
             F.col("window_start").alias("at"),
@@ -61,8 +63,11 @@ def objectives(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) -> pd.DataFrame:
-    """These objectives in steps of at least five minutes: at, slo_id, budget_left (the last of the
-    step) and state (the worst of the step). At most 202 rows an objective."""
+    """Return the objectives in steps of at least five minutes.
+
+    Columns: at, slo_id, budget_left (last of the step), state (worst of the step). At most 202 rows
+    an objective.
+    """
     severity = F.array_position(F.array(*map(F.lit, _STATES)), F.col("state"))
     rows = (
         period.rows(tables, SLO)
@@ -78,9 +83,11 @@ def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) 
 
 
 def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The kinds of errors that failed most runs: queue, name, error_type, error_text (the
-    earliest), n, wasted_us, first_seen, last_seen, retry_amplification (of the worst hour),
-    storm_hours. At most `top` rows."""
+    """Return the kinds of errors with most failed runs.
+
+    Columns: queue, name, error_type, error_text (of the earliest error), n, wasted_us, first_seen,
+    last_seen, retry_amplification (of the worst hour), storm_hours. At most `top` rows.
+    """
     rows = (
         period.rows(tables, FAILURES)
         .groupBy("queue", "name", "error_fp")
@@ -102,8 +109,10 @@ def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
 
 
 def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
-    """In steps of at least an hour: at, error_type (null: all but the five most frequent), n. At
-    most 6 x 202 rows."""
+    """Return failed runs in steps of at least an hour.
+
+    Columns: at, error_type (null: all but the five most frequent), n. At most 6 x 202 rows.
+    """
     found = period.rows(tables, FAILURES)
     frequent = (
         found.groupBy("error_type")
@@ -124,8 +133,11 @@ def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def storms(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """The latest storms, one row an hour: hour, queue, name, error_type, n, retry_amplification,
-    wasted_us, last_seen, recovered_at (null: not in that hour). At most `top` rows."""
+    """Return the latest storms, one row for each hour.
+
+    Columns: hour, queue, name, error_type, n, retry_amplification, wasted_us, last_seen,
+    recovered_at (null: not in that hour). At most `top` rows.
+    """
     rows = (
         period.rows(tables, FAILURES)
         .where("storm")

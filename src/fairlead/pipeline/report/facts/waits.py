@@ -1,4 +1,4 @@
-"""How long work waited: over time, by name, by hour of the week, and under load."""
+"""Waits: over time, by name, by hour of the week, and under load."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 HOUR_S = 3600
 HOURS_OF_WEEK = 168
 _FIRST_MONDAY_S = 4 * 86_400
-"""1970-01-05."""
+"""1970-01-05, in seconds since the epoch."""
 
 LOAD_BINS = 20
 SLOWDOWN_STEP = 1.1
-"""Bin b of the slowdown holds values from SLOWDOWN_STEP ** b on."""
+"""Ratio of neighbouring bins of the slowdown; bin b starts at SLOWDOWN_STEP ** b."""
 SLOWDOWN_BINS = 110
-"""The last one holds all from 1.1 ** 110 (about 36,000) on."""
+"""Last bin of the slowdown, which has no upper bound: 1.1 ** 110 is about 36,000."""
 
 
 def pickup_over_time(tables: Tables, period: Period, queues: Sequence[str]) -> pd.DataFrame:
-    """In steps of at least an hour: at, queue, n, p50, p99, p999 (microseconds). At most 202 rows a
-    queue."""
+    """Return pickup in steps of at least an hour.
+
+    Columns: at, queue, n, p50, p99, p999 (microseconds). At most 202 rows a queue.
+    """
     rows = (
         latency(
             _of_all_keys(tables, period)
             .where((F.col("measure") == "pickup") & F.col("queue").isin(list(queues)))
-            # Names are merged bucket by bucket: percentiles of the whole, never of percentiles.
+            # Merge the buckets of all names, because percentiles of percentiles would be wrong.
             .withColumn("name", F.lit(ALL)),
             period.step_of(HOUR_S),
         )
@@ -54,8 +56,11 @@ def pickup_over_time(tables: Tables, period: Period, queues: Sequence[str]) -> p
 
 
 def by_name(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """Of the whole period, the name with the longest pickup p99 first: queue, name, n, and p50,
-    p99, p999, max_us of pickup; run_p50 and run_p99. Microseconds. At most `top` rows."""
+    """Return pickup and run times by name over the whole period, longest pickup p99 first.
+
+    Columns: queue, name, n; p50, p99, p999, max_us of pickup; run_p50, run_p99. All in
+    microseconds. At most `top` rows.
+    """
     measured = latency(
         _of_all_keys(tables, period)
         .where(F.col("measure").isin("pickup", "run"))
@@ -77,9 +82,11 @@ def by_name(tables: Tables, period: Period, top: int) -> pd.DataFrame:
 
 
 def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
-    """All queues together: hour (0: Monday 00:00 UTC, to 167), busy_us (of all such hours of the
-    period together), n, p50 and p99 of pickup in microseconds (null: nothing started). At most 168
-    rows."""
+    """Return load and pickup by hour of the week, all queues together.
+
+    Columns: hour (0: Monday 00:00 UTC, to 167), busy_us (sum over all such hours of the period), n,
+    p50 and p99 of pickup in microseconds (null: no runs started). At most 168 rows.
+    """
     hour = _hour_of_week("window_start")
     load = (
         period.rows(tables, TENANT_SHARE)
@@ -98,12 +105,11 @@ def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
-    """Tasks that ended, by the load of their queue in the minute they became ready and by their
-    slowdown: load (bin 0 to 19, each a twentieth of the queue's busiest minute), slowdown (bin, see
-    SLOWDOWN_STEP), n. At most 20 x 111 rows.
+    """Return finished tasks by slowdown and by load of their queue in the minute they became ready.
 
-    After Feitelson, Workload Modeling for Computer Systems Performance Evaluation, 2015: how a
-    system does is to be looked at under each load by itself.
+    Columns: load (bin 0 to 19, each a twentieth of the queue's busiest minute), slowdown (bin, see
+    SLOWDOWN_STEP), n. At most 20 x 111 rows. Source: Feitelson, Workload Modeling for Computer
+    Systems Performance Evaluation, 2015, which judges a system under each load separately.
     """
     minutes = (
         period.rows(tables, SERVICE)
@@ -134,7 +140,7 @@ def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def times_seen(period: Period) -> list[int]:
-    """How often each hour of the week lies in the period."""
+    """Return how often the period contains each hour of the week."""
     first, last = (
         (to_micros(at) // MICROS - _FIRST_MONDAY_S) // HOUR_S for at in (period.since, period.until)
     )
@@ -143,14 +149,17 @@ def times_seen(period: Period) -> list[int]:
 
 
 def slowdown_percentiles(tasks: pd.DataFrame, bands: int = LOAD_BINS) -> pd.DataFrame:
-    """Of the bins of `slowdown_by_load`, by so many bands of load: load (the band, from 0), n, p50,
-    p90, p99 (bounded slowdown, the middle of its bin by ratio: 5 % off at most)."""
+    """Return percentiles of the bins of `slowdown_by_load` in `bands` bands of load.
+
+    Columns: load (band, from 0), n, p50, p90, p99 (bounded slowdown, the geometric middle of its
+    bin: at most 5 % off).
+    """
     band = (tasks["load"] * bands // LOAD_BINS).rename("band")
     bins = tasks.groupby([band, "slowdown"])["n"].sum().reset_index()
     total = bins.groupby("band")["n"].transform("sum")
     up_to = bins.groupby("band")["n"].cumsum()
     middle = SLOWDOWN_STEP ** (bins["slowdown"] + 0.5)
-    # All of the first bin is shown as 1: most tasks that did not wait have just that.
+    # Show the first bin as 1, the slowdown of most tasks that did not wait.
     value = middle.where(bins["slowdown"] > 0, 1.0)
     columns = {"n": bins.groupby("band")["n"].sum()}
     for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):

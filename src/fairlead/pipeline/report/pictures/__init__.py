@@ -1,1 +1,1 @@
-"""The pictures of the report: a frame in, an SVG with text as text out."""
+"""Pictures of the report: a frame in, an SVG with selectable text out."""

@@ -1,5 +1,5 @@
-"""A figure that becomes SVG to stand inside a page: the same for the same data, whatever runs, and
-with no address in it."""
+"""Canvas: a figure that becomes SVG inside a page. Equal data makes an equal SVG, which contains no
+addresses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933")
-"""Told apart by colour-blind people too: the scheme `muted` of Paul Tol, Colour Schemes,
+"""Colours that colour-blind people can distinguish: the scheme `muted` of Paul Tol, Colour Schemes,
 SRON/EPS/TN/09-002, 2021."""
 
 REST = "#BBBBBB"
@@ -38,10 +38,10 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "figure.facecolor": "none",
     "axes.facecolor": "none",
-    # The widest of the fonts that a browser may take instead: what fits here fits there.
+    # The widest of the fonts that a browser may use instead, so that all text fits there.
     "font.family": "DejaVu Sans",
     "font.size": 9,
-    # A key may hold a dollar sign.
+    # A key may contain a dollar sign.
     "text.parse_math": False,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -68,12 +68,12 @@ _ROUND = [
     *(10**n for n in range(6)),
     *(n * MICROS for n in (1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)),
 ]
-"""Durations that stand at an axis."""
+"""Durations that an axis may show, in microseconds."""
 
 _DATES = ["%Y", "%b", "%a %d", "%H:%M", "%H:%M", "%H:%M:%S"]
 _FIRST_DATES = ["", "%b %Y", "%d %b", "%a %d", "%H:%M", "%H:%M"]
-"""By the unit that ticks are apart: years, months, days, hours, minutes, seconds; and of the ticks
-that begin a larger one."""
+"""Date formats by the unit of the ticks (years, months, days, hours, minutes, seconds), and for
+ticks that begin a larger unit."""
 
 LONGEST_LABEL = 26
 
@@ -84,10 +84,10 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 class Canvas:
-    """`with Canvas("name", width, height) as canvas:` draw on `canvas.figure` (inches); afterwards
-    `canvas.svg` is there.
+    """Context in which to draw on `canvas.figure` (inches); `canvas.svg` is ready after it.
 
-    `name` must be unique on the page: it is in the ids of the picture's parts.
+    Use `with Canvas("name", width, height) as canvas:`. `name` must be unique on the page, because
+    the ids of the parts contain it.
     """
 
     def __init__(self, name: str, width: float, height: float) -> None:
@@ -98,7 +98,7 @@ class Canvas:
 
     def __enter__(self) -> Canvas:
         self._settings.enter_context(matplotlib.rc_context({**_STYLE, "svg.hashsalt": self._name}))
-        # A key in letters the font lacks is measured a little wrong; the browser has them.
+        # Letters that the font lacks are measured a little wrong, but the browser shows them.
         self._settings.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         self.figure = Figure(figsize=self._size, layout="constrained")
@@ -117,28 +117,28 @@ class Canvas:
     def _drawn(self) -> str:
         drawn = io.StringIO()
         without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        # Not by `savefig`, which lays everything out twice.
+        # Call the backend, because `savefig` lays everything out twice.
         FigureCanvasSVG(self.figure).print_svg(drawn, metadata=without)  # type: ignore[no-untyped-call]
         svg = drawn.getvalue()
         svg = re.sub(r"<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
         return _TAG.sub(self._inline, svg).strip()
 
     def _inline(self, tag: re.Match[str]) -> str:
-        """A tag as HTML wants it: without namespaces, and with ids that are unique on the page; and
-        no finer than seen."""
+        """Return a tag as HTML needs it: without namespaces, with ids unique on the page, and with
+        numbers no finer than visible."""
         plain = _NAMESPACE.sub("", _LONG_NUMBER.sub(r"\1", tag[0])).replace("xlink:href", "href")
         return _ID.sub(rf"\g<1>{self._name}-", plain)
 
 
 def label(text: str) -> str:
-    """A key or a name, short enough for a legend."""
+    """Return a key or a name short enough for a legend."""
     short = shortened(text, LONGEST_LABEL)
-    # Matplotlib leaves out of a legend what begins with an underscore.
+    # Matplotlib leaves labels that begin with an underscore out of a legend.
     return f"\u200b{short}" if short.startswith("_") else short
 
 
 def time_axis(axes: Axes, period: Period) -> None:
-    """Let the horizontal axis be the period, in dates and hours UTC."""
+    """Make the horizontal axis show the period, in dates and hours UTC."""
     locator = AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
     axes.set_xlim(naive(period.since), naive(period.until))  # type: ignore[arg-type]
     axes.xaxis.set_major_locator(locator)
@@ -147,7 +147,7 @@ def time_axis(axes: Axes, period: Period) -> None:
 
 
 def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> pd.DataFrame:
-    """A row for every step of the period; one without data is a gap, not a line drawn across it."""
+    """Return a row for every step of the period. A step without data is a gap in the line."""
     import pandas as pd
 
     return steps.reindex(
@@ -156,12 +156,12 @@ def on_grid(steps: pd.DataFrame, period: Period, step_s: int | None = None) -> p
 
 
 def naive(instant: datetime) -> datetime:
-    """As frames have it: UTC without saying so."""
+    """Return the instant as frames have it: UTC without a zone."""
     return instant.replace(tzinfo=None)
 
 
 def duration_axis(axis: Axis, least_us: float, greatest_us: float) -> None:
-    """Let a logarithmic axis of microseconds have ticks at round durations."""
+    """Put the ticks of a logarithmic axis of microseconds at round durations."""
     inside = [us for us in _ROUND if least_us / 2 <= us <= greatest_us * 2]
     axis.set_major_locator(FixedLocator(inside))
     axis.set_minor_locator(NullLocator())
@@ -169,11 +169,11 @@ def duration_axis(axis: Axis, least_us: float, greatest_us: float) -> None:
 
 
 def legend_right(
-    place: Axes | Figure, handles: list[Any], labels: list[str], title: str | None = None
+    owner: Axes | Figure, handles: list[Any], labels: list[str], title: str | None = None
 ) -> None:
-    """A legend beside the axes, or beside all of the figure."""
-    if isinstance(place, Figure):
+    """Draw a legend beside the axes or the whole figure."""
+    if isinstance(owner, Figure):
         where: dict[str, Any] = {"loc": "outside right upper"}
     else:
         where = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)}
-    place.legend(handles, labels, title=title, alignment="left", **where)
+    owner.legend(handles, labels, title=title, alignment="left", **where)

@@ -1,4 +1,4 @@
-"""The picture of cost: which keys make most of it, and of what it consists."""
+"""Picture of cost: the keys that make most of it, and its kinds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _HOUR_US = 3600 * MICROS
 
 
 def pareto(cost: pd.DataFrame, name: str) -> str:
-    """A bar for each key, the dearest on top and all others below: worker time that was of use,
-    that was wasted, and that stood idle for it. Beside it what it cost (with a bill only), its part
-    of the whole, and all parts down to it."""
+    """Return a bar for each key, most expensive first and all others last: useful, wasted and idle
+    worker time. Texts show the amount (with a bill only), the part of the whole, and the cumulated
+    parts."""
     billed = is_billed(cost)
     parts = parts_of_whole(cost)
     pieces = {
-        "of use": (cost["busy_us"] - cost["wasted_us"], COLOURS[0]),
+        "useful": (cost["busy_us"] - cost["wasted_us"], COLOURS[0]),
         "wasted (failed runs)": (cost["wasted_us"], BAD),
         "idle, allocated": (cost["idle_allocated_us"], REST),
     }
@@ -39,11 +39,11 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
                 height=0.7,
             )
             left = left + us
-        for place, (part, so_far) in enumerate(zip(parts, parts.cumsum(), strict=True)):
-            paid = f"{amount(cost['amount'].iloc[place])} · " if billed else ""
+        for row, (part, so_far) in enumerate(zip(parts, parts.cumsum(), strict=True)):
+            paid = f"{amount(cost['amount'].iloc[row])} · " if billed else ""
             ax.annotate(
                 f"{paid}{percent(part)}, together {percent(so_far)}",
-                (left.iloc[place] / _HOUR_US, place),
+                (left.iloc[row] / _HOUR_US, row),
                 xytext=(5, 0),
                 textcoords="offset points",
                 va="center",
@@ -59,6 +59,6 @@ def pareto(cost: pd.DataFrame, name: str) -> str:
 
 
 def key_names(cost: pd.DataFrame) -> list[str]:
-    """What stands beside the bars."""
+    """Return the labels of the bars."""
     pairs = zip(cost["fairness_key"], cost["fairness_key"].isna(), cost["keys"], strict=True)
     return [f"{keys:,} others" if is_rest else label(key) for key, is_rest, keys in pairs]

@@ -1,4 +1,4 @@
-"""Pictures of who took the workers: share against entitlement, lag, evenness."""
+"""Pictures of service by key: share against entitlement, lag, evenness."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REST_RANK = 0
-"""In pictures: the keys without a colour of their own."""
+"""Rank, in pictures, of the keys without a colour of their own."""
 
 
 def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Above, the workers that each key of a queue kept busy; below, those it was entitled to; on
-    the same scale."""
+    """Draw above the workers that each key of a queue kept busy, and below the workers it was
+    entitled to, on one scale."""
     busy, entitled = (
         _by_rank(service, column, period) / (period.step_s * MICROS)
         for column in ("busy_us", "entitled_us")
@@ -64,8 +64,8 @@ def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) 
 
 
 def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Above, the worker time owed to each key of a queue; below, on a scale of its own, how far
-    others are ahead."""
+    """Draw above the worker time owed to each key of a queue, and below, on another scale, the lead
+    of other keys."""
     lags = _by_rank(service.dropna(subset=["rank"]), "lag_us", period).drop(
         columns=REST_RANK, errors="ignore"
     )
@@ -97,8 +97,8 @@ def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) ->
 
 
 def evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
-    """One row a queue: left, Jain's index, mean and least of the windows; right, backlogged and
-    starved keys."""
+    """Draw a row for each queue: left Jain's index, mean and least of the windows; right backlogged
+    and starved keys."""
     with Canvas(name, 11, 0.8 + 1.75 * len(queues)) as canvas:
         grid = canvas.figure.subplots(len(queues), 2, sharex=True, squeeze=False)
         for (even, many), queue in zip(grid, queues, strict=True):
@@ -146,8 +146,8 @@ def _keys(ax: Axes, steps: pd.DataFrame) -> None:
 
 
 def _by_rank(service: pd.DataFrame, column: str, period: Period) -> pd.DataFrame:
-    """One column a rank that has a colour, and one for all others together; a row for each step, 0
-    where nothing was."""
+    """Return a column for each rank with a colour and one for all others, and a row for each step,
+    0 without data."""
     ranks = service["rank"].fillna(REST_RANK).astype(int)
     drawn = ranks.where(ranks <= len(COLOURS), REST_RANK)
     wide = service.assign(drawn=drawn).pivot_table(

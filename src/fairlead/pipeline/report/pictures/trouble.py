@@ -1,4 +1,4 @@
-"""Pictures of trouble: budgets that burn, runs that fail."""
+"""Pictures of error budgets and failed runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 HOUR_S = 3600
 STATES = {"ok": GOOD, "ticket": WARN, "page": BAD}
 _OVERSPENT = -1.0
-"""Lower budgets are drawn here: one that is far overspent would flatten all others."""
+"""Least budget drawn; a lower one would flatten all others."""
 
 
 def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: str) -> str:
-    """Above, what is left of each objective's error budget of three days; below, the state each was
-    in."""
+    """Draw above the rest of each objective's three-day error budget, and below the state of each
+    objective."""
     step_s = period.step_of(STEP_S)
     with Canvas(name, 11, 2.6 + 0.28 * len(objectives)) as canvas:
         left, states = canvas.figure.subplots(
@@ -63,8 +63,8 @@ def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: 
 
 
 def _spells(states: pd.Series, step_s: int) -> list[tuple[str, pd.Timestamp, pd.Timestamp]]:
-    """Steps of the same state that follow each other, as one: state, begin, end; steps without a
-    state are left out."""
+    """Return consecutive steps of one state as (state, begin, end), without steps that have no
+    state."""
     changes = (states.fillna("") != states.fillna("").shift()).cumsum()
     spells = [
         (spell.iloc[0], spell.index[0], spell.index[-1])
@@ -74,8 +74,8 @@ def _spells(states: pd.Series, step_s: int) -> list[tuple[str, pd.Timestamp, pd.
 
 
 def failures(failures: pd.DataFrame, storms: pd.DataFrame, period: Period, name: str) -> str:
-    """Failed runs in each step, by class of error, one upon the other; a triangle where a storm
-    began."""
+    """Draw failed runs in each step, stacked by class of error, with a triangle at the start of
+    each storm."""
     step_s = period.step_of(HOUR_S)
     kinds = (
         failures.dropna(subset=["error_type"])

@@ -1,4 +1,4 @@
-"""Pictures of waiting: over time, by hour of the week, under load."""
+"""Pictures of waits: over time, by hour of the week, under load."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _LINES = (("p50", COLOURS[6], "-"), ("p99", COLOURS[0], "-"), ("p999", BAD, ":")
 _NAMES = {"p50": "half", "p99": "99 %", "p999": "99.9 %"}
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MUCH, _LONG = (colormaps[name].resampled(32) for name in ("YlGnBu", "YlOrBr"))
-"""Few enough shades that the scale beside a map is drawn, too, and does not become an image within
-the image."""
+"""Colour maps with few shades, so that the scale beside a map is drawn as shapes, not as an
+image."""
 
 _BINS_A_ROW = 5
-"""Bins of the slowdown that are drawn as one row."""
+"""Number of slowdown bins drawn as one row."""
 
 
 def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
-    """One picture a queue, on one logarithmic scale: the pickup that half, 99 % and 99.9 % of the
-    runs did not exceed."""
+    """Draw one picture for each queue, on one logarithmic scale: pickup that half, 99 % and 99.9 %
+    of the runs did not exceed."""
     columns = min(len(queues), 2)
     rows = -(-len(queues) // columns)
     step_s = period.step_of(HOUR_S)
@@ -83,8 +83,8 @@ def pickup(waits: pd.DataFrame, queues: list[str], period: Period, name: str) ->
 
 
 def hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
-    """Two maps of the week, hours UTC: left the workers kept busy, on average; right the pickup
-    that 99 % did not exceed."""
+    """Draw two maps of the week, hours UTC: left the mean number of busy workers, right the pickup
+    that 99 % of the runs did not exceed."""
     seen = np.array(times_seen(period))
     by_hour = hours.set_index("hour").reindex(range(HOURS_OF_WEEK))
     workers = np.where(
@@ -110,8 +110,8 @@ def hours_of_week(hours: pd.DataFrame, period: Period, name: str) -> str:
 
 
 def slowdown(tasks: pd.DataFrame, name: str) -> str:
-    """Tasks by the load when they became ready and by their slowdown: the darker, the more; a line
-    through the medians."""
+    """Draw tasks by slowdown and by load when they became ready, darker for more tasks, with lines
+    through the percentiles."""
     rows = -(-(int(tasks["slowdown"].max()) + 1) // _BINS_A_ROW)
     counts = np.full((max(rows, 4), LOAD_BINS), np.nan)
     summed = tasks.groupby([tasks["slowdown"] // _BINS_A_ROW, "load"])["n"].sum()

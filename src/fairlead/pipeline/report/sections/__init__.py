@@ -1,5 +1,5 @@
-"""The sections of the page: pictures with the numbers behind them, or why there are none. What they
-mean is in page.html."""
+"""Sections of the page: pictures with the numbers behind them, or the reason why there are none.
+page.html explains them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fairlead.pipeline.schema import Table
 
 
 class Picture(NamedTuple):
-    """`title` is also what is read out to those who do not see it."""
+    """A drawing with a title, which screen readers read out."""
 
     title: str
     svg: Markup
 
     @classmethod
     def of(cls, title: str, svg: str) -> Picture:
-        """A drawing of ours, in which all text is escaped already."""
+        """Return a picture from an SVG drawn here, in which all text is escaped already."""
         return cls(title, Markup(svg))  # noqa: S704
 
 
 class Section(NamedTuple):
-    """`nothing` says why there are no parts; empty: there are."""
+    """Parts of a section, or in `nothing` the reason why there are none."""
 
     parts: list[Picture | Grid]
     nothing: str = ""
 
 
 def without(data: ReportData, table: Table, else_: str = "") -> Section:
-    """A section whose table has no rows, at all or in the period; `else_` says what that means when
-    it has rows elsewhere."""
+    """Return a section whose table has no rows, in general or in the period. `else_`: a hint for a
+    table without any rows."""
     if data.freshness.set_index("table")["rows"][table.name] == 0:
         job = "ingest" if table.name.startswith("bronze.") else "build"
         return Section(

@@ -5,23 +5,23 @@ from __future__ import annotations
 from fairlead.pipeline.gold.cost import COST
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.cost import parts_of_whole
-from fairlead.pipeline.report.grids import Shown, grid
+from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures.cost import pareto
 from fairlead.pipeline.report.sections import Picture, Section, without
 
 _COST = (
-    Shown("key", "fairness_key"),
-    Shown("worker time", "busy_us", "work"),
-    Shown("of it wasted", "wasted_us", "work"),
-    Shown("idle, allocated", "idle_allocated_us", "work"),
-    Shown("amount", "amount", "amount"),
-    Shown("part", "part", "percent"),
-    Shown("down to here", "so_far", "percent"),
+    GridColumn("key", "fairness_key"),
+    GridColumn("worker time", "busy_us", "work"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("idle, allocated", "idle_allocated_us", "work"),
+    GridColumn("amount", "amount", "amount"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("cumulated", "so_far", "percent"),
 )
 
 
 def cost(data: ReportData) -> Section:
-    """Which keys the bill comes from."""
+    """Return the keys that make up the bill."""
     if not len(data.cost):
         return without(data, COST)
     parts = parts_of_whole(data.cost)

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.grids import Shown, grid
+from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.sections import Section
 
 _FRESHNESS = (
-    Shown("table", "table"),
-    Shown("rows", "rows", "count"),
-    Shown("newest row", "newest", "instant"),
-    Shown("changed", "written_at", "instant"),
+    GridColumn("table", "table"),
+    GridColumn("rows", "rows", "count"),
+    GridColumn("newest row", "newest", "instant"),
+    GridColumn("changed", "written_at", "instant"),
 )
 _RUNS = (
-    Shown("job", "job"),
-    Shown("last run", "started_at", "instant"),
-    Shown("took", "us", "duration"),
-    Shown("state", "state", "state"),
-    Shown("checks", "checks", "count"),
-    Shown("what failed", "complaint", "text"),
+    GridColumn("job", "job"),
+    GridColumn("last run", "started_at", "instant"),
+    GridColumn("took", "us", "duration"),
+    GridColumn("state", "state", "state"),
+    GridColumn("checks", "checks", "count"),
+    GridColumn("failure", "complaint", "text"),
 )
 _QUARANTINED = (
-    Shown("reason", "reason", "text"),
-    Shown("table", "source"),
-    Shown("rows", "rows", "count"),
-    Shown("last", "last_seen", "text"),
+    GridColumn("reason", "reason", "text"),
+    GridColumn("table", "source"),
+    GridColumn("rows", "rows", "count"),
+    GridColumn("last", "last_seen", "text"),
 )
 
 
 def quality(data: ReportData) -> Section:
-    """What is in the lake, what the jobs did, what was put aside."""
+    """Return the tables of the lake, the last runs of the jobs, and the quarantined rows."""
     runs = data.runs
     rows = runs.assign(
         us=runs["seconds"] * 1e6, complaint=runs["error"].fillna(runs["failed_checks"])

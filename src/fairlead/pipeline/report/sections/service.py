@@ -1,4 +1,4 @@
-"""Sections about who took the workers."""
+"""Sections about service by queue and by key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import TOP, ReportData
-from fairlead.pipeline.report.grids import Shown, grid
+from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import service as pictures
 from fairlead.pipeline.report.sections import Picture, Section, without
 from fairlead.pipeline.silver.service import SERVICE
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LOAD = (
-    Shown("queue", "queue"),
-    Shown("worker time", "busy_us", "work"),
-    Shown("part", "part", "percent"),
-    Shown("busy workers", "workers", "ratio"),
-    Shown("runs", "started", "count"),
-    Shown("failed", "failed", "count"),
-    Shown("% of runs", "failed_part", "percent"),
-    Shown("wasted", "wasted_us", "work"),
-    Shown("% of time", "wasted_part", "percent"),
+    GridColumn("queue", "queue"),
+    GridColumn("worker time", "busy_us", "work"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("busy workers", "workers", "ratio"),
+    GridColumn("runs", "started", "count"),
+    GridColumn("failed", "failed", "count"),
+    GridColumn("% of runs", "failed_part", "percent"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("% of time", "wasted_part", "percent"),
 )
 _SHARE = (
-    Shown("key", "fairness_key"),
-    Shown("weight", "weight", "ratio"),
-    Shown("got", "busy_us", "work"),
-    Shown("part", "part", "percent"),
-    Shown("entitled to", "entitled_us", "work"),
-    Shown("part", "entitled_part", "percent"),
-    Shown("got / entitled", "got", "ratio"),
+    GridColumn("key", "fairness_key"),
+    GridColumn("weight", "weight", "ratio"),
+    GridColumn("got", "busy_us", "work"),
+    GridColumn("part", "part", "percent"),
+    GridColumn("entitled to", "entitled_us", "work"),
+    GridColumn("part", "entitled_part", "percent"),
+    GridColumn("got / entitled", "got", "ratio"),
 )
 _LAG = (
-    Shown("key", "fairness_key"),
-    Shown("greatest lag", "lag_us", "work"),
-    Shown("at", "lag_at", "instant"),
+    GridColumn("key", "fairness_key"),
+    GridColumn("greatest lag", "lag_us", "work"),
+    GridColumn("at", "lag_at", "instant"),
 )
 _FAIRNESS = (
-    Shown("queue", "queue"),
-    Shown("windows", "windows", "count"),
-    Shown("judged", "judged", "count"),
-    Shown("Jain, median", "jain_median", "ratio"),
-    Shown("Jain, least", "jain_least", "ratio"),
-    Shown("in SFQ bound", "within_bound", "count"),
-    Shown("with starved keys", "starved_windows", "count"),
-    Shown("greatest lag", "max_lag_us", "work"),
-    Shown("of key", "max_lag_key"),
-    Shown("loudest key", "noisy_key"),
-    Shown("got / entitled", "noisy_score", "ratio"),
+    GridColumn("queue", "queue"),
+    GridColumn("windows", "windows", "count"),
+    GridColumn("judged", "judged", "count"),
+    GridColumn("Jain, median", "jain_median", "ratio"),
+    GridColumn("Jain, least", "jain_least", "ratio"),
+    GridColumn("in SFQ bound", "within_bound", "count"),
+    GridColumn("with starved keys", "starved_windows", "count"),
+    GridColumn("greatest lag", "max_lag_us", "work"),
+    GridColumn("key", "max_lag_key"),
+    GridColumn("loudest key", "noisy_key"),
+    GridColumn("got / entitled", "noisy_score", "ratio"),
 )
 _LAGGING = 5
-"""Keys that are listed by lag."""
+"""Number of keys listed by lag."""
 
 
 def load(data: ReportData) -> Section:
-    """The queues, by worker time."""
+    """Return the queues, by worker time."""
     queues = data.queues
     if not len(queues):
         return without(data, SERVICE)
@@ -75,7 +75,8 @@ def load(data: ReportData) -> Section:
 
 
 def share(data: ReportData) -> Section:
-    """What each key got and was entitled to, a picture and a table for each queue that is drawn."""
+    """Return the service and the entitlement of each key: a picture and a table for each drawn
+    queue."""
     section = Section([])
     for number, queue in enumerate(data.drawn):
         keys, steps = _of_queue(data.keys, queue), _of_queue(data.service, queue)
@@ -97,7 +98,7 @@ def share(data: ReportData) -> Section:
 
 
 def lag(data: ReportData) -> Section:
-    """What each key was owed."""
+    """Return the worker time owed to each key."""
     section = Section([])
     for number, queue in enumerate(data.drawn):
         steps = _of_queue(data.service, queue)
@@ -117,15 +118,15 @@ def lag(data: ReportData) -> Section:
 
 
 def fairness(data: ReportData) -> Section:
-    """How even it was."""
+    """Return the evenness of the queues."""
     if not len(data.fairness_by_queue):
         return without(data, FAIRNESS)
     title = "Evenness, and keys that had to wait"
     svg = pictures.evenness(data.fairness, data.drawn, data.period, "fairness")
     windows = numbers.duration(data.period.window_s * 1_000_000)
     caption = (
-        f"In windows of {windows}; judged are those with two keys or more that had tasks waiting"
-        " all the time"
+        f"In windows of {windows}; a window is judged if at least two keys had waiting tasks all"
+        " the time"
     )
     return Section([Picture.of(title, svg), grid(caption, data.fairness_by_queue, _FAIRNESS, TOP)])
 

@@ -6,53 +6,53 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.grids import Grid, Shown, grid
+from fairlead.pipeline.report.grids import Grid, GridColumn, grid
 from fairlead.pipeline.report.pictures import trouble as pictures
 from fairlead.pipeline.report.pictures.canvas import COLOURS
 from fairlead.pipeline.report.sections import Picture, Section, without
 
 _OBJECTIVES = (
-    Shown("objective", "slo_id"),
-    Shown("state", "state", "state"),
-    Shown("must be good", "objective", "percent"),
-    Shown("good", "good", "count"),
-    Shown("bad", "bad", "count"),
-    Shown("was good", "good_part", "percent"),
-    Shown("budget left", "budget_left", "percent"),
-    Shown("burn 1 h", "burn_1h", "ratio"),
-    Shown("6 h", "burn_6h", "ratio"),
-    Shown("3 d", "burn_3d", "ratio"),
-    Shown("time in page", "page_us", "duration"),
-    Shown("in ticket", "ticket_us", "duration"),
+    GridColumn("objective", "slo_id"),
+    GridColumn("state", "state", "state"),
+    GridColumn("must be good", "objective", "percent"),
+    GridColumn("good", "good", "count"),
+    GridColumn("bad", "bad", "count"),
+    GridColumn("was good", "good_part", "percent"),
+    GridColumn("budget left", "budget_left", "percent"),
+    GridColumn("burn 1 h", "burn_1h", "ratio"),
+    GridColumn("6 h", "burn_6h", "ratio"),
+    GridColumn("3 d", "burn_3d", "ratio"),
+    GridColumn("time in page", "page_us", "duration"),
+    GridColumn("in ticket", "ticket_us", "duration"),
 )
 _FAILURES = (
-    Shown("error", "error_type"),
-    Shown("earliest text", "error_text", "text"),
-    Shown("task", "name"),
-    Shown("queue", "queue"),
-    Shown("failed runs", "n", "count"),
-    Shown("wasted", "wasted_us", "work"),
-    Shown("runs a task", "retry_amplification", "ratio"),
-    Shown("first seen", "first_seen", "instant"),
-    Shown("last seen", "last_seen", "instant"),
+    GridColumn("error", "error_type"),
+    GridColumn("earliest text", "error_text", "text"),
+    GridColumn("task", "name"),
+    GridColumn("queue", "queue"),
+    GridColumn("failed runs", "n", "count"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("runs a task", "retry_amplification", "ratio"),
+    GridColumn("first seen", "first_seen", "instant"),
+    GridColumn("last seen", "last_seen", "instant"),
 )
 _STORMS = (
-    Shown("hour", "hour", "instant"),
-    Shown("error", "error_type"),
-    Shown("task", "name"),
-    Shown("queue", "queue"),
-    Shown("failed runs", "n", "count"),
-    Shown("wasted", "wasted_us", "work"),
-    Shown("runs a task", "retry_amplification", "ratio"),
-    Shown("last seen", "last_seen", "instant"),
-    Shown("recovered", "recovered_at", "instant"),
+    GridColumn("hour", "hour", "instant"),
+    GridColumn("error", "error_type"),
+    GridColumn("task", "name"),
+    GridColumn("queue", "queue"),
+    GridColumn("failed runs", "n", "count"),
+    GridColumn("wasted", "wasted_us", "work"),
+    GridColumn("runs a task", "retry_amplification", "ratio"),
+    GridColumn("last seen", "last_seen", "instant"),
+    GridColumn("recovered", "recovered_at", "instant"),
 )
 
 
 def objectives(data: ReportData) -> Section:
-    """Budgets and states."""
+    """Return the error budgets and states."""
     if not len(data.objectives):
-        return without(data, SLO, "Objectives are [[slo]] in the settings file that it is given.")
+        return without(data, SLO, "Define objectives as [[slo]] in its settings file.")
     rows = data.objectives
     rows = rows.assign(
         good_part=rows["good"] / (rows["good"] + rows["bad"]),
@@ -62,14 +62,14 @@ def objectives(data: ReportData) -> Section:
     drawn = list(rows["slo_id"][: len(COLOURS)])
     svg = pictures.budgets(data.budgets, drawn, data.period, "objectives")
     caption = (
-        "At the end of the period, the least budget first; good, bad and the times are of the whole"
+        "At the end of the period, least budget first; good, bad and the times cover the whole"
         " period"
     )
     return Section([Picture.of("Error budgets and states", svg), grid(caption, rows, _OBJECTIVES)])
 
 
 def failures(data: ReportData) -> Section:
-    """What failed, and storms."""
+    """Return the failed runs and the storms."""
     if not len(data.failures):
         return (
             Section([], "No run failed in this period.")

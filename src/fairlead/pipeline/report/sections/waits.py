@@ -1,4 +1,4 @@
-"""Sections about how long work waited."""
+"""Sections about waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.gold.latency import LATENCY_HIST
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.waits import HOUR_S, slowdown_percentiles, times_seen
-from fairlead.pipeline.report.grids import Shown, grid
+from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import waits as pictures
 from fairlead.pipeline.report.sections import Picture, Section, without
 from fairlead.pipeline.silver.tasks import TASKS
@@ -16,43 +16,43 @@ _HOURS_LISTED = 8
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _NAMES = (
-    Shown("task", "name"),
-    Shown("queue", "queue"),
-    Shown("runs", "n", "count"),
-    Shown("pickup 50 %", "p50", "duration"),
-    Shown("99 %", "p99", "duration"),
-    Shown("99.9 %", "p999", "duration"),
-    Shown("longest", "max_us", "duration"),
-    Shown("run 50 %", "run_p50", "duration"),
-    Shown("99 %", "run_p99", "duration"),
+    GridColumn("task", "name"),
+    GridColumn("queue", "queue"),
+    GridColumn("runs", "n", "count"),
+    GridColumn("pickup 50 %", "p50", "duration"),
+    GridColumn("99 %", "p99", "duration"),
+    GridColumn("99.9 %", "p999", "duration"),
+    GridColumn("longest", "max_us", "duration"),
+    GridColumn("run 50 %", "run_p50", "duration"),
+    GridColumn("99 %", "run_p99", "duration"),
 )
 _WEEK = (
-    Shown("hour (UTC)", "when"),
-    Shown("busy workers", "workers", "ratio"),
-    Shown("runs", "n", "count"),
-    Shown("pickup 50 %", "p50", "duration"),
-    Shown("99 %", "p99", "duration"),
+    GridColumn("hour (UTC)", "when"),
+    GridColumn("busy workers", "workers", "ratio"),
+    GridColumn("runs", "n", "count"),
+    GridColumn("pickup 50 %", "p50", "duration"),
+    GridColumn("99 %", "p99", "duration"),
 )
 _SLOWDOWN = (
-    Shown("load", "band"),
-    Shown("tasks", "n", "count"),
-    Shown("slowdown 50 %", "p50", "ratio"),
-    Shown("90 %", "p90", "ratio"),
-    Shown("99 %", "p99", "ratio"),
+    GridColumn("load", "band"),
+    GridColumn("tasks", "n", "count"),
+    GridColumn("slowdown 50 %", "p50", "ratio"),
+    GridColumn("90 %", "p90", "ratio"),
+    GridColumn("99 %", "p99", "ratio"),
 )
 
 
 def pickup(data: ReportData) -> Section:
-    """Pickup over time, by queue, and by name."""
+    """Return pickup over time by queue, and by name."""
     if not len(data.pickup):
         return without(data, LATENCY_HIST)
     svg = pictures.pickup(data.pickup, data.drawn, data.period, "pickup")
-    caption = "By name, the longest pickup first; of the whole period"
+    caption = "By name over the whole period, longest pickup first"
     return Section([Picture.of("Pickup over time", svg), grid(caption, data.names, _NAMES)])
 
 
 def week(data: ReportData) -> Section:
-    """Load and waits by hour of the week."""
+    """Return load and waits by hour of the week."""
     hours = data.hours_of_week
     if not len(hours):
         return without(data, LATENCY_HIST)
@@ -75,7 +75,7 @@ def week(data: ReportData) -> Section:
 
 
 def slowdown(data: ReportData) -> Section:
-    """Slowdown under load."""
+    """Return slowdown under load."""
     if not len(data.slowdown):
         return without(data, TASKS)
     bands = slowdown_percentiles(data.slowdown, _BANDS)
