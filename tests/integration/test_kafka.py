@@ -390,7 +390,9 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
     monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
     if heard == "by nobody":
-        monkeypatch.setattr(type(app.channel), "_heard", lambda self, notification: None)
+        monkeypatch.setattr(
+            type(app.channel), "_on_any_notification", lambda self, notification: None
+        )
 
     @app.task
     async def note(n: int) -> None: ...
@@ -454,7 +456,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caugh
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
     # Only messages of Kafka count here.
-    monkeypatch.setattr(kafka.KafkaChannel, "_heard", lambda self, notification: None)
+    monkeypatch.setattr(kafka.KafkaChannel, "_on_any_notification", lambda self, notification: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.on_messages
 
