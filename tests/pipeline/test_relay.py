@@ -29,7 +29,7 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import attempts_table
 from fairlead.pipeline.stream.high_water import HighWater
-from fairlead.pipeline.stream.messages import Attempt, Mark, Message, told_of, topic_partition
+from fairlead.pipeline.stream.messages import Attempt, Mark, Message, recorded_of, topic_partition
 from fairlead.ports.history import START, Position
 from services.kafka import KafkaServer
 from tests.pipeline.filling import add_attempts, connected, migrated
@@ -87,7 +87,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     for n, each in messages.items():
         attempts = [message for message in each if isinstance(message, Attempt)]
         assert len(attempts) > 3 and {topic_partition(a.task_id, 2) for a in attempts} == {n}
-        for name, values in told_of(attempts).items():
+        for name, values in recorded_of(attempts).items():
             mine = [
                 row
                 for row, task_id in enumerate(expected["task_id"].to_pylist())

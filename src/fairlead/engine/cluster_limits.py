@@ -174,7 +174,7 @@ class ClusterLimits:
                 )
             except msgspec.DecodeError as error:
                 log.error(
-                    "the book of a cluster-wide limit cannot be read",
+                    "the permit ledger of a cluster-wide limit cannot be read",
                     extra={"limit": kept.name, "error": str(error)},
                 )
             await self._clock.sleep(PRESSING)

@@ -27,7 +27,7 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.landing import land, take_away
-from fairlead.pipeline.stream.cursors import let_go, reached, streamed, topics_of
+from fairlead.pipeline.stream.cursors import reached, release, streamed, topics_of
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
 
@@ -197,7 +197,7 @@ class Exporter:
             if feed.name == "attempts" and topics:
                 has_come = streamed(manifest, store_id)
                 new = [row for row in rows if not has_come(Position(*row[:2]), row[_TASK_ID])]
-                moves |= let_go(manifest, store_id, Position.of(last))
+                moves |= release(manifest, store_id, Position.of(last))
             told = feed.as_table(store_id, new, self._clock.now())
             landed = land(
                 self._lake,
@@ -227,7 +227,7 @@ class Exporter:
         that would."""
         while True:
             manifest = self._attempts.manifests.newest()
-            moves = let_go(manifest, store_id, reached(manifest, store_id))
+            moves = release(manifest, store_id, reached(manifest, store_id))
             if not moves or self._attempts.append([], moves, self._clock.now()) is not None:
                 return
 

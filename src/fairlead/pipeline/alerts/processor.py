@@ -70,7 +70,7 @@ class Watch(StatefulProcessor):
         raised = observe(watched, signs, keys, self._told_by.of(queue))
         keys.save()
         self._watched.update((msgspec.json.encode(watched).decode(),))
-        raised += self._heard(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
+        raised += self._end_silence(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
         yield from (_row(store_id, alert) for alert in raised)
 
     def handleExpiredTimer(  # noqa: N802
@@ -92,7 +92,7 @@ class Watch(StatefulProcessor):
     def close(self) -> None:
         """Called by Spark."""
 
-    def _heard(self, queue: str, now_ms: int, last: int) -> list[Alert]:
+    def _end_silence(self, queue: str, now_ms: int, last: int) -> list[Alert]:
         """End the alert of missing heartbeats, if it is open."""
         until, raised_at = self._silence.get() or (0, 0)
         if until:

@@ -49,7 +49,7 @@ def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
                 raise  # another job has changed these days meanwhile
 
 
-def seen_by_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
+def incidents_of_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
     """Return the incidents of these days that the tables cannot show: of other kinds, or since
     `known`, the end of the tables."""
     import pyarrow as pa

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.pipeline.alerts.pulse import Pulse
+from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
 from fairlead.pipeline.alerts.sign import encode
 from fairlead.pipeline.stream.sender import Sender
 from fairlead.pipeline.stream.topic import ANSWER_SECONDS
@@ -28,8 +28,8 @@ class SignsTo:
     """Sender of heartbeats beside the attempts of a relay (see
     `fairlead.pipeline.stream.relay.Also`)."""
 
-    def __init__(self, pulse: Pulse, place: KafkaEndpoint) -> None:
-        self._pulse = pulse
+    def __init__(self, heartbeats: StoreHeartbeats, place: KafkaEndpoint) -> None:
+        self._heartbeats = heartbeats
         self._place = place
         self._partitions = 0
 
@@ -37,8 +37,8 @@ class SignsTo:
         """Raise StoreUnavailable."""
         if not self._partitions:
             self._partitions = make_signs_topic(self._place)
-        self._pulse.hear(attempts)
-        for sign in self._pulse.signs():
+        self._heartbeats.hear(attempts)
+        for sign in self._heartbeats.signs():
             sender.send(
                 self._place.signs,
                 partition_of(sign.queue, 0, self._partitions),

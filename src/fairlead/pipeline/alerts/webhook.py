@@ -146,4 +146,6 @@ class Webhook:
 
     def _save(self) -> None:
         durable.folder(self._file.parent)
-        durable.write(self._file, lambda aside: aside.write_bytes(msgspec.json.encode(self._known)))
+        durable.write(
+            self._file, lambda temporary: temporary.write_bytes(msgspec.json.encode(self._known))
+        )

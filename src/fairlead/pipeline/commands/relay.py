@@ -87,7 +87,7 @@ def relay(options: RelayOptions) -> None:
 
 
 def _signs_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> Also:
-    from fairlead.pipeline.alerts.pulse import Pulse
+    from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
     from fairlead.pipeline.alerts.topic import SignsTo
 
-    return SignsTo(Pulse(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint)
+    return SignsTo(StoreHeartbeats(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint)

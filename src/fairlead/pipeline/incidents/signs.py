@@ -58,7 +58,7 @@ def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     silent = (
         minute for minute, told in minutes.items() if told.depth_min > 0 and told.claimed == 0
     )
-    for start, end in stretches(silent, 0):
+    for start, end in windows(silent, 0):
         if end - start >= STALL_MINUTES:
             yield IncidentWindow("stall", queue, ALL, start, end)
 
@@ -70,7 +70,7 @@ def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
         for minute, told in minutes.items()
         if told.failed >= BURST_RUNS and told.failed > told.done
     ]
-    for start, end in stretches(failing, QUIET_MINUTES):
+    for start, end in windows(failing, QUIET_MINUTES):
         if (
             sum(minutes[minute].failed for minute in failing if start <= minute < end)
             >= BURST_TOTAL
@@ -92,7 +92,7 @@ def floods(
         if tasks >= FLOOD_TASKS and tasks >= FLOOD_TIMES * mean.get(key, 0.0) and is_most:
             by_key.setdefault(key, []).append(minute)
     for key, found in sorted(by_key.items()):
-        for start, end in stretches(found, QUIET_MINUTES):
+        for start, end in windows(found, QUIET_MINUTES):
             yield IncidentWindow("flood", queue, key, start, end)
 
 
@@ -104,11 +104,11 @@ def of_subjects(
     for queue, subject, minute in told:
         minutes.setdefault((queue, subject), set()).add(minute)
     for (queue, subject), found in sorted(minutes.items()):
-        for start, end in stretches(found, quiet):
+        for start, end in windows(found, quiet):
             yield IncidentWindow(kind, queue, subject, start, end)
 
 
-def stretches(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
+def windows(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
     """Return minutes as intervals [start, end), merged over gaps of at most `quiet` minutes."""
     start = end = None
     for minute in sorted(set(minutes)):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.seen import seen_by_alerts
+from fairlead.pipeline.alerts.seen import incidents_of_alerts
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS
@@ -88,7 +88,7 @@ def incidents(
             for each in sorted(found, key=lambda s: (s.start, s))
         ]
         rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
-        kept = seen_by_alerts(tables, days, to_datetime(known * MINUTE_US))
+        kept = incidents_of_alerts(tables, days, to_datetime(known * MINUTE_US))
         tables.replace(
             INCIDENTS, pa.concat_tables([kept, pa.Table.from_pylist(rows, INCIDENTS.arrow())]), days
         )

@@ -1,14 +1,14 @@
-"""The PySpark data source `fairlead`: reads tasks, attempts and backlogs, streams attempts, and
-submits tasks in bulk. From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline
-relay` sends there.
+"""The PySpark data source `fairlead`: read tasks, attempts and backlogs, stream attempts, submit
+tasks in bulk. From Kafka (`kafka://...`) it streams the attempts that `fairlead pipeline relay`
+sends.
 
     spark.dataSource.register(fairlead.pipeline.FairleadSource)
     spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table",
     "attempts").load()
 
-What is read is chosen by options (see `options`), never by filters handed down: a reader with
-`pushFilters` is kept by this Spark for every use of the DataFrame, so that
-`df.filter(a).union(df.filter(b))` answers b twice.
+Options choose the rows (see `options`), not filters pushed down: Spark keeps a reader with
+`pushFilters` for every use of the DataFrame, so that `df.filter(a).union(df.filter(b))` returns b
+twice.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class FairleadSource(DataSource):
-    """One store, named by the option `url`, else by $FAIRLEAD_URL as it was when Spark started."""
+    """Data source of one store: the option `url`, else $FAIRLEAD_URL at the start of Spark."""
 
     @classmethod
     def name(cls) -> str:
         return "fairlead"
 
     def schema(self) -> StructType:
-        """Of the columns chosen. Raises ConfigurationError for options that are unknown, missing or
-        wrong."""
+        """Return the schema of the chosen columns. Raise ConfigurationError for unknown, missing or
+        wrong options."""
         from fairlead.pipeline.source.options import ReadOptions, is_kafka
 
         if is_kafka(self.options):

@@ -1,4 +1,4 @@
-"""Reading a backlog in Cassandra: ranges of tokens of the partition key, page by page."""
+"""Reads of a backlog in Cassandra: ranges of tokens of the partition key, page by page."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
 
 
 class CassandraScan:
-    """See `pieces.Scan`. Each lane is read above the ack level that was kept when its piece began;
-    its pages are not of one moment."""
+    """A `pieces.Scan` of Cassandra. Each lane is read above the ack level at the start of its
+    piece, and its pages are from different moments."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def plan(self) -> list[Piece]:
-        """Ranges that cover all tokens, each with one of the partitions there are now, or with
-        several."""
+        """Return ranges that cover all tokens, each with one or several of the present
+        partitions."""
         with self._session() as session:
             tokens = sorted(token for _, _, token in session.execute(_SQL["tokens"]))
         parts = min(self._options.partitions or len(tokens), len(tokens))
@@ -51,7 +51,7 @@ class CassandraScan:
         ]
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The lanes of its partitions, one after the other."""
+        """Yield the lanes of the partitions, one after the other."""
         queue = self._options.queue
         with self._session() as session:
             found = session.execute(
@@ -78,7 +78,7 @@ class CassandraScan:
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
-        """Raises StoreUnavailable, or SchemaMismatch for a missing table."""
+        """Raise StoreUnavailable, or SchemaMismatch for a missing table."""
         store = CassandraBacklogStore(self._options.url).session
         with store.translate_errors(), store.make_cluster() as cluster:
             session = cluster.connect()

@@ -1,4 +1,4 @@
-"""The columns of a read as Arrow has them, from rows and from what drivers give."""
+"""The columns of a read in Arrow, from rows and from the types of drivers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _FORMAT = "payload_format"
 
 
 def fetched(columns: Sequence[str]) -> list[str]:
-    """Names to ask the store for: payloads come with their format."""
+    """Return the names to read from the store: a payload comes with its format."""
     return [*columns, _FORMAT] if "payload" in columns else list(columns)
 
 
 def arrow_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
-    """Of the chosen columns, in their order."""
+    """Return the schema of the chosen columns, in their order."""
     every = table.arrow()
     return pa.schema([every.field(name) for name in columns])
 
 
 def from_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of at least one row, whose columns are those of `fetched`; instants are
+    """Return one batch of at least one row with the columns of `fetched`; instants are
     microseconds."""
     return from_arrays(list(zip(*rows, strict=True)), schema)
 
 
 def from_arrays(arrays: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of the columns of `fetched`, each a sequence or an Arrow array, as the schema's
-    types."""
+    """Return one batch of the columns of `fetched`, each a sequence or an Arrow array, with the
+    schema's types."""
     named = dict(zip(fetched(schema.names), arrays, strict=True))
     if "payload" in named:
         named["payload"] = _texts(named["payload"], named[_FORMAT])

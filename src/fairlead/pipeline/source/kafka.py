@@ -1,6 +1,6 @@
-"""The stream of attempts from a topic of Kafka, as `fairlead pipeline relay` sends them: each
-message once, in the order of its partition. What a relay has sent twice comes twice: `ingest
---stream` tells by the places of a store what is new."""
+"""The stream of attempts from a topic of Kafka, sent by `fairlead pipeline relay`: each message
+once, in the order of its partition. An attempt that a relay sent twice comes twice; `ingest
+--stream` detects it by its position in the store."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ _EARLIEST = -2
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """What to read of a topic."""
+    """Options for reading a topic."""
 
     url: str = field(repr=False)
     read_as: TopicTable
     columns: tuple[str, ...]
     starts: Mapping[int, int]
-    """By partition; where there is none: the first message there is."""
+    """Start offsets by partition; others start at the first message."""
     max_rows_per_batch: int
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
-        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what
-        is known."""
+        """Read options of Spark, whose names ignore case. Raise ConfigurationError with the known
+        options."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - _KNOWN.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
@@ -67,7 +67,7 @@ class KafkaOptions:
             choice_of("table", given.get("table", "attempts"), list(TOPIC_TABLES))
         ]
         url = url_of(given.get("url"))
-        KafkaEndpoint.of(url)  # what is wrong with it is told before anything is read
+        KafkaEndpoint.of(url)  # report a wrong URL before anything is read
         return cls(
             url,
             read_as,
@@ -78,23 +78,23 @@ class KafkaOptions:
 
     @property
     def table(self) -> Table:
-        """Whose columns there are."""
+        """Table whose columns are read."""
         return self.read_as.table
 
     def topic(self) -> Topic:
-        """Where they come from."""
+        """Location of the messages, for people."""
         return self.read_as.topic(KafkaEndpoint.of(self.url))
 
     def schema(self) -> StructType:
-        """Of the columns chosen, in their order."""
+        """Schema of the chosen columns, in their order."""
         from pyspark.sql.types import StructType
 
         every = self.table.spark()
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> KafkaOptions:
-        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no
-        such columns."""
+        """Return the columns of a user's schema. Raise ConfigurationError when the table lacks
+        them."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
@@ -106,7 +106,7 @@ class KafkaOptions:
 
 @dataclass(frozen=True)
 class Stretch(InputPartition):
-    """[start, end) of one partition: what one task of Spark reads."""
+    """Offsets [start, end) of one partition, the input of one task of Spark."""
 
     partition: int
     start: int
@@ -114,12 +114,11 @@ class Stretch(InputPartition):
 
 
 class KafkaStreamReader(StreamReader):
-    """See `FairleadSource`. An offset is, by partition, that of the next message: {"0": 12, "1":
-    9}.
+    """Stream reader of a topic. An offset is the next message of each partition: {"0": 12, "1": 9}.
 
-    A batch is the same whenever it is read, for as long as Kafka keeps its messages; a batch that
-    it keeps no longer is an error, never a gap. A partition that was added later is refused, since
-    a task's attempts would change theirs.
+    A batch is the same at each read, as long as Kafka has its messages; missing messages are an
+    error, never a gap. A partition added later is refused, because the attempts of a task would
+    change their partition.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -128,7 +127,7 @@ class KafkaStreamReader(StreamReader):
         self._target: dict[int, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins."""
+        """Return the start of a new checkpoint."""
         starts = self._options.starts
         extents = self._options.topic().extents()
         if strange := sorted(starts.keys() - extents.keys()):
@@ -142,10 +141,10 @@ class KafkaStreamReader(StreamReader):
         }
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The end of the next batch: at most `max_rows_per_batch` messages on, of each partition as
-        many as its part is."""
-        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch
-        # at its end planned.
+        """Return the end of the next batch: at most `max_rows_per_batch` messages on, shared by the
+        partitions in proportion."""
+        # Before 4.2 Spark does not give the start. For an old checkpoint it planned the empty batch
+        # at its end.
         after = start or self._planned or self.initialOffset()
         ends = self._options.topic().ends()
         self._same_partitions(after, ends)
@@ -155,7 +154,7 @@ class KafkaStreamReader(StreamReader):
         every = sum(there.values())
         most = most_rows(limit, self._options.max_rows_per_batch)
         if most is not None and every > most:
-            # Rounded up: one that has any moves on.
+            # Round up, so that every partition with messages moves on.
             there = {n: -(-count * most // every) for n, count in there.items()}
         return {str(n): after[str(n)] + count for n, count in there.items()}
 
@@ -166,13 +165,13 @@ class KafkaStreamReader(StreamReader):
         self._target = self._options.topic().ends()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Stretch]:
-        """Of the batch from `start` up to `end`. Raises CheckFailed when Kafka has some of it no
-        longer."""
+        """Return the partitions of the batch from `start` up to `end`. Raise CheckFailed when Kafka
+        has dropped some of it."""
         self._planned = end
-        stretches = [
+        windows = [
             Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]
         ]
-        if not stretches:
+        if not windows:
             return []
         topic = self._options.topic()
         extents = topic.extents()
@@ -180,15 +179,15 @@ class KafkaStreamReader(StreamReader):
         if self._options.read_as.may_be_gone:
             return [
                 replace(one, start=max(one.start, min(one.end, extents[one.partition][0])))
-                for one in stretches
+                for one in windows
             ]
-        for stretch in stretches:
+        for stretch in windows:
             first, last = extents[stretch.partition]
             if stretch.start < first or stretch.end > last:
                 raise topic.lost(
                     stretch.partition, last if first <= stretch.start < last else stretch.start
                 )
-        return stretches
+        return windows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from fairlead.pipeline.source.columns import arrow_schema, from_arrays
@@ -208,7 +207,7 @@ class KafkaStreamReader(StreamReader):
                 yield from_arrays([named[name] for name in schema.names], schema)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is told to Kafka: it has no group of ours."""
+        """Do nothing: the reader has no consumer group."""
 
     def _same_partitions(self, offset: Mapping[str, int], found: Mapping[int, Any]) -> None:
         if set(map(int, offset)) != found.keys():
@@ -225,7 +224,7 @@ def _starts(text: str) -> dict[int, int]:
     try:
         return {int(n): int(offset) for n, offset in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError):
-        # Not "latest": after a crash in its first batch a checkpoint does not know where it began.
+        # Not "latest": after a crash in its first batch a checkpoint does not know its start.
         raise ConfigurationError(
             f'option startingOffsets: {text!r} is unknown; use earliest, or {{"0": 12, "1": 9}}: an'
             " offset for each partition"

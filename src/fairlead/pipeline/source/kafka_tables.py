@@ -1,4 +1,4 @@
-"""What a topic of ours is read as: attempts, messages as they are, or the signs of queues."""
+"""The tables of a topic: attempts, raw messages, or heartbeats of queues."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fairlead.pipeline.alerts.sign import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.schema import Column, Table
-from fairlead.pipeline.stream.messages import Attempt, read, told_of
+from fairlead.pipeline.stream.messages import Attempt, read, recorded_of
 from fairlead.pipeline.stream.topic import AttemptsTopic, Topic
 
 Page = Sequence[tuple[int, bytes]]
 """Messages with their offsets."""
 
 Columns = Mapping[str, Sequence[Any]]
-"""By name, as many values as there are offsets."""
+"""Values by column name, one for each offset."""
 
 
 @dataclass(frozen=True)
 class TopicTable:
-    """One way to read a topic."""
+    """One table of a topic."""
 
     table: Table
     topic: Callable[[KafkaEndpoint], Topic]
     rows: Callable[[Page, str], tuple[Sequence[int], Columns]]
-    """Of a page that came from there, in words for errors: the offsets of the messages that are
-    rows, and what they say."""
+    """Function from a page, and its location for errors, to the offsets of its rows and their
+    columns."""
     may_be_gone: bool = False
-    """Old messages are of no use: what Kafka no longer has is passed over."""
+    """Whether dropped messages may be skipped, because old ones are useless."""
 
 
 def _attempts(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
@@ -39,7 +39,7 @@ def _attempts(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
     found = [(offset, message) for offset, message in told if isinstance(message, Attempt)]
     attempts = [attempt for _, attempt in found]
     return [offset for offset, _ in found], {
-        **told_of(attempts),
+        **recorded_of(attempts),
         "store_id": [attempt.store_id for attempt in attempts],
     }
 

@@ -19,7 +19,7 @@ BATCH_ROWS = 20_000
 """Rows of an Arrow batch: some 6 MB of attempts."""
 
 MOST_ROWS_PER_BATCH = 1_000_000
-"""Of a micro-batch, so that a first run over a long history is many commits, not one."""
+"""Most rows of a micro-batch, so that a first run over a long history commits in steps."""
 
 _BOTH = {
     "url": (
@@ -52,7 +52,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read. Instants are microseconds since 1970 UTC; None: no bound."""
+    """Options of a read. Instants are microseconds since the epoch; None means no bound."""
 
     url: str = field(repr=False)
     table: Table
@@ -63,14 +63,14 @@ class ReadOptions:
     until: int | None
     partitions: int | None
     is_latest: bool
-    """A stream starts behind what is there, not at the beginning."""
+    """Whether a stream starts after the present rows instead of at the first."""
     max_rows_per_batch: int
     reader: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:
-        """Of Spark's options, whose names have no case. Raises ConfigurationError, which lists what
-        is known."""
+        """Read options of Spark, whose names ignore case. Raise ConfigurationError with the known
+        options."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - known.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
@@ -102,15 +102,15 @@ class ReadOptions:
         )
 
     def schema(self) -> StructType:
-        """Of the columns chosen, in their order."""
+        """Schema of the chosen columns, in their order."""
         from pyspark.sql.types import StructType
 
         every = self.table.spark()
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> ReadOptions:
-        """The columns of a schema that a user gave. Raises ConfigurationError when the table has no
-        such columns."""
+        """Return the columns of a user's schema. Raise ConfigurationError when the table lacks
+        them."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         for given in schema.fields:
@@ -124,14 +124,14 @@ class ReadOptions:
 
 
 def is_kafka(options: Mapping[str, str]) -> bool:
-    """Whether the URL names Kafka: then a topic is read (see `source.kafka`), no store."""
+    """Return whether the URL names Kafka, so that a topic is read (see `source.kafka`)."""
     return any(
         name.lower() == "url" and value.startswith("kafka:") for name, value in options.items()
     )
 
 
 def url_of(text: str | None) -> str:
-    """Given, or set before Spark started. Raises ConfigurationError."""
+    """Return the URL given, or set before the start of Spark. Raise ConfigurationError."""
     url = text or os.environ.get("FAIRLEAD_URL")
     if not url:
         raise ConfigurationError(
@@ -141,7 +141,7 @@ def url_of(text: str | None) -> str:
 
 
 def choice_of(option: str, text: str | None, known: list[str]) -> str:
-    """One of these. Raises ConfigurationError."""
+    """Return the value if it is one of these. Raise ConfigurationError."""
     if text not in known:
         given = "missing" if text is None else f"{text!r} is unknown"
         raise ConfigurationError(f"option {option}: {given}; known: {', '.join(known)}")
@@ -149,7 +149,7 @@ def choice_of(option: str, text: str | None, known: list[str]) -> str:
 
 
 def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
-    """Those chosen, or all but those that are read only when asked for. Raises
+    """Return the chosen columns, by default all but those read only on request. Raise
     ConfigurationError."""
     if text is None:
         return tuple(name for name in table.column_names if name not in ONLY_WHEN_ASKED)
@@ -165,7 +165,7 @@ def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
 
 
 def count_of(option: str, text: str | None) -> int | None:
-    """From 1 on; None: not given. Raises ConfigurationError."""
+    """Return a number of at least 1; None if not given. Raise ConfigurationError."""
     if text is None:
         return None
     if not text.isdecimal() or not int(text):

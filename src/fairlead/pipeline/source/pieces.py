@@ -1,4 +1,4 @@
-"""Pieces of a batch read: what one statement reads, and what a store offers to be read by."""
+"""Pieces of a batch read: the rows of one statement, and the scans of stores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """One named statement of a store's file, with the values that say which rows of the table it
-    reads."""
+    """One named statement of a store's file, with the values that choose its rows."""
 
     statement: str
     values: Mapping[str, str | int]
@@ -24,20 +23,20 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """What one task of Spark reads, piece by piece. Without pieces: nothing."""
+    """Pieces read by one task of Spark, possibly none."""
 
     pieces: tuple[Piece, ...]
 
 
 class Scan(Protocol):
-    """A store as it is read. It is pickled to executors: connections are opened for each call and
-    closed after it."""
+    """Scan of a store. Scans are pickled for executors: each call opens a connection and closes
+    it."""
 
     def plan(self) -> list[Piece]:
-        """Pieces that hold every row of the table once."""
+        """Return pieces that together have every row of the table once."""
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Its rows, a batch at a time."""
+        """Yield the rows of a piece in batches."""
 
 
 class FollowedScan(Scan, Protocol):
@@ -45,24 +44,24 @@ class FollowedScan(Scan, Protocol):
 
     @property
     def offset_fields(self) -> tuple[str, ...]:
-        """Names under which a checkpoint keeps the fields of a place."""
+        """Names of the fields of a position in a checkpoint."""
 
     def newest(self, after: Position, most: int | None) -> Position:
-        """The place of the last attempt behind `after`, or of the last of the first `most`; `after`
-        when there is none. No attempt will ever appear at or before it."""
+        """Return the position of the last attempt after `after`, at most `most` attempts on;
+        `after` without any. No attempt will appear at or before that position."""
 
     def stretch(self, after: Position, through: Position) -> list[Piece]:
-        """Pieces that hold every attempt behind `after` up to `through` once."""
+        """Return pieces that have every attempt after `after` up to `through` once."""
 
 
 def spread(pieces: Sequence[Piece], parts: int | None) -> list[Part]:
-    """At most `parts` parts of about as many pieces each, else one for each; at least one, as Spark
-    wants it."""
+    """Return at most `parts` parts with about equal numbers of pieces; at least one, because Spark
+    needs it."""
     count = max(1, min(parts or len(pieces), len(pieces)))
     return [Part(tuple(pieces[n::count])) for n in range(count)]
 
 
 def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:
-    """[first, past) in ranges of at most `step`; one, maybe empty, at least."""
+    """Return ranges of [first, past) of at most `step`; at least one, possibly empty."""
     starts = list(range(first, past, step)) or [first]
     return list(zip(starts, [*starts[1:], max(past, first)], strict=True))

@@ -1,4 +1,4 @@
-"""Reading PostgreSQL: ranges of blocks, as Arrow straight from COPY."""
+"""Reads of PostgreSQL: ranges of blocks, as Arrow straight from COPY."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCKS_PER_PIECE = 8192
-"""64 MiB: some 200,000 attempts, or two seconds of reading."""
+"""Blocks of a piece: 64 MiB, some 200,000 attempts or two seconds of reading."""
 
 ROWS_PER_PIECE = 250_000
-"""Of a stream."""
+"""Rows of a piece of a stream."""
 
 BATCH_BYTES = 8 << 20
-"""Of what the driver gathers before it hands over a batch; an executor holds about two."""
+"""Bytes that the driver gathers for a batch; an executor holds about two batches."""
 
 _SQL = load("postgres.sql", __package__)
 _NO_BLOCK = 0xFFFFFFFF
-"""Beyond every block."""
+"""Number above every block."""
 _MISSING = ("42P01", "42703")
 
 
 class PostgresScan:
-    """See `pieces.Scan`.
+    """A `pieces.Scan` of PostgreSQL.
 
-    Attempts never move and never change, and what a transaction before the horizon wrote is there:
-    each is read once, whatever is added meanwhile. Of tasks and the backlog each piece is a moment
-    of its own, so not all of one moment: a task may end before its piece is read; and an update
-    moves a row to another block when its own is full, so that a task can be seen twice or not at
-    all while it is worked on: its id tells, and its version which one is newer.
+    Attempts never move or change, and every transaction before the horizon is complete, so each
+    attempt is read once, also while rows are added. Pieces of tasks and the backlog are from
+    different moments. A task may end before its piece is read. An update may move a row to another
+    block, so a changing task may appear twice or not at all; its id identifies it, and the higher
+    version is newer.
     """
 
     offset_fields = ("xid", "seq")
@@ -56,7 +56,7 @@ class PostgresScan:
         self._options = options
 
     def plan(self) -> list[Piece]:
-        """The last piece has no end: the table may grow."""
+        """Return the pieces; the last one has no end, because the table may grow."""
         options = self._options
         if options.table is BACKLOG_READ:
             names = ("lane_queue", "lane_partition", "lane_priority")
@@ -97,8 +97,8 @@ class PostgresScan:
         ]
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """One statement, so one moment; the server keeps what it needs for that until it has been
-        read."""
+        """Yield the rows of one statement, and so of one moment; the server keeps their versions
+        until the end of the read."""
         options, database = self._options, self._database()
         schema = arrow_schema(options.table, options.columns)
         statement = self._composed(piece)
@@ -117,7 +117,7 @@ class PostgresScan:
             OSError,
         ) as error:  # the second: pyarrow's, for a connection that is lost between two batches
             said = f"{database.location}: {str(error).splitlines()[0]}"
-            # Not chained: what the driver says of a connection may hold more than may be shown.
+            # Without a cause: the text of the driver may contain secrets of the connection.
             if isinstance(error, Error) and error.sqlstate in _MISSING:
                 raise SchemaMismatch(f"{said}; run `fairlead migrate`") from None
             raise StoreUnavailable(said) from None

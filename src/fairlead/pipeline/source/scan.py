@@ -38,7 +38,7 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
         raise ConfigurationError(
             f"Cassandra keeps no {options.table.name}, only backlogs: read them from {READABLE}"
         )
-    task_store(options.url)  # Refuses a URL of no known kind.
+    task_store(options.url)  # refuses a URL of an unknown kind
     if scheme == "sqlite":
         from fairlead.pipeline.source.sqlite import SqliteScan
 
@@ -49,14 +49,14 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
 
 
 class FairleadReader(DataSourceReader):
-    """See `FairleadSource`. It has no `pushFilters`, and must not get one."""
+    """Reader of a batch. This class must not get `pushFilters`; see the module `source`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._scan = scan_of(options)
 
     def partitions(self) -> Sequence[Part]:
-        """Planned once a `load()`: one that is loaded anew sees what was added since."""
+        """Return the parts, planned once for each `load()`; a later load sees later rows."""
         return spread(self._scan.plan(), self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

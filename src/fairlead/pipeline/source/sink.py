@@ -1,4 +1,4 @@
-"""Writing to the data source `fairlead`: one bulk submit for a batch write, one for each
+"""Writes to the data source `fairlead`: one bulk submit for a batch write, and one for each
 micro-batch of a stream."""
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task of Spark has staged."""
+    """Message of a task of Spark that staged rows."""
 
     submission_id: str
     epoch: str
     message: StagedPart | None
-    """None when the submission needed no rows any more."""
+    """None when the submission needed no more rows."""
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """A batch write. Made once by the driver; its copies stage in the tasks, and one of them
-    commits or aborts."""
+    """Batch write. The driver makes it, copies stage rows in the tasks, and one copy commits or
+    aborts."""
 
     def __init__(self, job: BulkJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of this partition. What this does counts only if Spark hands the answer to
+        """Stage the rows of this partition. They count only if Spark passes the message to
         `commit`."""
         return _stage(self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish."""
+        """Publish the staged rows."""
         self._job.publish(_staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -58,11 +58,10 @@ class BulkWriter(DataSourceArrowWriter):
 
 
 class BulkStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write: each micro-batch is a submission of its own, named by the query and the
+    """Streaming write: each micro-batch is a submission of its own, named by the query and the
     number of the batch.
 
-    Spark commits in another process than the one that began, so all that `commit` knows are the
-    messages.
+    Spark commits in another process than it began in, so `commit` knows only the messages.
     """
 
     def __init__(self, options: BulkOptions, schema: pa.Schema) -> None:
@@ -85,12 +84,12 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
             job.publish(_staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Some task failed for good, or the commit did."""
+        """Abort, because a task or the commit failed for good."""
         if (job := self._begun(messages, batchId)) is not None:
             job.abort()
 
     def _begun(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> BulkJob | None:
-        """The job that those who sent the messages have opened; None when nobody did."""
+        """Return the job opened by the senders of the messages; None without one."""
         begun = sorted({(m.submission_id, m.epoch) for m in messages if isinstance(m, Staged)})
         if not begun:
             return None
@@ -103,8 +102,8 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
-    """Opens the submission. Raises ConfigurationError, InvalidTask listing what is wrong with
-    options or columns."""
+    """Open the submission. Raise ConfigurationError, InvalidTask with all problems of options and
+    columns."""
     job = BulkJob(_read(options, overwrite))
     job.open(_arrow(schema))
     return BulkWriter(job)
@@ -113,7 +112,7 @@ def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool
 def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> BulkStreamWriter:
-    """The same; submissions are opened as their micro-batches come."""
+    """Return the writer of a stream; its submissions are opened with their micro-batches."""
     read, columns = _read(options, overwrite), _arrow(schema)
     check(columns, read.named("each micro-batch has one"))
     return BulkStreamWriter(read, columns)

@@ -1,4 +1,4 @@
-"""Reading a SQLite file: ranges of its rows, through connections that cannot write."""
+"""Reads of a SQLite file: ranges of its rows, through connections that cannot write."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_PIECE = 250_000
-"""Of a table, by the numbers of its rows: some two seconds of reading."""
+"""Rows of a piece of a table, by row number; some two seconds of reading."""
 
 MOST_PIECES = 200
-"""Of a table: the numbers of unfinished tasks may lie far apart."""
+"""Most pieces of a table, because the numbers of unfinished tasks may lie far apart."""
 
 _SQL = load("sqlite.sql", __package__)
 _BUSY_SECONDS = 30.0
 
 
 class SqliteScan:
-    """See `pieces.Scan`. All executors must see the file: one machine.
+    """A `pieces.Scan` of SQLite. All executors must see the file, so they run on one machine.
 
-    Attempts never change and their numbers never come back: what was there at planning is read
-    once, whenever that happens. Of tasks and the backlog each piece is a moment of its own: a task
-    may end before its piece is read.
+    Attempts never change and row numbers are never reused, so the attempts present at planning are
+    read once. Pieces of tasks and the backlog are from different moments; a task may end before its
+    piece is read.
     """
 
     offset_fields = ("rowid",)
@@ -47,7 +47,7 @@ class SqliteScan:
         self._options = options
 
     def plan(self) -> list[Piece]:
-        """Up to the last row there is now."""
+        """Return the pieces up to the present last row."""
         if self._options.table is BACKLOG_READ:
             lanes = self._rows("lanes", {"queue": self._options.queue})
             names = ("lane_queue", "lane_partition", "lane_priority")
@@ -65,8 +65,8 @@ class SqliteScan:
         return self._pieces("attempts", first, through.seq + 1, None)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """One statement, so one moment; the write-ahead log keeps growing until it has been
-        read."""
+        """Yield the rows of one statement, and so of one moment; the write-ahead log grows until
+        the end of the read."""
         options = self._options
         columns = ", ".join(f'"{name}"' for name in fetched(options.columns))
         values = {
@@ -92,7 +92,8 @@ class SqliteScan:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """For one statement. Raises StoreUnavailable, or SchemaMismatch for missing tables."""
+        """Open a connection for one statement. Raise StoreUnavailable, or SchemaMismatch for
+        missing tables."""
         url = f"{self._path.absolute().as_uri()}?mode=ro"
         try:
             with closing(

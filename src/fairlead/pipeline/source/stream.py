@@ -1,5 +1,5 @@
-"""The stream of attempts: each once, in the order of their commits, from where the checkpoint
-stands."""
+"""The stream of attempts: each once, in the order of the commits, from the position of the
+checkpoint."""
 
 from __future__ import annotations
 
@@ -32,26 +32,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KIND = "stream"
-"""Of the readers that the store keeps attempts for."""
+"""Kind of the readers for which the store keeps attempts."""
 
 
 class FairleadStreamReader(StreamReader):
-    """See `FairleadSource`. An offset is the place of the last attempt read.
+    """Stream reader of a store. An offset is the position of the last attempt read.
 
-    It moves only over attempts that are settled: none will appear at or before it any more. So a
-    batch is the same whenever it is read, for as long as the store keeps its rows: give the stream
-    a name by the option `reader`. On PostgreSQL a transaction that has written and stays open holds
-    back what others commit after it.
+    The offset moves only over settled attempts, at or before which none will appear. A batch is
+    then the same at each read, as long as the store keeps its rows, so name the stream by the
+    option `reader`. On PostgreSQL an open transaction that has written holds back later commits.
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Raises ConfigurationError."""
+        """Raise ConfigurationError."""
         if options.table is not ATTEMPTS_READ:
             raise ConfigurationError(
                 f"table {options.table.name} cannot be streamed, attempts can: read it as a batch"
             )
         if options.is_latest and options.reader is None:
-            # After a crash in its first batch a checkpoint does not know where it began.
+            # After a crash in its first batch a checkpoint does not know its start.
             raise ConfigurationError(
                 "startingOffsets latest: give the option reader too; the store then keeps where it"
                 " began"
@@ -63,14 +62,13 @@ class FairleadStreamReader(StreamReader):
         self._target: Position | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins. Spark asks again after a crash in the first batch: it is
-        the same then."""
+        """Return the start of a new checkpoint, the same again after a crash in the first batch."""
         return self._offset(self._beginning())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The end of the next batch: at most `max_rows_per_batch` attempts on."""
-        # Before 4.2 Spark does not say from where. Of an old checkpoint it has had the empty batch
-        # at its end planned.
+        """Return the end of the next batch: at most `max_rows_per_batch` attempts on."""
+        # Before 4.2 Spark does not give the start. For an old checkpoint it planned the empty batch
+        # at its end.
         after = self._place(start) if start else self._planned or self._beginning()
         newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
         return self._offset(
@@ -84,13 +82,13 @@ class FairleadStreamReader(StreamReader):
         self._target = self._scan.newest(START, None)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
-        """Of the batch behind `start` up to `end`."""
+        """Return the partitions of the batch after `start` up to `end`."""
         after, through = self._place(start), self._place(end)
         self._planned = through
         if after == through:
             return []
         if self._began is None:
-            # Of an old checkpoint: all before this batch is read.
+            # An old checkpoint: everything before this batch is read.
             self._began = after
             self._note(after)
         return [Part((piece,)) for piece in self._scan.stretch(after, through)]
@@ -101,7 +99,7 @@ class FairleadStreamReader(StreamReader):
             yield from self._scan.read(piece)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is deleted for it: of the last batch of a run it comes in the next run only."""
+        """Delete nothing: Spark calls this for the last batch of a run only in the next run."""
         self._note(self._place(end))
 
     def _beginning(self) -> Position:
@@ -113,13 +111,13 @@ class FairleadStreamReader(StreamReader):
         return self._began
 
     def _registered(self) -> Position | None:
-        """How far the store knows this reader to be."""
+        """Return the position of this reader in the store."""
         name = self._options.reader
         reader = None if name is None else self._run(lambda history: history.reader(name))
         return reader and reader.position
 
     def _note(self, place: Position) -> None:
-        """In the store, that all up to there is read; it never goes back."""
+        """Advance this reader in the store; the position never goes back."""
         name = self._options.reader
         if name is not None:
             self._run(lambda history: _advance(history, name, place))

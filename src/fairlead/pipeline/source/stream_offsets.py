@@ -1,5 +1,4 @@
-"""Offsets of the stream, and what versions of Spark ask of them: the one file that tells versions
-apart."""
+"""Offsets of the stream, and the calls of different versions of Spark about them."""
 
 from __future__ import annotations
 
@@ -19,24 +18,25 @@ try:
     )
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-        """From Spark 4.2 on: says where to read from and how many rows, and runs availableNow to
-        its end."""
+        """Base for Spark 4.2 and later, which passes start and limit, and runs availableNow to its
+        end."""
 
 except ImportError:
     ReadAllAvailable = ReadMaxRows = None
 
     class StreamReader(DataSourceStreamReader):  # type: ignore[no-redef]
-        """Before Spark 4.2: asks for the latest offset, no more; availableNow is one batch."""
+        """Base before Spark 4.2, which asks only for the latest offset and runs availableNow as one
+        batch."""
 
 
 def read_limit(most: int) -> Any:
-    """Spark's word for so many rows at most; from 4.2 on."""
+    """Return Spark's limit of rows, from 4.2 on."""
     return ReadMaxRows(most)
 
 
 def most_rows(limit: Any, most: int) -> int | None:
-    """How many rows the next batch may have when Spark gives `limit`, None before 4.2; None: all
-    there are."""
+    """Return the most rows of the next batch from the `limit` of Spark, which is None before 4.2;
+    None for all rows."""
     if limit is None:
         return most
     if isinstance(limit, ReadAllAvailable):
@@ -45,16 +45,17 @@ def most_rows(limit: Any, most: int) -> int | None:
 
 
 _FIELDS = {"rowid": "seq", "xid": "xid", "seq": "seq"}
-"""The field of a place that each name in a checkpoint stands for."""
+"""Field of a position for each name in a checkpoint."""
 
 
 def to_offset(place: Position, names: Sequence[str]) -> dict[str, int]:
-    """Return the offset as the checkpoint keeps it: everything up to there is read."""
+    """Return the offset in the form of the checkpoint: everything up to it is read."""
     return {name: getattr(place, _FIELDS[name]) for name in names}
 
 
 def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Position:
-    """Return the place of an offset. Raises ConfigurationError for another kind of store's."""
+    """Return the position of an offset. Raise ConfigurationError for that of another kind of
+    store."""
     if offset.keys() != set(names):
         raise ConfigurationError(
             f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"

@@ -1,4 +1,4 @@
-"""What the data source reads: the tables of a store with the names and types of the lake."""
+"""The tables of the data source: those of a store, with the names and types of the lake."""
 
 from __future__ import annotations
 
@@ -84,5 +84,4 @@ BACKLOG_READ = Table(
 TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ, BACKLOG_READ)}
 
 ONLY_WHEN_ASKED = frozenset({"payload", "context"})
-"""Columns that are read only when the option `columns` names them: what a user's own code put
-there, of any size."""
+"""Columns read only when the option `columns` names them: user data of any size."""

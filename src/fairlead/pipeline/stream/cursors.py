@@ -1,8 +1,9 @@
-"""How far the lake has read a topic: cursors in the manifest of bronze.attempts, moved in the act
-that lets files count.
+"""Cursors of topics in the manifest of bronze.attempts, moved in the same update that lists the
+files.
 
-"kafka/<topic>/<partition>" tells where to read on and, for each store, up to which place its
-attempts of this partition are in the lake; "<store id>/attempts" up to which place all of them are.
+The cursor "kafka/<topic>/<partition>" has the next offset and, for each store, the position up to
+which attempts of this partition are in the lake. The cursor "<store id>/attempts" has the position
+up to which all attempts of the store are.
 """
 
 from __future__ import annotations
@@ -17,50 +18,49 @@ from fairlead.ports.history import START, Position
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Of one partition."""
+    """Cursor of one partition."""
 
     next: int
-    """The offset to read on from."""
+    """Next offset to read."""
     partitions: int
-    """Of the topic."""
+    """Number of partitions of the topic."""
     stores: dict[str, str]
-    """By store: everything of it that is in this partition, up to a place, is in the lake."""
+    """Positions by store: all its attempts of this partition up to the position are in the lake."""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self, order="sorted").decode()
 
     def reached(self, store_id: str) -> Position:
-        """Of this store."""
+        """Return the position of this store."""
         place = self.stores.get(store_id)
         return START if place is None else Position.of(place)
 
 
 def cursor_name(topic: str, partition: int) -> str:
-    """In the manifest."""
+    """Return the name of the cursor in the manifest."""
     return f"kafka/{topic}/{partition}"
 
 
 def store_cursor(store_id: str) -> str:
-    """Likewise, of a store."""
+    """Return the name of the cursor of a store."""
     return f"{store_id}/attempts"
 
 
 def reached(manifest: Manifest, store_id: str) -> Position:
-    """Up to there all attempts of the store are in the lake."""
+    """Return the position up to which all attempts of the store are in the lake."""
     place = manifest.cursors.get(store_cursor(store_id))
     return START if place is None else Position.of(place)
 
 
 def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
-    """By partition."""
+    """Return the cursors by partition."""
     return {
         partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic
     }
 
 
 def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]:
-    """The topics that attempts of this store came from, and have not been let go of; at most one as
-    a rule."""
+    """Return the topics with attempts of this store that were not released; usually at most one."""
     found: dict[str, dict[int, Cursor]] = {}
     for (topic, partition), cursor in _all(manifest).items():
         if store_id in cursor.stores:
@@ -69,7 +69,7 @@ def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]
 
 
 def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
-    """Of every store whose attempts come by topics."""
+    """Return the positions of every store with attempts by topics."""
     found: dict[str, set[str]] = {}
     for (topic, _), cursor in _all(manifest).items():
         for store_id in cursor.stores:
@@ -78,8 +78,8 @@ def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
 
 
 def streamed(manifest: Manifest, store_id: str) -> Callable[[Position, str], bool]:
-    """Tells whether an attempt behind the store's own cursor, by its place and its task, has come
-    by a stream already."""
+    """Return a test whether an attempt beyond the store's own cursor already came by a stream, by
+    position and task."""
     topics = topics_of(manifest, store_id).values()
 
     def has_come(place: Position, task_id: str) -> bool:
@@ -93,11 +93,11 @@ def streamed(manifest: Manifest, store_id: str) -> Callable[[Position, str], boo
     return has_come
 
 
-def let_go(
+def release(
     manifest: Manifest, store_id: str, through: Position
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Moves by which the topics no longer bring this store's attempts; none while they have some
-    beyond `through`."""
+    """Return the moves that release the topics of this store; none while they have attempts beyond
+    `through`."""
     moves: dict[str, tuple[str | None, str | None]] = {}
     for topic, cursors in topics_of(manifest, store_id).items():
         for partition, cursor in cursors.items():

@@ -1,11 +1,10 @@
-"""Which messages of a partition are new: the high-water mark of places, by store. Pure.
+"""New messages of a partition: the high-water marks of positions, by store. Pure.
 
-Relays send what a store has in the order of places, again when they cannot know that it has
-arrived, several at once, and die. Each message names the place before which everything of its
-partition has come (`after`): a message is new if that is read and its own place is not. So what
-comes twice is dropped, what comes before its elders waits to be sent again, and what Kafka has lost
-is found out by the next mark. tests/unit/test_high_water.py proves it over all ways in which relays
-may crash.
+Relays send the attempts of a store in order, and repeat those without confirmation; several relays
+may run at once and crash. Each message names the position (`after`) up to which everything of its
+partition came before. A message is new if `after` is read and its own position is not. A repeated
+message is dropped, an early one waits to be sent again, and the next mark detects a lost one.
+tests/unit/test_high_water.py proves this over all ways in which relays may crash.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from fairlead.ports.history import START, Position
 
 
 class HighWater:
-    """Of one partition: by store, everything of this partition up to a place was read."""
+    """High-water marks of one partition, by store."""
 
     def __init__(self, read: Mapping[str, Position]) -> None:
         self.places: defaultdict[str, Position] = defaultdict(lambda: START, read)
         self.doubles = 0
-        """Attempts that came again."""
+        """Number of repeated attempts."""
         self.early = 0
-        """Attempts that came before one that stands before them. Their relay knows that it has
-        failed, and sends both."""
+        """Number of attempts that came before an earlier one. Their relay knows that it failed, and
+        sends both."""
 
     def takes(self, store_id: str, place: Position, after: Position) -> bool:
-        """Whether this attempt is new; it then counts as read."""
+        """Return whether this attempt is new, and count it as read."""
         reached = self.places[store_id]
         if place <= reached:
             self.doubles += 1
@@ -41,7 +40,7 @@ class HighWater:
         return True
 
     def passes(self, store_id: str, through: Position, after: Position) -> None:
-        """A mark was read: everything up to `through` has come. Raises CheckFailed when something
+        """Note a mark: everything up to `through` must have come. Raise CheckFailed when something
         is missing."""
         reached = self.places[store_id]
         if through <= reached:

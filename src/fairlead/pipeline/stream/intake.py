@@ -1,5 +1,5 @@
-"""What a task of Spark does with one partition's part of a batch: what is new becomes files that do
-not count yet."""
+"""The intake of one partition's part of a batch, in a task of Spark: new attempts become files that
+are not listed yet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.landing import Landed, land
 from fairlead.pipeline.stream.cursors import Cursor
 from fairlead.pipeline.stream.high_water import HighWater
-from fairlead.pipeline.stream.messages import Attempt, Message, read, told_of
+from fairlead.pipeline.stream.messages import Attempt, Message, read, recorded_of
 from fairlead.ports.history import START, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 50_000
-"""At most in one file."""
+"""Most attempts in one file."""
 
 Numbered = tuple[int, bytes]
 """A message with its offset."""
@@ -35,34 +35,33 @@ Numbered = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a batch is to be read: the lake as it was when the batch was planned. It is pickled to
-    executors."""
+    """Plan of a batch: the state of the lake when the batch was planned, pickled for executors."""
 
     root: str
-    """The lake's folder."""
+    """Folder of the lake."""
     topic: str
     location: str
-    """Of the topic, for people."""
+    """Location of the topic, for people."""
     partitions: int
     cursors: Mapping[int, Cursor]
     floors: Mapping[str, str]
-    """By store: all its attempts up to this place are in the lake."""
+    """Positions by store up to which all attempts are in the lake."""
     elsewhere: Mapping[str, str]
-    """By store: another topic that its attempts come by."""
+    """Other topics with attempts, by store."""
     stones: Sequence[str]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What has become of one partition's part."""
+    """Result of one partition's part."""
 
     partition: int
     next: int
-    """The offset to read on from."""
+    """Next offset to read."""
     stores: dict[str, str]
-    """By store, how far its attempts of this partition are read."""
+    """Positions by store up to which the partition is read."""
     messages: int
     attempts: int
-    """That are new."""
+    """Number of new attempts."""
     doubles: int
     early: int
     landed: Landed
@@ -71,9 +70,8 @@ class Outcome(msgspec.Struct, frozen=True):
 def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
     """Read messages of one partition in order; those below its cursor are in the lake already.
 
-    Raises CheckFailed when some are missing, and ConfigurationError for a lake whose keys are
-    hashed without its secret, a topic with another number of partitions than before, and a store
-    whose attempts come by another topic.
+    Raise CheckFailed when messages are missing, and ConfigurationError for a hashed lake without
+    its secret, a changed number of partitions, and a store whose attempts come by another topic.
     """
     part = _Part(plan, partition)
     for offset, value in messages:
@@ -82,7 +80,7 @@ def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
 
 
 class _Part:
-    """One partition's part of a batch under way."""
+    """One partition's part of a batch in progress."""
 
     def __init__(self, plan: Plan, partition: int) -> None:
         self._plan = plan
@@ -92,7 +90,7 @@ class _Part:
         self._hashing = hashing_of(self._lake)
         cursor = plan.cursors.get(partition)
         self._next = None if cursor is None else cursor.next
-        """The offset that comes next; None: any."""
+        """Expected next offset; None for any."""
         self._stores = set(() if cursor is None else cursor.stores)
         read = {store: Position.of(place) for store, place in plan.floors.items()}
         for store in self._stores:
@@ -100,12 +98,12 @@ class _Part:
             read[store] = max(read.get(store, START), cursor.reached(store))
         self._water = HighWater(read)
         self._new: defaultdict[str, list[Attempt]] = defaultdict(list)
-        """By store, what is not on disk yet."""
+        """Attempts by store that are not on disk yet."""
         self._landed = Landed([], [])
         self._messages = self._attempts = 0
 
     def add(self, offset: int, value: bytes) -> None:
-        """The next message."""
+        """Add the next message."""
         plan, expected = self._plan, self._next
         if expected is not None and offset < expected:
             return
@@ -131,7 +129,7 @@ class _Part:
         self._stores.add(message.store_id)
 
     def outcome(self) -> Outcome:
-        """When all were added."""
+        """Return the result after all messages."""
         for store in list(self._new):
             self._put(store)
         return Outcome(
@@ -156,9 +154,9 @@ class _Part:
                 self._put(store)
 
     def _put(self, store: str) -> None:
-        """On disk."""
+        """Write the attempts to disk."""
         rows = self._new.pop(store)
-        told = recorded_table(store, told_of(rows), len(rows), SYSTEM_CLOCK.now())
+        told = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{self._partition}-{rows[0].place}-{rows[-1].place}"
         files = land(self._lake, self._table, told, name, self._plan.stones, self._hashing)
         self._landed.written.extend(files.written)
@@ -166,8 +164,8 @@ class _Part:
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same in a task of Spark, which reads one partition: rows of `MESSAGES_SENT` in, one
-    outcome out as JSON."""
+    """Take one partition in a task of Spark: rows of `MESSAGES_SENT` in, one outcome as JSON
+    out."""
     import pyarrow as pa
 
     partitions: list[int] = []

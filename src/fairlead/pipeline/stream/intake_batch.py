@@ -1,9 +1,7 @@
-"""One batch of the stream, as the driver counts it in: once, whatever is repeated and whoever else
-exports.
+"""One batch of the stream, counted once by the driver, whatever is repeated or exported elsewhere.
 
-The manifest is the one truth, as for the exporter: it lists the files and moves the cursors of the
-partitions, and the one of the store, in the same act. What was done on another manifest is refused,
-and done anew.
+One update of the manifest lists the files and moves the cursors of the partitions and of the store.
+Work on an older manifest is refused and repeated.
 """
 
 from __future__ import annotations
@@ -36,26 +34,26 @@ from fairlead.ports.history import START, Position
 log = logging.getLogger("fairlead.stream")
 
 Run = Callable[[Plan], Sequence[Outcome]]
-"""Reads the batch as the plan says, one outcome for each partition; called again when the lake has
-changed meanwhile."""
+"""Function that reads the batch by a plan and returns one outcome for each partition; called again
+when the lake has changed meanwhile."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What a batch has brought."""
+    """Totals of a batch."""
 
     messages: int
     attempts: int
-    """That were new; those of erased keys among them, which are not kept."""
+    """Number of new attempts, including those of erased keys, which are not kept."""
     doubles: int
     early: int
     files: int
     places: dict[str, str]
-    """By store: all its attempts up to there are in the lake."""
+    """Positions by store up to which all attempts are in the lake."""
     seconds: float
 
 
 class IntakeBatch:
-    """From one topic into one lake; any number of them may be at work."""
+    """Intake from one topic into one lake; any number may run at once."""
 
     def __init__(self, lake: Lake, topic: AttemptsTopic, clock: Clock) -> None:
         self._lake = lake
@@ -64,8 +62,8 @@ class IntakeBatch:
         self._clock = clock
 
     def take(self, run: Run) -> Counted:
-        """Let what is new in a batch count. Raises BrokenLake, and what `run` raises: see
-        `intake.take`."""
+        """Publish the new attempts of a batch. Raise BrokenLake, and the errors of `run` (see
+        `intake.take`)."""
         started = time.monotonic()
         hashing_of(self._lake)
         partitions = self._topic.partitions()
@@ -91,8 +89,8 @@ class IntakeBatch:
         )
 
     def starts(self) -> dict[int, int]:
-        """Where a new checkpoint begins, by partition: where the lake stands; -2: with the first
-        message there is."""
+        """Return the start of a new checkpoint by partition: the position of the lake, or -2 for
+        the first message."""
         known = cursors_of(self._table.manifests.newest(), self._topic.name)
         return {n: known[n].next if n in known else -2 for n in range(self._topic.partitions())}
 
@@ -120,7 +118,7 @@ class IntakeBatch:
         )
 
     def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
-        """False when somebody else has changed what these outcomes rest upon."""
+        """Return False when another process has changed the basis of these outcomes."""
         cursors = dict(plan.cursors)
         moves: dict[str, tuple[str | None, str | None]] = {}
         for outcome in outcomes:

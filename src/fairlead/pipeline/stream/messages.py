@@ -1,5 +1,5 @@
-"""What the topic of attempts holds: one JSON object a message, an attempt or a mark; other programs
-may read it too."""
+"""The messages of the topic of attempts: one JSON object each, an attempt or a mark. Other programs
+may read them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from fairlead.ports.statements import Row
 
 
 class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
-    """One attempt: what bronze.attempts has, under the same names, as far as a store can tell.
-    Instants are microseconds since 1970 UTC. The message's key is the task's id."""
+    """One attempt with the columns of bronze.attempts that a store records. Instants are
+    microseconds since the epoch. The key of the message is the id of the task."""
 
     store_id: str
     after: str
-    """A place: every attempt of this store that belongs to this partition and stands up to there
-    came before."""
+    """Position up to which every attempt of this store in this partition came before."""
     partitions: int
-    """Of the topic: which one a task belongs to depends on it."""
+    """Number of partitions of the topic, which decides the partition of a task."""
     schema_version: int
     xid: int
     seq: int
@@ -35,7 +34,7 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     queue: str
     name: str
     partition: int
-    """Of the queue."""
+    """Partition of the queue."""
     priority: int
     fairness_key: str
     weight: float
@@ -60,24 +59,24 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
 
     @property
     def place(self) -> Position:
-        """Where it stands in its store."""
+        """Position in the store."""
         return Position(self.xid, self.seq)
 
 
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
-    """Everything of this store up to a place is in the topic; one such message goes into every
+    """Mark that the topic has everything of this store up to a position; sent to every
     partition."""
 
     store_id: str
     after: str
-    """As of an attempt."""
+    """Position as in an attempt."""
     partitions: int
     schema_version: int
     through: str
 
     @property
     def place(self) -> Position:
-        """Up to there everything is in the topic."""
+        """Position up to which everything is in the topic."""
         return Position.of(self.through)
 
 
@@ -88,7 +87,7 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """One message as it is given to Kafka."""
+    """One message for Kafka."""
 
     partition: int
     key: str
@@ -96,21 +95,21 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def topic_partition(task_id: str, partitions: int) -> int:
-    """Which partition of the topic a task's attempts are in."""
+    """Return the partition of the topic for the attempts of a task."""
     return partition_of(task_id, 0, partitions)
 
 
 class Batch:
-    """Rows of a store that follow each other, as messages: in each partition, each names the one
+    """Consecutive rows of a store as messages; in each partition, a message names the one
     before."""
 
     def __init__(self, store_id: str, after: Position, partitions: int) -> None:
-        """`after`: everything up to there is in the topic already, and marked."""
+        """`after`: position up to which everything is in the topic and marked."""
         self._store_id = store_id
         self._last = [str(after)] * partitions
 
     def attempts(self, rows: Sequence[Row]) -> Iterator[Sent]:
-        """The next ones: rows of ATTEMPT_FIELDS, in order."""
+        """Yield messages of the next rows of ATTEMPT_FIELDS, in order."""
         count = len(self._last)
         for values in zip(*recorded(rows).values(), strict=True):
             task_id = values[_TASK_ID]
@@ -120,22 +119,22 @@ class Batch:
             yield Sent(n, task_id, _encoder.encode(message))
 
     def marks(self, through: Position) -> Iterator[Sent]:
-        """That everything up to there is in the topic; to be sent when that is so."""
+        """Yield the marks up to the last row, to send when the topic has everything before."""
         for n, after in enumerate(self._last):
             mark = Mark(self._store_id, after, len(self._last), SCHEMA_VERSION, str(through))
             yield Sent(n, self._store_id, _encoder.encode(mark))
             self._last[n] = str(through)
 
 
-def told_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
+def recorded_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
     """TOLD_FIELDS of these, column by column."""
     rows = [msgspec.structs.astuple(attempt)[_BEFORE:] for attempt in attempts]
     return dict(zip(RECORDED_FIELDS, zip(*rows, strict=True), strict=True))
 
 
 def read(value: bytes, where: str) -> Message:
-    """Raises CheckFailed for what no relay has sent, and ConfigurationError when a newer Fairlead
-    has; `where` is for people."""
+    """Return the content of a message. Raise CheckFailed for one that no relay sent, and
+    ConfigurationError for one of a newer Fairlead; `where` is for people."""
     try:
         message: Message = _decoder.decode(value)
     except msgspec.DecodeError as error:

@@ -1,9 +1,9 @@
-"""The relay: finished attempts from a store into Kafka, in the order of their commits, each at
+"""The relay: send finished attempts from a store to Kafka, in the order of their commits, each at
 least once.
 
-A batch is sent, then confirmed by Kafka, then marked in every partition; only then does the store
-hear that it was read, and may clean it. So a relay that dies sends its last batch again, and
-several at once send some of it twice: who reads the topic tells by `high_water` what is new.
+A batch is sent, confirmed by Kafka, then marked in every partition. Only then does the store learn
+that it was read, and may clean it. A crashed relay sends its last batch again, and several relays
+at once send some attempts twice; readers of the topic detect repeats by `high_water`.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from fairlead.ports.statements import Row
 log = logging.getLogger("fairlead.relay")
 
 ROWS = 10_000
-"""Attempts that are confirmed at once."""
+"""Attempts confirmed at once."""
 
 KIND = "stream"
-"""What the store knows the relay as."""
+"""Kind of the reader in the store."""
 
 Also = Callable[[Sender, Sequence[Row]], None]
-"""Called in every round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with
-none: may send more messages, to topics of its own; they are confirmed with the batch. After a crash
-it is called with the same attempts again."""
+"""Callback of each round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with
+none. The callback may send more messages to its own topics, which are confirmed with the batch.
+After a crash it gets the same attempts again."""
 
 
 class Relayed(msgspec.Struct, frozen=True):
-    """What a round has sent."""
+    """Result of a round."""
 
     rows: int
     batches: int
     place: str
-    """Everything up to there is in Kafka."""
+    """Position up to which everything is in Kafka."""
     seconds: float
 
 
 def reader_name(place: KafkaEndpoint) -> str:
-    """Of the relays to this place, in the store."""
+    """Return the name in the store of the relays to this topic."""
     return f"kafka/{place.prefix}"
 
 
 class Relay:
-    """From one store to one topic; any number of them may run, and one is enough. For one thread,
-    but for `stop`."""
+    """Relay from one store to one topic. Any number may run, and one is enough. Only `stop` may be
+    called from another thread."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Relay:
         also: Also | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        """`partitions`: of the topic; None: as it has them, or the default. `rows`: of a batch.
-        `seconds`: what is not confirmed by then has failed."""
+        """`partitions`: of the topic; None for the present or default number. `rows`: of a batch.
+        `seconds`: time for the confirmation."""
         self.topic = AttemptsTopic(place)
         self._history = history
         self._look = history.database.read_now
@@ -82,15 +82,14 @@ class Relay:
         self._sender = Sender(place, seconds)
         self._stops = threading.Event()
         self._partitions = 0
-        """Of the topic; 0: not looked at yet."""
+        """Number of partitions of the topic; 0 if unknown."""
         self._place: Position | None = None
-        """Everything up to there is in the topic, and marked."""
+        """Position up to which everything is in the topic and marked."""
 
     def round(self, on_rows: Callable[[int], None] = lambda rows: None) -> Relayed:
-        """Send all that is settled by now; `tell` hears of each batch, in rows. Raises
-        StoreUnavailable when the store or Kafka is away (the next round sends the last batch
-        again), ConfigurationError for a topic that cannot be used, and CheckFailed when the store
-        is not the one that was sent."""
+        """Send all settled attempts; call `on_rows` after each batch. Raise StoreUnavailable when
+        the store or Kafka is away (the next round repeats the last batch), ConfigurationError for
+        an unusable topic, CheckFailed when the store is not the one sent before."""
         started = time.monotonic()
         store_id: str = self._look(self._history.store_id())
         after = self._begin(store_id)
@@ -118,8 +117,8 @@ class Relay:
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """A round each so many seconds until `stop`; a store or a Kafka that is away is waited for.
-        Raises the rest."""
+        """Do a round at this interval, in seconds, until `stop`; wait for a store or Kafka that is
+        away. Raise other errors."""
         trouble = ""
         while not self._stops.is_set():
             try:
@@ -141,18 +140,18 @@ class Relay:
             self._stops.wait(every)
 
     def stop(self) -> None:
-        """From any thread, or a signal's handler: end after this batch; what cannot be sent is
-        given up."""
+        """Stop after this batch, from any thread or signal handler; drop messages that cannot be
+        sent."""
         self._stops.set()
         self._sender.stop()
 
     def close(self) -> None:
-        """It may not be used any more."""
+        """Close the relay."""
         self._sender.close()
 
     def _begin(self, store_id: str) -> Position:
-        """Behind where to read. The topic is looked at, and the store told of us before the first
-        row is read, so that nothing is cleaned that is not in Kafka."""
+        """Return the position to read after. Check the topic, and register in the store before the
+        first read, so that it cleans nothing that is not in Kafka."""
         reader = self._look(self._history.reader(self._name))
         if not self._partitions:
             self._open(store_id)

@@ -1,5 +1,4 @@
-"""Sends messages to Kafka and says when all of them are there for good: a producer that is
-idempotent, for one thread."""
+"""A producer for one thread that sends messages to Kafka and confirms them; it is idempotent."""
 
 from __future__ import annotations
 
@@ -12,15 +11,16 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
 from fairlead.errors import StoreUnavailable
 
 SECONDS = 30.0
-"""What is not there after so long has failed; what was sent may still arrive."""
+"""Seconds after which an unconfirmed message has failed; it may still arrive."""
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 2.0
-"""For what is on its way when it is told to stop."""
+"""Seconds for messages in flight after a stop."""
 
 
 class Sender:
-    """Messages of one partition arrive in the order of the calls, if they arrive."""
+    """Sender of messages; those of one partition arrive in the order of the calls, if they
+    arrive."""
 
     def __init__(self, place: KafkaEndpoint, seconds: float = SECONDS) -> None:
         self._place = place
@@ -30,8 +30,8 @@ class Sender:
         self._stops = threading.Event()
 
     def send(self, topic: str, partition: int, key: str, value: bytes) -> None:
-        """Give a message to the producer. Raises StoreUnavailable when it could not be sent; then
-        none that was sent since the last `confirm` may be taken for sent."""
+        """Send a message. Raise StoreUnavailable when it cannot be sent; then no message since the
+        last `confirm` counts as sent."""
         until = time.monotonic() + self._seconds
         while True:
             try:
@@ -40,13 +40,12 @@ class Sender:
                 self._client().poll(_POLL_SECONDS)
                 self._look(until)
             except KafkaException as error:
-                self._give_up(error.args[0].str())
+                self._fail(error.args[0].str())
             else:
                 return
 
     def confirm(self) -> None:
-        """Wait until all that was sent is there for good, with every broker in sync. Raises
-        StoreUnavailable otherwise."""
+        """Wait until every broker in sync has all messages. Raise StoreUnavailable otherwise."""
         if self._producer is None:
             return
         until = time.monotonic() + self._seconds
@@ -55,11 +54,11 @@ class Sender:
         self._look(until)
 
     def stop(self) -> None:
-        """From another thread, or a signal's handler: give up soon what cannot be sent."""
+        """Drop unsent messages soon; callable from another thread or a signal handler."""
         self._stops.set()
 
     def close(self) -> None:
-        """What is not confirmed may not arrive."""
+        """Close the producer; unconfirmed messages may not arrive."""
         producer, self._producer, self._error = self._producer, None, None
         if producer is not None:
             producer.purge()
@@ -91,18 +90,18 @@ class Sender:
             self._error = error
 
     def _look(self, until: float) -> None:
-        """Give up when a message has failed, or it takes too long."""
+        """Raise when a message has failed, or the time is over."""
         if self._error is not None:
-            self._give_up(self._error.str())
+            self._fail(self._error.str())
         if self._producer is not None and len(self._producer):
             now = time.monotonic()
             if now > until or (
                 self._stops.is_set() and now > until - self._seconds + _STOP_SECONDS
             ):
-                self._give_up(
+                self._fail(
                     f"not all was sent in {self._seconds:g} s, or before it was told to stop"
                 )
 
-    def _give_up(self, why: str) -> None:
+    def _fail(self, why: str) -> None:
         self.close()
         raise StoreUnavailable(f"{self._place.location}: {why}")

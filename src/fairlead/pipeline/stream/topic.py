@@ -1,4 +1,4 @@
-"""Topics of ours: made, measured, read without a gap; that of attempts, looked at where it ends."""
+"""Topics: create and measure them, read them without a gap, and read the last attempts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
 
 PARTITIONS = 4
-"""Of a topic that is made."""
+"""Partitions of a new topic."""
 
 ANSWER_SECONDS = 15.0
-"""Kafka answers a question within so long, or is away."""
+"""Seconds for a response of Kafka, after which it is away."""
 
 _QUIET_SECONDS = 30.0
-"""A partition that has more and brings nothing for so long cannot be read."""
+"""Seconds without messages after which a partition that has more cannot be read."""
 
 _AGAIN_SECONDS = 0.1
 _IN_A_MOMENT = (
@@ -30,14 +30,14 @@ _IN_A_MOMENT = (
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
-"""Of a topic that was just made, or whose broker has just started."""
+"""Seconds to wait for a new topic, or a broker that just started."""
 
 _PAGE = 10_000
-"""Messages that are taken from the consumer at once."""
+"""Messages in one poll of the consumer."""
 
 
 class Topic:
-    """Every call opens connections of its own, and closes them."""
+    """Topic whose calls open and close their own connections."""
 
     def __init__(self, place: KafkaEndpoint, name: str) -> None:
         self.place = place
@@ -45,11 +45,12 @@ class Topic:
 
     @property
     def location(self) -> str:
-        """For people."""
+        """Location of the topic, for people."""
         return f"topic {self.name}, {self.place.location}"
 
     def partitions(self) -> int:
-        """Raises ConfigurationError when it is not there, and StoreUnavailable."""
+        """Return the number of partitions. Raise ConfigurationError without the topic, and
+        StoreUnavailable."""
         try:
             about = (
                 self.place.admin().list_topics(self.name, timeout=ANSWER_SECONDS).topics[self.name]
@@ -68,9 +69,8 @@ class Topic:
         return len(about.partitions)
 
     def extents(self, partitions: int | None = None) -> dict[int, tuple[int, int]]:
-        """By partition, the first offset that Kafka still has, and the one the next message gets;
-        `partitions`, if it is known how many there are, as of a topic that was just made. Raises
-        ConfigurationError when the topic is not there, and StoreUnavailable."""
+        """Return the first and the next offset by partition. `partitions` is the known number, for
+        example of a new topic. Raise ConfigurationError without the topic, and StoreUnavailable."""
         count = partitions or self.partitions()
         until = time.monotonic() + ANSWER_SECONDS
         with self._consumer() as consumer:
@@ -88,21 +88,21 @@ class Topic:
                 except KafkaException as error:
                     if error.args[0].code() not in _IN_A_MOMENT or time.monotonic() > until:
                         raise
-                    time.sleep(_AGAIN_SECONDS)  # nobody tells when a broker knows the topic
+                    time.sleep(_AGAIN_SECONDS)  # no event announces that a broker knows the topic
 
     def ends(self) -> dict[int, int]:
-        """By partition, the offset the next message gets. Raises as `extents`."""
+        """Return the next offset by partition. Raise like `extents`."""
         return {n: end for n, (_, end) in self.extents().items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Messages of [start, end) with their offsets, page by page, and none left out. Raises
-        CheckFailed when Kafka has some of them no longer, and StoreUnavailable."""
+        """Yield the messages of [start, end) with their offsets, page by page and without a gap.
+        Raise CheckFailed when Kafka has dropped some, and StoreUnavailable."""
         expected = start
         with self._consumer() as consumer:
             consumer.assign([TopicPartition(self.name, partition, start)])
             until = time.monotonic() + _QUIET_SECONDS
             while expected < end:
-                # It waits for so many, also when there is an error among them.
+                # The consumer waits for the whole number, also after an error.
                 found = consumer.consume(min(_PAGE, end - expected), _AGAIN_SECONDS)
                 if found:
                     until = time.monotonic() + _QUIET_SECONDS
@@ -125,7 +125,7 @@ class Topic:
                     yield page
 
     def lost(self, partition: int, offset: int) -> CheckFailed:
-        """What to say of an offset that Kafka does not have."""
+        """Return the error for an offset that Kafka does not have."""
         return CheckFailed(
             f"{self.location}: partition {partition} no longer has offset {offset}: the topic keeps"
             " messages for too short a time (retention.ms), or was made anew. The store still has"
@@ -135,7 +135,7 @@ class Topic:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        """One that is told what to read, and joins no group."""
+        """Return a consumer with assigned partitions and no group."""
         own: Mapping[str, object] = {
             "group.id": self.place.group,
             "enable.auto.commit": False,
@@ -155,14 +155,14 @@ class Topic:
 
 
 class AttemptsTopic(Topic):
-    """That of finished attempts at this place."""
+    """Topic of finished attempts."""
 
     def __init__(self, place: KafkaEndpoint) -> None:
         super().__init__(place, place.attempts)
 
     def settle(self, partitions: int | None = None) -> int:
-        """Make it if it is missing; answers how many partitions it has. Raises ConfigurationError
-        when that are others than are wanted (None: any), and StoreUnavailable."""
+        """Create a missing topic; return its number of partitions. Raise ConfigurationError for
+        another number than wanted (None: any), and StoreUnavailable."""
         count = self.place.create_topic(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
         if partitions not in (None, count):
             raise ConfigurationError(
@@ -172,7 +172,7 @@ class AttemptsTopic(Topic):
         return count
 
     def check(self, message: Message, partitions: int) -> None:
-        """Raises ConfigurationError when the topic had another number of partitions when this was
+        """Raise ConfigurationError when the topic had another number of partitions when this was
         sent."""
         if message.partitions != partitions:
             raise ConfigurationError(
@@ -182,7 +182,7 @@ class AttemptsTopic(Topic):
             )
 
     def last(self, partitions: int) -> list[Message]:
-        """The last message of each partition that has any. Raises as `read`."""
+        """Return the last message of each partition that has one. Raise like `read`."""
         found = []
         for partition, (first, end) in self.extents(partitions).items():
             if first < end:

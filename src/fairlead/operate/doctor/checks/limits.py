@@ -23,7 +23,7 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
             ledger = permits.decode(data)
         except msgspec.DecodeError as error:
             yield problem(
-                f"the book of the cluster-wide limit {name} cannot be read: {error}",
+                f"the permit ledger of the cluster-wide limit {name} cannot be read: {error}",
                 "stop the workers, and delete it where the coordinator keeps it: they write it"
                 " anew",
             )

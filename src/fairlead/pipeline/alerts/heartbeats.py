@@ -62,7 +62,7 @@ class _Since:
     lost: Counter[str] = field(default_factory=Counter)
 
 
-class Pulse:
+class StoreHeartbeats:
     """Heartbeats of one store. Calls block and must not run in several threads at once."""
 
     def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:

@@ -13,8 +13,8 @@ import pytest
 from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts import pulse as module
-from fairlead.pipeline.alerts.pulse import Pulse
+from fairlead.pipeline.alerts import heartbeats as module
+from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
 from fairlead.pipeline.alerts.sign import Sign, decode, encode
 from fairlead.ports.history import START, Position
 from fairlead.testing import running, settled
@@ -32,7 +32,7 @@ class Looking:
         monkeypatch.setattr(module, "WAITS_US", 0)
         self.app = app
         self.history = SqlHistory(app.sql_store.database)
-        self.pulse = Pulse(app.sql_store, self.history, app.clock)
+        self.pulse = StoreHeartbeats(app.sql_store, self.history, app.clock)
         self.read = START
         self.arrived: Counter[str] = Counter()
 
