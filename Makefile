@@ -51,6 +51,7 @@ lint: $(STAMP)  ## check style, types, imports and language
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@$(BIN)/python scripts/check_language.py
 
 bench: $(STAMP) postgresql  ## compare Fairlead with other task queues in one run
 	@$(BIN)/python bench/run.py

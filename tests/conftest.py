@@ -92,7 +92,7 @@ def own(server_class: type[S]) -> Iterator[S]:
         server = server_class()
     server.start()
     yield server
-    # Nobody wants the data any more, so nothing is flushed either.
+    # The data is not needed any more, so stop without a flush.
     server.stop("immediate")
 
 
@@ -134,7 +134,7 @@ def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
     """A database without a row; nothing stays connected to it."""
     url = migrated_databases.take()
     yield url
-    migrated_databases.give_back(url)
+    migrated_databases.release(url)
 
 
 @pytest.fixture(scope="session")

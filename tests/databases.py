@@ -27,7 +27,7 @@ _SHAPE = (
     "SELECT version, name FROM fairlead_schema ORDER BY 1",
     "SELECT store_id FROM fairlead_store ORDER BY 1",
 )
-"""What must be as it was: tables and all that belongs to them, settings, and the two tables that
+"""Schema that must be unchanged: tables with their parts, settings, and the two tables that
 `migrate` fills."""
 
 _ALONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -36,8 +36,8 @@ _KEPT = {"fairlead_schema", "fairlead_store"}
 
 
 class Databases:
-    """Of one server. One that a test has left with anything but more or other rows is not used
-    again."""
+    """Pool of migrated databases on one server. A database that a test changed in more than its
+    rows is not used again."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -58,8 +58,8 @@ class Databases:
         """The URL of one without a row."""
         return self._spare.pop() if self._spare else self._server.create_database(self._template)
 
-    def give_back(self, url: str) -> None:
-        """Nobody is connected to it any more."""
+    def release(self, url: str) -> None:
+        """Return a database after the last connection to it."""
         if self._server.pid is None:
             return
         with psycopg.connect(url, autocommit=True) as connection:

@@ -1,5 +1,5 @@
-"""What the tests of the sharded queue share: keys for a stream, the synchronous twin for
-asynchronous tests, time that passes."""
+"""Helpers for tests of the sharded queue: keys for a stream, the synchronous twin for asynchronous
+tests, passing time."""
 
 from __future__ import annotations
 

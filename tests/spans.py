@@ -1,5 +1,5 @@
-"""What the tests of OpenTelemetry share: a tracer provider that keeps its spans, and how spans
-stand to each other."""
+"""Helpers for tests of OpenTelemetry: a tracer provider that keeps its spans, and relations of
+spans."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ _LOOK_EVERY = 5.0
 
 
 class VirtualTime:
-    """See `fairlead.clock.Clock`. Begins now, and goes on only when it is told. May be read from
-    any thread."""
+    """A `fairlead.clock.Clock` that starts at the present and moves only when it is advanced. Any
+    thread may read it."""
 
     def __init__(self) -> None:
         self._began = time.time_ns() // 1000
@@ -91,13 +91,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def hold(self, work: concurrent.futures.Future[Any]) -> None:
         """Let no time pass until this has ended and the loop has taken up what came of it."""
         self._working += 1
-        work.add_done_callback(self._tell)
+        work.add_done_callback(self._on_done)
 
-    def _tell(self, _: object) -> None:
+    def _on_done(self, _: object) -> None:
         if not self.is_closed():
-            self.call_soon_threadsafe(self._let_go)
+            self.call_soon_threadsafe(self._resume)
 
-    def _let_go(self) -> None:
+    def _resume(self) -> None:
         self._working -= 1
 
     @contextmanager

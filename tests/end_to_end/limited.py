@@ -20,7 +20,7 @@ from tests.end_to_end.workers import ROOT
 
 
 class Seen(NamedTuple):
-    """What an observer saw."""
+    """Counts of an observer."""
 
     most: dict[str, int]
     """The greatest number that ran at once, by level."""
@@ -64,14 +64,14 @@ class Limited:
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._is_over = False
-        self._keepers = [threading.Thread(target=self._keep) for _ in range(size)]
+        self._guards = [threading.Thread(target=self._keep) for _ in range(size)]
 
     def run(
         self, seconds: float, stop_seconds: float, disturb: Callable[[], None] = lambda: None
     ) -> Seen:
         """Kill and stop workers at random for so long; `disturb` is called every now and then."""
-        for keeper in self._keepers:
-            keeper.start()
+        for guard in self._guards:
+            guard.start()
         waking: list[threading.Timer] = []
         ends = time.monotonic() + seconds
         try:
@@ -83,7 +83,7 @@ class Limited:
                     disturb()
         finally:
             self._end(waking)
-        return self._seen()
+        return self._counts()
 
     def _trouble(self, stop_seconds: float, waking: list[threading.Timer]) -> None:
         # A worker may be ended by its watchdog at any moment: `send_signal` signals no process that
@@ -113,8 +113,8 @@ class Limited:
             for worker in self._running.values():
                 worker.send_signal(signal.SIGCONT)
                 worker.send_signal(signal.SIGTERM)
-        for keeper in self._keepers:
-            keeper.join()
+        for guard in self._guards:
+            guard.join()
 
     def _keep(self) -> None:
         while True:
@@ -146,7 +146,7 @@ class Limited:
                 self._stopped.discard(worker.pid)
                 worker.send_signal(signal.SIGCONT)
 
-    def _seen(self) -> Seen:
+    def _counts(self) -> Seen:
         events = [(at, pid, "died", "", "") for at, pid in self._deaths]
         for line in self.trace.read_text().splitlines():
             at, pid, what, *task = line.split()

@@ -26,7 +26,7 @@ app.queue(
 again = Fixed(0.1, max_attempts=1000)
 
 
-def tell(what: str) -> None:
+def report(what: str) -> None:
     """One line, appended by one write: lines of several processes do not mix."""
     task = current_task()
     line = f"{time.monotonic()} {os.getpid()} {what} {task.name} {task.fairness_key}\n"
@@ -36,11 +36,11 @@ def tell(what: str) -> None:
 
 
 async def work() -> None:
-    tell("start")
+    report("start")
     try:
         await asyncio.sleep(random.uniform(0.02, 0.3))
     finally:
-        tell("end")
+        report("end")
 
 
 @app.task(queue="limited", name="payout", retry=again)

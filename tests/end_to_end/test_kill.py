@@ -62,7 +62,8 @@ def wait_until_finished(app: App, crew: Crew) -> None:
 
 
 def judge(crew: Crew, numbers: range) -> int:
-    """Every task ran; one that ran twice was in flight at a kill. Answers how many ran twice."""
+    """Check that every task ran, and that a task that ran twice was in flight at a kill. Return how
+    many ran twice."""
     runs = crew.runs()
     lost = [n for n in numbers if n not in runs]
     assert not lost, f"seed {crew.seed}: lost {lost[:5]} ({len(lost)})"
@@ -144,8 +145,8 @@ def test_workers_live_through_a_restart_of_postgresql(
 def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
     store_url: str, tmp_path: Path
 ) -> None:
-    """It is stopped while its tasks run and it writes nothing: on SQLite a process that is stopped
-    in the middle of a transaction keeps every other from writing, whoever wrote it."""
+    """The process is stopped while its tasks run and it writes nothing: on SQLite a process stopped
+    inside a transaction blocks every other writer."""
     app = app_of(store_url)
     with Crew(store_url, tmp_path, 1, seconds=4) as crew:
         submit(app, "work", range(60))

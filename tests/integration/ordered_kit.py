@@ -1,5 +1,5 @@
-"""What the cases of ordered queues share: pairs of a log and a schedule, a clock that can be set, a
-record of runs."""
+"""Helpers for tests of ordered queues: pairs of a log and a schedule, a settable clock, a record of
+runs."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def damage_rows(app: App) -> None:
 
 
 def rows_of(app: App) -> list[str]:
-    """What is in the schedule."""
+    """Return the tasks of the schedule."""
     tasks = "SELECT task FROM fairlead_schedule"
     if is_in_database(app):
         with app.store.database.transaction() as connection:
@@ -202,5 +202,5 @@ def rows_of(app: App) -> list[str]:
 
 
 def is_in_database(app: App) -> bool:
-    """Its schedule is where its tasks are."""
+    """Return whether the schedule is in the database of the tasks."""
     return isinstance(app.connections.schedule, SqlScheduleStore)

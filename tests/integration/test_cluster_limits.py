@@ -89,7 +89,7 @@ async def test_a_rate_is_kept_over_two_nodes(make: Make) -> None:
     async with running(one) as node, running(two):
         await settled(one, node)
     assert len(starts) == 25
-    # A start is booked a moment before it is seen here.
+    # A slot is acquired a moment before its start is seen here.
     assert starts[-1] - starts[0] >= 0.5 * (25 - 5) / 5 - 0.2
 
 

@@ -47,8 +47,8 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
-    """What has no place in memory because of its ordering key does not run now, so it takes no turn
-    either."""
+    """A task that its ordering key keeps out of memory does not run now, so it does not advance its
+    fairness key."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", partitions=1)
@@ -272,8 +272,8 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
 
 @pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
 async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
-    """Insert, claim, attempt, delete: four rows for each task; one written and one deleted more when
-    memory is too small."""
+    """Insert, claim, attempt, delete: four rows for each task; one written and one deleted more
+    when memory is too small."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", order=order.split(",")[0], partitions=1)

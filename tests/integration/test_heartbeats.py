@@ -1,5 +1,4 @@
-"""The pulse of a real store: what its signs tell of tasks that wait, run, end, are lost, and of
-nodes that fall silent."""
+"""Heartbeats of a real store: waiting, running, ended and lost tasks, and silent nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Looking:
         monkeypatch.setattr(module, "WAITS_US", 0)
         self.app = app
         self.history = SqlHistory(app.sql_store.database)
-        self.pulse = StoreHeartbeats(app.sql_store, self.history, app.clock)
+        self.heartbeats = StoreHeartbeats(app.sql_store, self.history, app.clock)
         self.read = START
         self.arrived: Counter[str] = Counter()
 
@@ -41,15 +40,15 @@ class Looking:
         rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
         if rows:
             self.read = Position(*rows[-1][:2])
-        self.pulse.hear(rows)
-        found = {sign.queue: decode(encode(sign)) for sign in self.pulse.signs()}
+        self.heartbeats.hear(rows)
+        found = {sign.queue: decode(encode(sign)) for sign in self.heartbeats.signs()}
         for sign in found.values():
             self.arrived.update(sign.keys)
         return found
 
     async def until(self, **wanted: int) -> Sign:
-        """Look until a sign of the queue `work` says so of `done` and the like, summed up; answers
-        the last."""
+        """Read heartbeats of the queue `work` until their sums match `done` and the other counts;
+        return the last."""
         sums: Counter[str] = Counter()
         async with asyncio.timeout(60):
             while True:
@@ -87,7 +86,9 @@ async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking)
             while (
                 sign := (await asyncio.to_thread(looking.look))["work"]
             ).running != 6 or sign.waits_since:
-                looking.pulse._running_at = 0.0  # look at what runs, without being asked by silence
+                looking.heartbeats._running_at = (
+                    0.0  # look at what runs, without being asked by silence
+                )
                 await asyncio.sleep(0.05)
         assert sign.claimed_at > 0 and sign.stuck == 0
         gate.set()
@@ -115,7 +116,7 @@ async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
     async with running(app) as node:
         async with asyncio.timeout(60):
             while (await asyncio.to_thread(looking.look)).get("work", NOTHING).running != 1:
-                looking.pulse._running_at = 0.0
+                looking.heartbeats._running_at = 0.0
                 await asyncio.sleep(0.05)
         name = node.settings.name
 
@@ -124,7 +125,7 @@ async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
             with app.store.database.transaction() as connection:
                 mark = "%s" if app.store.database.dialect == "postgres" else "?"
                 connection.execute(f"UPDATE fairlead_nodes SET heartbeat_at = {mark}", (long_ago,))
-            looking.pulse._running_at = 0.0
+            looking.heartbeats._running_at = 0.0
             return looking.look()["work"]
 
         async with asyncio.timeout(60):

@@ -80,7 +80,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
 ) -> None:
     settings: dict[str, Any] = {}
 
-    def seen() -> list[Any]:
+    def recorded() -> list[Any]:
         task, (trace_id, span_id) = current_task(), trace.get_current_span().get_span_context()[:2]
         assert task is not None
         return [trace_id, span_id, task.context, task.pickup_delay * 1000]
@@ -90,13 +90,13 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
         @app.task(queue="payouts", keep_result=True)
         async def pay(partner: str) -> list[Any]:
             await asyncio.sleep(0)
-            return seen()
+            return recorded()
 
     elif executor == "thread":
 
         @app.task(queue="payouts", keep_result=True)
         def pay(partner: str) -> list[Any]:
-            return seen()
+            return recorded()
 
     else:
         (tmp_path / "traced_app.py").write_text(

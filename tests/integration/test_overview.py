@@ -1,4 +1,4 @@
-"""What people are told of a fair queue: why a task waits, and who has what of the backlogs."""
+"""The overview of a fair queue: why a task waits, and the keys in the backlogs."""
 
 from __future__ import annotations
 

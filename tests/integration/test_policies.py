@@ -57,7 +57,7 @@ class Gate:
         return "".join(self.ran[before + 1 :])
 
 
-async def heard(node, weights: dict[str, float]) -> None:
+async def until_weights(node, weights: dict[str, float]) -> None:
     async with asyncio.timeout(SOON):
         while node.parts.backlogs._weights["q"] != weights:
             await asyncio.sleep(0.01)
@@ -71,7 +71,7 @@ async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_
         # The lane is there before any weight is.
         assert await gate.order_of(node, "aaaaabbbbb") == "ababababab"
         version = await asyncio.to_thread(policies.publish, draft(b=3.0), None)
-        await heard(node, {"b": 3.0})
+        await until_weights(node, {"b": 3.0})
         assert await gate.order_of(node, "aaaaabbbbbb") in (
             "abbbabbbaaa",
             "babbabbbaaa",
@@ -80,16 +80,16 @@ async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_
         )
         policy = policies.policy(version)
         await asyncio.to_thread(policies.roll_back, policy, 0, "ann", "too much")
-        await heard(node, {})
+        await until_weights(node, {})
         assert await gate.order_of(node, "aaaabbbb") in ("abababab", "babababa")
         await asyncio.to_thread(policies.publish, draft(a=4.0), version + 1)
-        await heard(node, {"a": 4.0})
+        await until_weights(node, {"a": 4.0})
         await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
-        await heard(node, {})
+        await until_weights(node, {})
         assert await gate.order_of(node, "aaaabbbb") in ("abababab", "babababa")
 
 
-async def test_without_the_bell_the_heartbeat_brings_it(
+async def test_without_notifications_the_heartbeat_brings_new_weights(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command on another machine, whose wake is lost."""
@@ -100,7 +100,7 @@ async def test_without_the_bell_the_heartbeat_brings_it(
         monkeypatch.setattr(type(app.store), "announce", lambda self, notification: iter(()))
         monkeypatch.setattr(PolicyManagement, "_announce", lambda self: None)
         await asyncio.to_thread(policies.publish, draft(b=3.0), None)
-        await heard(node, {"b": 3.0})
+        await until_weights(node, {"b": 3.0})
 
 
 class Crowd:
@@ -112,7 +112,7 @@ class Crowd:
         self.running = 0
         self.most = 0
         self.short = 0
-        self._let_go = asyncio.Semaphore(0)
+        self._released = asyncio.Semaphore(0)
         self._changed = asyncio.Condition()
         app.queue("q", partitions=2)
 
@@ -120,16 +120,16 @@ class Crowd:
         async def work(key: str) -> None:
             if key != "long":
                 self.short += 1
-                await self._tell()
+                await self._notify()
                 return
             self.running += 1
             self.most = max(self.most, self.running)
-            await self._tell()
+            await self._notify()
             try:
-                await self._let_go.acquire()
+                await self._released.acquire()
             finally:
                 self.running -= 1
-            await self._tell()
+            await self._notify()
 
         self._work = work
 
@@ -138,10 +138,10 @@ class Crowd:
             [self._work.options(fairness_key=key).draft(key=key) for _ in range(count)]
         )
 
-    def let_go(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """So many runs of `long` end."""
         for _ in range(count):
-            self._let_go.release()
+            self._released.release()
 
     async def until(self, running: int | None = None, short: int | None = None) -> None:
         """So many of `long` run; so many others have run."""
@@ -150,7 +150,7 @@ class Crowd:
                 lambda: running in (None, self.running) and (short is None or self.short >= short)
             )
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -174,16 +174,16 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         version = await asyncio.to_thread(policies.publish, limited(long=2), None)
         await took_up(node, {"long": 2})
         assert (crowd.running, crowd.short) == (4, 0)
-        crowd.let_go(2)
+        crowd.release(2)
         await crowd.until(running=2, short=5)
         crowd.most = 0
-        crowd.let_go(6)
+        crowd.release(6)
         crowd.push("short", 5)
         await crowd.until(running=2, short=10)
         # A tighter one while two run.
         second = await asyncio.to_thread(policies.publish, limited(long=1), version)
         await took_up(node, {"long": 1})
-        crowd.let_go(3)
+        crowd.release(3)
         await crowd.until(running=1)
         assert crowd.most <= 2
         # Back to two, then to none: what waits is let in at once, though nothing ends.
@@ -198,7 +198,7 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         await took_up(node, {"long": 1})
         await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
         await took_up(node, {})
-        crowd.let_go(24)
+        crowd.release(24)
         await settled(app, node)
 
 
@@ -221,7 +221,7 @@ async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
 async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a limit lets in must not wait for the next thing that happens."""
+    """A task that a raised limit admits starts at once, without another event."""
     Crowd(app)
     async with running(app, concurrency=1) as node:
         settings = await app.store.database.read(app.store.queue_settings())

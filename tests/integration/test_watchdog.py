@@ -1,5 +1,4 @@
-"""The watchdog: a real process that ends another one, and its children, when the time that it was
-told is over."""
+"""The watchdog: a real process that kills another one and its children at a deadline."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_a_worker_that_is_gone_takes_along_what_ran_in_its_children(watched: Wat
     assert watched.worker.poll() is None
 
 
-async def test_a_warden_that_is_ended_is_started_again_and_told_the_time(sqlite_url: str) -> None:
+async def test_a_killed_watchdog_is_started_again_with_the_deadline(sqlite_url: str) -> None:
     app = App(sqlite_url)
     app.queue("payouts", concurrency=ClusterLimit(1))
     gate, started = asyncio.Event(), asyncio.Event()
@@ -109,7 +108,7 @@ async def test_a_warden_that_is_ended_is_started_again_and_told_the_time(sqlite_
     app.close()
 
 
-async def test_a_process_that_runs_a_handler_is_known_to_the_warden_before_it_runs(
+async def test_the_watchdog_knows_a_child_process_before_it_runs_a_handler(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "limited_process.py").write_text(
