@@ -15,7 +15,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.incidents.signs import stretches
+from fairlead.pipeline.incidents.signs import windows
 from fairlead.pipeline.jobs.incidents import Incident, incidents
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.silver.backlog import BACKLOG
@@ -163,7 +163,7 @@ def test_without_tables_it_says_what_makes_them(lake: Lake) -> None:
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 5))
 def test_windows_cover_all_their_minutes_and_lie_apart(minutes: set[int], quiet: int) -> None:
-    told = list(stretches(minutes, quiet))
+    told = list(windows(minutes, quiet))
     assert all(any(start <= minute < end for start, end in told) for minute in minutes)
     assert all(start in minutes and end - 1 in minutes for start, end in told)
     assert all(
