@@ -1,5 +1,8 @@
 """Pollers of the pipeline for workers: remove the rest of bulk submits, and export history into the
-lake. See `fairlead.engine.poller_registry`."""
+lake. See `fairlead.engine.poller_registry`.
+
+Every worker loads this module while it starts, so it imports the pipeline only where it is used.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import asyncio
 from fairlead.engine.poller import Poller
 from fairlead.engine.poller_registry import PollerContext
 from fairlead.errors import NotSupported
-from fairlead.pipeline.exporter_poller import PolledExporter, require
 
 
 async def sweep_bulk(context: PollerContext) -> None:
@@ -26,9 +28,13 @@ class LakeExport:
     """Exporter of the history of the store into a lake."""
 
     def check(self) -> None:
+        from fairlead.pipeline.exporter_poller import require
+
         require()
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
+        from fairlead.pipeline.exporter_poller import PolledExporter
+
         exporter = PolledExporter(context.store.as_sql().history(), folder, context.clock)
 
         async def export() -> float | None:
