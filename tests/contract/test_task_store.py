@@ -396,7 +396,7 @@ async def test_the_slow_node_cannot_complete_what_another_claimed(store: Store) 
     assert [attempt.outcome for attempt in history(store, slow.id)] == ["lost", "done"]
 
 
-async def test_retry_error_and_snooze(store: Store) -> None:
+async def test_a_claimed_task_can_be_retried_put_into_error_or_snoozed(store: Store) -> None:
     retried, failed, snoozed, reset, again = tasks = make(5)
     submit(store, tasks)
     held = {task.id: task for task in await claimed(store, tasks)}
@@ -714,7 +714,7 @@ async def test_history_is_cleaned_in_batches_of_1_and_of_60(store: Store) -> Non
 # management ---------------------------------------------------------------------------------------
 
 
-async def test_listing_filters(store: Store) -> None:
+async def test_tasks_are_listed_by_each_filter(store: Store) -> None:
     a = make(2, queue="a", name="x", fairness_key="acme")
     b = make(2, queue="b", name=AWKWARD, fairness_key=AWKWARD, run_at=NOW + SECOND)
     c = make(1, queue="a", name="y", submitted_at=NOW + 50)

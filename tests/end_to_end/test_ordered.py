@@ -1,5 +1,4 @@
-"""Ordered queues as a person uses them: workers as processes, one of them killed; `fairlead
-ordered`."""
+"""Ordered queues in worker processes, one of them killed, and the commands `fairlead ordered`."""
 
 from __future__ import annotations
 
@@ -214,7 +213,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["status", "unknown"], 2, "no queue named 'unknown'"),
     ],
 )
-def test_o19_wrong_use_is_refused_with_its_reason(
+def test_wrong_use_of_the_ordered_commands_is_refused_with_its_reason(
     known: Path, arguments: list[str], exits: int, why: str
 ) -> None:
     its_own = partition_of("a", 0, 8)
@@ -223,7 +222,7 @@ def test_o19_wrong_use_is_refused_with_its_reason(
     assert why in fairlead(known, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
 
 
-def test_o18_a_task_is_named_by_its_time_in_both_forms(shop: Path) -> None:
+def test_a_task_can_be_dropped_by_its_time_in_microseconds_or_as_iso_8601(shop: Path) -> None:
     for n, form in enumerate(("1893456000000000", "2030-01-01T00:00:00+00:00")):
         submit(
             shop,

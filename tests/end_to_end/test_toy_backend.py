@@ -40,7 +40,9 @@ def test_a_backend_from_outside_keeps_the_contract_and_runs_tasks(
     assert " passed" in ended.stdout
 
 
-def test_its_scheme_is_named_among_those_that_are_known(installed: dict[str, str]) -> None:
+def test_the_scheme_of_a_backend_from_outside_is_listed_among_the_known_ones(
+    installed: dict[str, str],
+) -> None:
     source = "from fairlead import App; App('tyo://a:secret@b').store"
     ended = run([sys.executable, "-c", source], installed)
     assert "of no known kind; use" in ended.stderr and "toy://any-name" in ended.stderr

@@ -91,7 +91,7 @@ class Reminders:
 
 
 @pytest.mark.full("an outage")
-async def test_a_datacentre_is_killed_and_comes_back_then_the_other_and_every_task_runs(
+async def test_every_task_runs_while_either_datacentre_is_killed_and_comes_back(
     two: TwoDatacentres, tmp_path: Path
 ) -> None:
     reminders = Reminders(tmp_path, two.url_of("reminders"))

@@ -1,5 +1,8 @@
-"""Fixtures of the engine's tests, which run on SQLite in `make test`, and over the matrix in `make
-test-all`: on each store, and again with triggers through Kafka and Redis."""
+"""Fixtures of the engine's tests.
+
+`make test` runs them on SQLite. `make test-all` runs them on each store, and again with triggers
+through Kafka and Redis.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests by store and channel. Redis has no order but the channel's own, so tests of
-    orders are marked `ordered` and run on the others. Tests that no channel takes part in are
-    marked `stores`."""
+    """Parametrise tests by store and channel. A channel of Redis decides the order itself, so
+    tests of an order are marked `ordered` and run on the other channels. Tests without a channel
+    are marked `stores`."""
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres"]
         if metafunc.definition.get_closest_marker("stores") is None:

@@ -113,7 +113,7 @@ async def test_a_node_that_stops_leaves_its_permits_to_the_others_at_once(make: 
     assert done == [0, 1]
 
 
-async def test_what_runs_on_permits_that_run_out_is_stopped_and_runs_again(sqlite_url: str) -> None:
+async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str) -> None:
     with ZooKeeperServer() as server:
         app = App(sqlite_url, coordinator=server.url)
         app.queue("payouts", concurrency=ClusterLimit(3))

@@ -149,7 +149,7 @@ async def test_more_than_fits_in_memory_runs_once_each_with_limits_and_ordering_
     assert all(numbers == sorted(numbers) for numbers in in_order.values())
 
 
-async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) -> None:
+async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: Stepped) -> None:
     timed.queue("q", partitions=1, cost="runtime")
 
     @timed.task(queue="q")
@@ -179,7 +179,7 @@ async def test_the_next_owner_knows_what_was_learnt(timed: App, clock: Stepped) 
         ({"cost": "runtime", "kind": "ordered"}, "leave kind='ordered' out, or cost= out"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_options_that_contradict_each_other_are_refused(
     sqlite_url: str, settings: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"queue 'q': ") as refused:

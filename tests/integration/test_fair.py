@@ -97,7 +97,7 @@ async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
     assert "".join(ran) == "aba" * 5
 
 
-async def test_what_does_not_fit_in_memory_is_stored_and_keeps_its_place(app: App) -> None:
+async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(app: App) -> None:
     ran, push = recorder(app)
     keys = [random.Random(7).choice("aaaaaaab") for _ in range(3000)]
     push(keys)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ async def test_what_does_not_fit_in_memory_is_stored_and_keeps_its_place(app: Ap
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 
 
-async def test_a_full_task_name_is_skipped_without_losing_its_place(app: App) -> None:
+async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app: App) -> None:
     app.queue("q", partitions=1)
     ran: list[str] = []
     go_on = asyncio.Event()
@@ -135,7 +135,7 @@ async def test_a_full_task_name_is_skipped_without_losing_its_place(app: App) ->
     assert ran[-3:] == ["slow 0", "slow 1", "slow 2"]
 
 
-async def test_more_held_back_than_fits_in_memory_holds_up_nothing_that_is_stored(app: App) -> None:
+async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(app: App) -> None:
     """Both a full task name, and a flood of one key that its own limit holds back."""
     app.queue("q", partitions=1)
     quick_ran: list[int] = []
@@ -166,7 +166,7 @@ async def test_more_held_back_than_fits_in_memory_holds_up_nothing_that_is_store
     assert Counter(slow_ran) == {"slow": 300, "of a key": 300}
 
 
-async def test_one_that_is_held_back_for_long_keeps_no_dispatched_rows_in_the_store(
+async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aside, "MOST_PINNED", 200)
@@ -198,7 +198,7 @@ def stored(app: App) -> int:
         return connection.execute("SELECT count(*) FROM fairlead_backlog").fetchone()[0]
 
 
-async def test_a_weight_set_at_run_time_counts_for_what_has_no_level_yet(app: App) -> None:
+async def test_a_weight_set_at_run_time_counts_for_tasks_without_a_level(app: App) -> None:
     ran, push = recorder(app)
     with pytest.raises(UnknownQueue):
         app.management.set_weight("q", "b", 5.0)
@@ -217,7 +217,7 @@ async def test_a_weight_set_at_run_time_counts_for_what_has_no_level_yet(app: Ap
         app.management.set_weight("q", "b", None)
 
 
-async def test_what_an_owner_left_is_taken_over_in_order_and_nothing_is_lost(app: App) -> None:
+async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:
     """The first owner ends like a crash: nothing is handed over."""
     ran, push = recorder(app)
     push("a" * 2000)
@@ -311,7 +311,7 @@ async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["fair", "fifo"])
-async def test_what_waits_when_the_leases_run_out_runs_once_they_are_back(
+async def test_tasks_that_wait_when_leases_expire_run_once_the_leases_are_back(
     app: App, order: str
 ) -> None:
     app.queue("q", order=order)

@@ -64,7 +64,9 @@ def looking(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looking]:
     yield Looking(app, monkeypatch)
 
 
-async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking) -> None:
+async def test_waiting_running_and_finished_tasks_are_counted_once(
+    app: App, looking: Looking
+) -> None:
     gate = asyncio.Event()
 
     @app.task(queue="work", retry=NoRetry())
@@ -103,9 +105,7 @@ async def test_what_waits_runs_and_ends_is_told_once(app: App, looking: Looking)
     assert (await asyncio.to_thread(looking.look))["work"].is_paused
 
 
-async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
-    app: App, looking: Looking
-) -> None:
+async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking: Looking) -> None:
     gate = asyncio.Event()
 
     @app.task(queue="work")
@@ -136,7 +136,7 @@ async def test_a_node_that_has_stopped_to_beat_holds_nothing_that_counts(
         gate.set()
 
 
-def test_what_nodes_hold_is_counted_rarely_while_all_goes_well_and_never_for_long(
+def test_tasks_of_nodes_are_recounted_rarely_and_within_a_bounded_time(
     app: App, looking: Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="work")

@@ -1,9 +1,4 @@
-"""Looking at tasks and changing them: the cases T-12 to T-16 and T-22 to T-24 of the published
-systems.
-
-T-15's start and stop of a bucket are `queues pause` and `resume` here (see test_running); T-24's
-roles belong to a web page that is not here yet.
-"""
+"""Inspect and change tasks through `App.management`."""
 
 from __future__ import annotations
 
@@ -39,7 +34,7 @@ def shop(app: App):
     return app, pay, bad, ran
 
 
-async def test_t12_any_unfinished_task_can_be_cancelled_at_its_version_only(shop) -> None:
+async def test_any_unfinished_task_can_be_cancelled_at_its_version_only(shop) -> None:
     app, pay, bad, ran = shop
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     submitted, failing = pay.submit(n=2), bad.submit(n=3)
@@ -57,7 +52,7 @@ async def test_t12_any_unfinished_task_can_be_cancelled_at_its_version_only(shop
     assert ran == []
 
 
-async def test_t13_a_waiting_task_gets_another_time(shop) -> None:
+async def test_a_waiting_task_can_be_given_another_time(shop) -> None:
     app, pay, bad, ran = shop
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     with pytest.raises(InvalidTask, match="naive datetime"):
@@ -77,7 +72,7 @@ async def test_t13_a_waiting_task_gets_another_time(shop) -> None:
     assert ran == [1]
 
 
-async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_force_only(
+async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_only(
     shop,
 ) -> None:
     from fairlead.ports.task_store import Claim
@@ -96,7 +91,9 @@ async def test_t14_a_task_is_resumed_ahead_of_its_time_and_a_running_one_by_forc
     await app.store.database.close_async()
 
 
-async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: App) -> None:
+async def test_a_task_in_error_can_be_retried_with_new_tries_or_failed_by_a_person(
+    app: App,
+) -> None:
     tries: list[int] = []
 
     @app.task(retry=Fixed(0, max_attempts=2))
@@ -116,7 +113,7 @@ async def test_a_task_in_error_is_retried_with_all_its_tries_or_given_up(app: Ap
 
 @pytest.mark.parametrize("size", [0, 500, 1024, 1025, 50_000])
 @pytest.mark.parametrize("text", ["x", "é\u2028", "'; DROP TABLE fairlead_tasks; --\"\\"])
-async def test_t16_payloads_are_compressed_when_that_pays_and_come_back_as_they_were(
+async def test_payloads_are_compressed_when_that_pays_and_arrive_unchanged(
     app: App, size: int, text: str
 ) -> None:
     seen: list[str] = []
@@ -136,7 +133,7 @@ async def test_t16_payloads_are_compressed_when_that_pays_and_come_back_as_they_
     assert seen == [whole]
 
 
-async def test_t22_old_history_is_deleted_in_batches(shop) -> None:
+async def test_old_history_is_deleted_in_batches(shop) -> None:
     app, pay, bad, ran = shop
     handles = pay.submit_many([{"n": n} for n in range(117)])
     await drain(app)
@@ -151,7 +148,7 @@ async def test_t22_old_history_is_deleted_in_batches(shop) -> None:
     await app.store.database.close_async()
 
 
-async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_with_the_last(
+async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     store_url: str,
 ) -> None:
     registry = CollectorRegistry()
@@ -195,7 +192,7 @@ async def test_t23_the_gauge_of_incidents_appears_with_the_first_and_is_gone_wit
     app.close()
 
 
-async def test_t24_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
+async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
     app, pay, bad, ran = shop
     bad.options(fairness_key="acme").submit_many([{"n": n} for n in range(5)])
     bad.options(fairness_key="other").submit_many([{"n": n} for n in range(3)])

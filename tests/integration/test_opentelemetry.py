@@ -152,7 +152,7 @@ async def test_a_run_is_linked_to_its_submit_and_current_in_its_handler(
     assert travelling == {"request": "7", "traceparent": traceparent(submit)}
 
 
-async def test_what_a_child_process_traces_is_below_the_run_in_the_worker(
+async def test_spans_of_a_child_process_are_below_the_run_in_the_worker(
     sqlite_url: str, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_provider_app.py").write_text(
@@ -190,7 +190,7 @@ async def test_what_a_child_process_traces_is_below_the_run_in_the_worker(
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_what_a_handler_traces_or_submits_is_below_its_run(
+async def test_spans_and_submits_of_a_handler_are_below_its_run(
     app: App, spans: Spans, kind: str
 ) -> None:
     found: list[str] = []
@@ -231,9 +231,7 @@ async def test_what_a_handler_traces_or_submits_is_below_its_run(
     assert found == ["7"]
 
 
-async def test_a_worker_that_is_itself_traced_puts_its_runs_nowhere_but_below_their_submits(
-    app: App, spans: Spans
-) -> None:
+async def test_runs_of_a_traced_worker_are_below_their_submits_only(app: App, spans: Spans) -> None:
     @app.task
     async def work() -> None: ...
 
@@ -325,7 +323,7 @@ def test_a_bulk_that_shares_its_options_shares_the_changed_ones(
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
-async def test_every_retry_has_a_span_that_fails_by_what_it_raised(
+async def test_the_span_of_a_failed_try_carries_its_exception(
     app: App, spans: Spans, kind: str
 ) -> None:
     left = {"failures": 2}
@@ -507,7 +505,9 @@ async def test_a_submit_in_the_users_transaction_travels_with_it(
     assert {link for run in runs for link in linked(run)} == {ids(submits[n]) for n in (0, 2, 3)}
 
 
-async def test_a_unique_key_that_is_taken_is_told_by_the_span(app: App, spans: Spans) -> None:
+async def test_the_span_of_a_submit_says_that_its_unique_key_was_taken(
+    app: App, spans: Spans
+) -> None:
     @app.task
     async def work() -> None: ...
 

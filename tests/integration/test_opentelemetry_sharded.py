@@ -107,7 +107,7 @@ async def test_a_read_that_finds_nothing_leaves_no_span(queue: Any, spans: Spans
     assert spans.exporter.get_finished_spans() == ()
 
 
-async def test_what_fails_fails_its_span(queue: Any, spans: Spans) -> None:
+async def test_a_failed_operation_fails_its_span(queue: Any, spans: Spans) -> None:
     with pytest.raises(InvalidMessage):
         await queue.write({})
     with pytest.raises(ConfigurationError):

@@ -1,5 +1,4 @@
-"""Ordered queues from end to end, on every pair of a log and a schedule: the cases of the published
-scheduler by their ids."""
+"""Ordered queues from end to end, on every pair of a log and a schedule."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def kit(url: str) -> Iterator[Kit]:
     kit.app.close()
 
 
-async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_unique_keys(
+async def test_tasks_with_any_mix_of_ordering_keys_times_and_unique_keys_run_once_in_order(
     kit: Kit,
 ) -> None:
     later = kit.at(1.5)
@@ -79,7 +78,7 @@ async def test_o1_now_and_later_with_equal_and_other_ordering_keys_times_and_uni
 
 
 @pytest.mark.smoke
-async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_and_once(
+async def test_a_task_that_fell_due_while_no_worker_ran_runs_once_right_after_a_start(
     kit: Kit,
 ) -> None:
     async with running(kit.app) as node:
@@ -96,7 +95,7 @@ async def test_o2_a_task_due_while_nothing_runs_is_run_at_once_after_the_start_a
     assert kit.runs.names == ["before", "due while down"]
 
 
-async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> None:
+async def test_a_task_due_beyond_the_look_ahead_runs_on_time(url: str) -> None:
     kit = open_app(url, look_ahead=1.0)
     async with running(kit.app) as node:
         at = kit.at(2.5)
@@ -115,7 +114,9 @@ async def test_o3_what_is_due_beyond_the_look_ahead_runs_on_time(url: str) -> No
 
 
 @pytest.mark.parametrize("keys", ["aa", "ab"])
-async def test_o4_the_later_one_submitted_first_each_runs_at_its_time(kit: Kit, keys: str) -> None:
+async def test_each_of_two_tasks_runs_at_its_time_when_the_later_one_is_submitted_first(
+    kit: Kit, keys: str
+) -> None:
     async with running(kit.app) as node:
         for soon in AHEAD:
             late, early = kit.at(soon + 0.6), kit.at(soon)
@@ -132,7 +133,9 @@ async def test_o4_the_later_one_submitted_first_each_runs_at_its_time(kit: Kit, 
     )
 
 
-async def test_o5_the_same_key_twice_runs_once_with_what_came_last(url: str) -> None:
+async def test_a_task_submitted_again_with_the_same_key_runs_once_with_its_last_arguments(
+    url: str,
+) -> None:
     kit = open_app(url, grace=600.0)
     at = kit.at(0.5)
     kit.submit("in the log", at=at, unique_key="one")
@@ -159,7 +162,7 @@ async def test_o5_the_same_key_twice_runs_once_with_what_came_last(url: str) -> 
     kit.app.close()
 
 
-async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refused(
+async def test_a_task_late_within_the_grace_runs_at_once_and_a_later_one_is_refused(
     url: str,
 ) -> None:
     kit = open_app(url, grace=20.0)
@@ -176,7 +179,7 @@ async def test_o6_late_within_the_grace_runs_at_once_and_later_than_that_is_refu
     kit.app.close()
 
 
-async def test_o7_a_task_before_the_one_that_has_run_still_runs(kit: Kit) -> None:
+async def test_a_task_due_before_one_that_has_already_run_still_runs(kit: Kit) -> None:
     async with running(kit.app) as node:
         kit.submit("second", at=kit.at(-1))
         await kit.runs.until("second")
@@ -186,7 +189,7 @@ async def test_o7_a_task_before_the_one_that_has_run_still_runs(kit: Kit) -> Non
     assert kit.runs.names == ["second", "first"]
 
 
-async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_and_its_own_key_waits(
+async def test_a_failing_task_is_retried_after_its_wait_and_delays_its_own_key_only(
     kit: Kit,
 ) -> None:
     failed: list[float] = []
@@ -216,7 +219,7 @@ async def test_o8_a_failing_task_is_tried_again_after_its_wait_while_others_run_
     assert "RuntimeError: not yet" in str(attempts[0].error_text)
 
 
-async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_as_one_goes_and_comes(
+async def test_two_nodes_share_the_ordering_keys_and_a_leaving_node_loses_and_doubles_none(
     url: str,
 ) -> None:
     runs = Runs()
@@ -263,7 +266,7 @@ async def test_o9_two_nodes_share_the_ordering_keys_and_none_is_lost_or_doubled_
     second.app.close()
 
 
-async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_runs_any_more(
+async def test_a_partition_moves_to_another_node_only_after_its_runs_have_ended(
     url: str,
 ) -> None:
     runs = Runs()
@@ -311,7 +314,7 @@ async def test_a_partition_that_another_node_asks_for_goes_when_nothing_of_it_ru
 
 @pytest.mark.system_time
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_o10_a_stuck_head_is_dropped_by_a_person_and_the_next_of_its_key_runs(
+async def test_after_a_person_drops_a_stuck_task_the_next_of_its_key_runs(
     kit: Kit, kind: str
 ) -> None:
     release = threading.Event()
@@ -352,7 +355,7 @@ async def _start(runs: Runs, name: str) -> None:
     runs.start(name, 0.0)
 
 
-async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not_come_back(
+async def test_a_drop_of_a_waiting_task_reloads_no_partition_and_the_task_does_not_return(
     kit: Kit,
 ) -> None:
     async with running(kit.app) as node:
@@ -372,7 +375,7 @@ async def test_c9f_a_drop_of_a_waiting_task_costs_no_reload_and_the_key_does_not
     assert kit.app.management.attempts(handle.id)[0].outcome == "cancelled"
 
 
-async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_is_lost(
+async def test_a_store_failure_reloads_its_own_partition_only_and_loses_no_task(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlead.ordered.partition.FIRST_PAUSE", 0.05)
@@ -409,7 +412,7 @@ async def test_o11_c9d_a_store_failure_reloads_that_partition_only_and_nothing_i
     assert kit.runs.names == ["in another", "in the broken one", "once more"]
 
 
-async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_removed(
+async def test_an_unreadable_row_stops_its_own_partition_only_and_is_not_removed(
     kit: Kit,
 ) -> None:
     broken, well = keys_of_partitions(8, 2)
@@ -429,7 +432,9 @@ async def test_o17_a_row_that_cannot_be_read_stops_its_own_partition_and_is_not_
     assert kit.runs.names == ["well"]
 
 
-async def test_o20_a_submit_that_cannot_be_taken_says_why(kit: Kit, tmp_path: Any) -> None:
+async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_reason(
+    kit: Kit, tmp_path: Any
+) -> None:
     with pytest.raises(
         InvalidTask, match="queue 'reminders' is ordered, so its tasks need an ordering_key"
     ):
@@ -446,9 +451,7 @@ async def test_o20_a_submit_that_cannot_be_taken_says_why(kit: Kit, tmp_path: An
 
 
 @pytest.mark.parametrize("hours", [3, 72])
-async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was_down(
-    url: str, hours: int
-) -> None:
+async def test_all_due_tasks_run_in_order_after_any_downtime(url: str, hours: int) -> None:
     kit = open_app(url)
     async with running(kit.app):
         for n in reversed(range(20)):
@@ -470,7 +473,7 @@ async def test_o21_c9a_whatever_is_due_runs_in_order_however_long_everything_was
     kit.app.close()
 
 
-async def test_c9c_a_head_that_fails_for_ever_holds_its_own_key_only_and_up_to_a_limit_if_it_has_one(
+async def test_a_task_without_retries_releases_its_ordering_key_when_it_fails(
     kit: Kit,
 ) -> None:
     @kit.app.task(queue="reminders", retry=NoRetry())
@@ -487,7 +490,7 @@ async def test_c9c_a_head_that_fails_for_ever_holds_its_own_key_only_and_up_to_a
     assert handle.state() == State.FAILED
 
 
-async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in_order(
+async def test_a_burst_of_due_tasks_stays_within_the_memory_limit_and_runs_in_order(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fairlead.ordered.queues as queues
@@ -518,7 +521,7 @@ async def test_c9b_a_burst_of_due_tasks_stays_in_the_store_and_all_of_it_runs_in
         assert of_key == list(range(key, 1500, 97))
 
 
-async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_key_is_in_two_of_them(
+async def test_a_changed_number_of_partitions_is_refused_by_submits_and_workers(
     kit: Kit,
 ) -> None:
     async with running(kit.app):
@@ -534,7 +537,7 @@ async def test_c9e_another_number_of_partitions_is_refused_before_an_ordering_ke
     other.app.close()
 
 
-async def test_metrics_tell_what_is_loaded_in_flight_stale_and_read_ahead(kit: Kit) -> None:
+async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(kit: Kit) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     from fairlead.contrib.prometheus import PrometheusObserver
 
@@ -578,7 +581,7 @@ async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: K
     assert kit.runs.names == ["committed"]
 
 
-async def test_what_does_not_go_with_an_ordered_queue_is_refused_when_declared(
+async def test_options_that_an_ordered_queue_lacks_are_refused_when_declared(
     tmp_path: Any,
 ) -> None:
     app = App(f"sqlite:///{tmp_path}/tasks.db")
@@ -645,7 +648,7 @@ async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit:
     bare.close()
 
 
-async def test_interceptors_context_and_timeouts_are_those_of_every_queue(url: str) -> None:
+async def test_interceptors_context_and_timeouts_work_in_ordered_queues_too(url: str) -> None:
     kit = open_app(url)
 
     @kit.app.task(queue="reminders", timeout=0.2, retry=NoRetry())
@@ -689,7 +692,7 @@ async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: st
     kit.app.close()
 
 
-async def test_the_last_runs_of_a_node_that_stops_are_written_and_no_partition_goes_before(
+async def test_a_node_that_stops_writes_the_ends_of_its_runs_before_it_releases_partitions(
     kit: Kit,
 ) -> None:
     started, finish = asyncio.Event(), asyncio.Event()

@@ -42,7 +42,7 @@ def ordered_of(node: Node) -> set[PartitionKey]:
     return {key for key in node.parts.ownership.owned if key.queue == "reminders"}
 
 
-async def test_both_queues_run_and_their_partitions_are_shared_out_each_by_its_own_rule(
+async def test_two_kinds_of_queues_on_one_node_share_partitions_each_by_its_own_rule(
     sqlite_url: str, channel: str
 ) -> None:
     ran: list[str] = []

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 SOON = 20.0
 
 
-async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_its_key(
+async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_keys_share(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqlBacklogStore, "persist_seconds", 0.1)
@@ -69,7 +69,7 @@ async def test_a_stored_task_is_told_its_level_what_is_ahead_and_the_share_of_it
         await settled(app, node)
 
 
-async def test_a_queue_nobody_knows_has_no_overview(app: App) -> None:
+async def test_an_unknown_queue_has_no_overview(app: App) -> None:
     with pytest.raises(UnknownQueue, match="nothing"):
         await overview(app.operate_context, "nothing")
 

@@ -63,7 +63,7 @@ async def until_weights(node, weights: dict[str, float]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_running_worker_takes_up_what_is_published_and_gives_it_up_when_switched_off(
+async def test_a_running_worker_applies_published_weights_until_they_are_switched_off(
     app: App,
 ) -> None:
     gate, policies = Gate(app), PolicyManagement(app.operate_context)
@@ -161,7 +161,7 @@ async def took_up(node, limits: dict[str, int]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_rolled_back_lets_them_in(
+async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
     app: App,
 ) -> None:
     crowd, policies = Crowd(app), PolicyManagement(app.operate_context)
@@ -202,7 +202,7 @@ async def test_a_limit_published_while_tasks_run_holds_the_long_ones_back_and_ro
         await settled(app, node)
 
 
-async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
+async def test_unchanged_limits_cost_a_heartbeat_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Crowd(app)
@@ -218,7 +218,7 @@ async def test_limits_cost_a_heartbeat_nothing_while_they_stay(
         assert reads == []
 
 
-async def test_changed_limits_wake_the_dispatcher_and_the_same_ones_do_not(
+async def test_only_changed_limits_wake_the_dispatcher(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that a raised limit admits starts at once, without another event."""

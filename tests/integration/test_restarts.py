@@ -66,7 +66,7 @@ async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
     second.close()
 
 
-async def test_what_does_not_come_back_in_time_loses_its_partitions(sqlite_url: str) -> None:
+async def test_a_node_that_does_not_return_in_time_loses_its_partitions(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
     async with running(first.app, identity="one", restart_seconds=30.0) as stays:
         async with running(second, identity="two", restart_seconds=30.0) as goes:
@@ -77,7 +77,7 @@ async def test_what_does_not_come_back_in_time_loses_its_partitions(sqlite_url: 
     second.close()
 
 
-async def test_without_an_identity_others_go_on_at_once(sqlite_url: str) -> None:
+async def test_without_an_identity_other_nodes_take_over_at_once(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
     async with running(first.app) as stays:
         async with running(second) as goes:

@@ -1,5 +1,4 @@
-"""Running tasks: the cases T-1 to T-25 of the published systems that concern a run, and what an
-engine promises."""
+"""Run tasks: timeouts, retries, priorities, limits, interceptors, stuck tasks and shutdown."""
 
 from __future__ import annotations
 
@@ -48,9 +47,7 @@ async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("when", ["at once", "scheduled"])
-async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(
-    app: App, when: str
-) -> None:
+async def test_tasks_submitted_twice_with_one_unique_key_run_once(app: App, when: str) -> None:
     runs: list[int] = []
 
     @app.task
@@ -79,7 +76,7 @@ async def test_t01_all_unique_tasks_run_once_though_each_was_added_twice(
 
 @pytest.mark.system_time
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
-async def test_t02_a_task_that_runs_too_long_goes_to_error_and_does_not_run_again(
+async def test_a_task_that_exceeds_its_timeout_goes_to_error_and_does_not_run_again(
     app: App, kind: str, tmp_path, monkeypatch
 ) -> None:
     done = threading.Event()
@@ -115,7 +112,7 @@ async def test_t02_a_task_that_runs_too_long_goes_to_error_and_does_not_run_agai
         done.set()
 
 
-async def test_t03_a_huge_message_makes_the_round_trip(store_url: str) -> None:
+async def test_a_payload_of_12_mb_and_its_result_arrive_whole(store_url: str) -> None:
     app = App(store_url, payload_limit=16 << 20)
     app.migrate()
 
@@ -130,7 +127,7 @@ async def test_t03_a_huge_message_makes_the_round_trip(store_url: str) -> None:
     app.close()
 
 
-async def test_t05_the_highest_priority_runs_first(app: App) -> None:
+async def test_tasks_run_in_the_order_of_their_priorities(app: App) -> None:
     app.queue("default", partitions=1)
     order: list[int] = []
 
@@ -145,7 +142,7 @@ async def test_t05_the_highest_priority_runs_first(app: App) -> None:
 
 
 @pytest.mark.ordered
-async def test_a12a_kinds_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
+async def test_tasks_of_one_priority_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
     app.queue("default", partitions=1)
     order: list[str] = []
 
@@ -163,7 +160,7 @@ async def test_a12a_kinds_run_in_order_of_arrival_not_of_their_names(app: App) -
     assert order == ["Z", "A"]
 
 
-async def test_t06_an_unknown_name_goes_to_error_and_the_worker_lives(app: App) -> None:
+async def test_a_task_with_an_unknown_name_goes_to_error_and_the_worker_continues(app: App) -> None:
     other = App(app.url)
 
     @other.task(queue="default")
@@ -181,7 +178,7 @@ async def test_t06_an_unknown_name_goes_to_error_and_the_worker_lives(app: App) 
     other.close()
 
 
-async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
+async def test_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     app: App, caplog
 ) -> None:
     seen: list[fairlead.CurrentTask] = []
@@ -211,7 +208,7 @@ async def test_t07_a_handler_knows_its_task_and_its_log_lines_carry_the_context(
     assert (record.task_id, record.context) == (handle.id, {"trace": "abc"})  # type: ignore[attr-defined]
 
 
-async def test_t08_waiting_for_a_token_spends_no_attempt_and_holds_up_no_other_name(
+async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_no_other_name(
     app: App,
 ) -> None:
     ran: list[str] = []
@@ -237,7 +234,7 @@ async def test_t08_waiting_for_a_token_spends_no_attempt_and_holds_up_no_other_n
     assert sorted(len(outcomes(app, handle)) for handle in handles) == [0, 0, 0, 0, 1]
 
 
-async def test_t08_tokens_come_back_and_every_task_runs(app: App) -> None:
+async def test_every_task_under_a_rate_limit_runs_in_the_end(app: App) -> None:
     @app.task(concurrency=RateLimit(5, per=0.5, burst=1))
     async def limited(n: int) -> None:
         pass
@@ -247,7 +244,7 @@ async def test_t08_tokens_come_back_and_every_task_runs(app: App) -> None:
     assert all(outcomes(app, handle) == ["done"] for handle in handles)
 
 
-async def test_t09_poison_among_good_tasks_stops_nothing(app: App) -> None:
+async def test_handlers_that_raise_system_exit_stop_no_other_task(app: App) -> None:
     ran: list[int] = []
 
     @app.task(retry=NoRetry())
@@ -265,7 +262,7 @@ async def test_t09_poison_among_good_tasks_stops_nothing(app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_t10_five_tries_then_error(app: App, kind: str) -> None:
+async def test_a_task_that_fails_five_times_of_five_goes_to_error(app: App, kind: str) -> None:
     tries: list[int] = []
 
     def fail() -> None:
@@ -295,7 +292,7 @@ async def test_t10_five_tries_then_error(app: App, kind: str) -> None:
     assert "the partner is down" in (handle.record().error_text or "")
 
 
-async def test_t11_a_retry_may_count_tries_anew_and_say_when(app: App) -> None:
+async def test_a_handler_can_ask_for_a_retry_with_new_tries_and_a_delay(app: App) -> None:
     tries: list[int] = []
 
     @app.task(retry=Fixed(0, max_attempts=2))
@@ -312,7 +309,7 @@ async def test_t11_a_retry_may_count_tries_anew_and_say_when(app: App) -> None:
     assert outcomes(app, handle) == ["retried"] * 3 + ["done"]
 
 
-async def test_a_snooze_spends_no_try(app: App) -> None:
+async def test_a_snoozed_run_spends_no_try(app: App) -> None:
     seen: list[tuple[int, int]] = []
 
     @app.task(retry=NoRetry())
@@ -329,7 +326,7 @@ async def test_a_snooze_spends_no_try(app: App) -> None:
     assert outcomes(app, handle) == ["snoozed", "snoozed", "done"]
 
 
-async def test_retries_only_on_the_named_errors(app: App) -> None:
+async def test_only_the_named_errors_are_retried(app: App) -> None:
     @app.task(retry=Delays([0, 0], on=(ConnectionError,)))
     async def pay(kind: str) -> None:
         raise (ConnectionResetError if kind == "net" else ValueError)("no")
@@ -381,7 +378,7 @@ async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:
     assert "ZeroDivisionError" in (broken.record().error_type or "")
 
 
-async def test_limits_are_never_exceeded(app: App) -> None:
+async def test_no_limit_of_concurrent_runs_is_exceeded(app: App) -> None:
     app.queue("payouts", concurrency=LimitTree(6, names={"pay": 4}, fairness_keys={"acme": 2}))
     now: dict[str, int] = {"all": 0, "pay": 0, "acme": 0}
     most = dict(now)
@@ -432,7 +429,7 @@ async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(app: App) ->
     assert order == {"a": list(range(30)), "b": list(range(30))}
 
 
-async def test_t17_interceptors_edit_every_submit_and_wrap_every_run(store_url: str) -> None:
+async def test_interceptors_edit_every_submit_and_wrap_every_run(store_url: str) -> None:
     calls: list[str] = []
 
     class Counting(fairlead.Interceptor):
@@ -656,7 +653,7 @@ async def test_cpu_work_runs_in_processes(app: App, tmp_path, monkeypatch) -> No
         assert "ended with code 3" in (dead.record().error_text or "")
 
 
-async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
+async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app: App) -> None:
     """SUBMITTED tasks need no such rescue here: their owner's sweep finds them."""
 
     @app.task(name="again", processing=Processing(max_stuck=0.05, when_stuck="resume"))
@@ -689,7 +686,7 @@ async def test_t21_a_stuck_task_is_resumed_or_put_into_error(app: App) -> None:
     await store.database.close_async()
 
 
-async def test_an_argument_that_fits_no_more_goes_to_error(app: App) -> None:
+async def test_a_task_whose_arguments_no_longer_fit_its_handler_goes_to_error(app: App) -> None:
     old = App(app.url)
 
     @old.task(name="pay", queue="default")
@@ -705,7 +702,7 @@ async def test_an_argument_that_fits_no_more_goes_to_error(app: App) -> None:
     old.close()
 
 
-async def test_broken_payloads_go_to_error_and_the_worker_lives(app: App) -> None:
+async def test_tasks_with_broken_payloads_go_to_error_and_the_worker_continues(app: App) -> None:
     @app.task
     async def pay(amount: int) -> None: ...
 
@@ -730,7 +727,7 @@ async def test_broken_payloads_go_to_error_and_the_worker_lives(app: App) -> Non
     assert good.state() == State.DONE
 
 
-async def test_t15_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
+async def test_a_queue_can_be_paused_and_resumed_while_workers_run(app: App) -> None:
     ran = asyncio.Event()
 
     @app.task(queue="mail")
@@ -750,7 +747,7 @@ async def test_t15_a_queue_is_paused_and_resumed_at_run_time(app: App) -> None:
         await settled(app, node)
 
 
-async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) -> None:
+async def test_runs_that_outlast_the_shutdown_time_are_handed_back(app: App) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -766,7 +763,9 @@ async def test_what_does_not_end_in_time_is_handed_back_at_shutdown(app: App) ->
 
 
 @pytest.mark.smoke
-async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) -> None:
+async def test_each_slot_of_a_periodic_task_is_submitted_once_by_all_nodes_together(
+    app: App,
+) -> None:
     from fairlead.engine.periodic import periodic_poller
 
     @app.periodic("* * * * *", timezone="Europe/Athens")
@@ -780,7 +779,7 @@ async def test_t25_each_slot_is_submitted_once_in_the_whole_cluster(app: App) ->
     await app.store.database.close_async()
 
 
-def test_nothing_is_written_when_one_of_many_does_not_fit(app: App) -> None:
+def test_nothing_is_written_when_one_task_of_a_bulk_submit_is_invalid(app: App) -> None:
     @app.task
     async def pay(amount: int) -> None: ...
 
@@ -822,7 +821,7 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
     app.store.database.run(steps())
 
 
-async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(app: App) -> None:
+async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
     from fairlead.ports.task_store import Claim
 
     runs: list[int] = []
@@ -844,7 +843,7 @@ async def test_t01_tasks_already_stuck_with_a_dead_node_run_exactly_once_more(ap
     assert app.management.nodes() == []
 
 
-async def test_a12c_a_nodes_start_touches_nothing_that_a_living_node_holds(app: App) -> None:
+async def test_the_start_of_a_node_changes_no_task_of_a_living_node(app: App) -> None:
     from fairlead.ports.task_store import Claim
 
     @app.task(processing=Processing(when_stuck="error"))

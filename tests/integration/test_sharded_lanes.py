@@ -122,7 +122,9 @@ def test_one_of_the_waiting_readers_gets_the_message_and_the_others_wait_on(part
     assert blocked(writer.redis) == 2
 
 
-def test_a_message_written_between_look_and_wait_is_given_at_once(parties) -> None:
+def test_a_message_written_between_a_readers_check_and_its_wait_is_delivered_at_once(
+    parties,
+) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()

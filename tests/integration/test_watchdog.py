@@ -54,7 +54,7 @@ def watched() -> Iterator[Watched]:
     found.close()
 
 
-def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_they_are_stopped(
+def test_at_the_deadline_a_worker_and_its_children_are_killed_even_if_they_are_stopped(
     watched: Watched,
 ) -> None:
     os.kill(watched.worker.pid, signal.SIGSTOP)
@@ -65,7 +65,7 @@ def test_when_the_time_is_over_the_worker_and_its_children_are_ended_even_if_the
     assert watched.watchdog.wait(PATIENCE) == 0
 
 
-def test_a_later_time_and_no_time_at_all_take_the_place_of_the_one_before(watched: Watched) -> None:
+def test_a_new_deadline_or_none_replaces_the_previous_deadline(watched: Watched) -> None:
     soon = time.monotonic() + 1.0
     watched.set_deadline(f"{soon}")
     watched.set_deadline(f"{soon + 600}")
@@ -75,7 +75,7 @@ def test_a_later_time_and_no_time_at_all_take_the_place_of_the_one_before(watche
     assert watched.watchdog.poll() is None
 
 
-def test_a_worker_that_is_gone_takes_along_what_ran_in_its_children(watched: Watched) -> None:
+def test_child_processes_of_a_dead_worker_are_killed(watched: Watched) -> None:
     watched.set_deadline(f"{time.monotonic() + 600} {watched.child.pid}")
     assert watched.watchdog.stdin is not None
     watched.watchdog.stdin.close()

@@ -307,7 +307,7 @@ def test_a_store_restored_from_a_backup_is_noticed(
 
 
 @given(st.text())
-def test_no_queue_has_the_topic_of_attempts(queue: str) -> None:
+def test_the_topic_of_attempts_belongs_to_no_queue(queue: str) -> None:
     place = KafkaEndpoint.of("kafka://127.0.0.1:1")
     with suppress(UnicodeEncodeError, ConfigurationError):  # what can be no queue
         assert place.topic(queue) != place.attempts

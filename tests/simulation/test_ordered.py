@@ -17,7 +17,7 @@ from tests.tiers import FULL, seeds
 
 
 @pytest.mark.parametrize("seed", seeds(60, few=6))
-def test_crashes_between_any_two_calls_and_lost_answers_lose_double_and_reorder_nothing(
+def test_crashes_and_lost_responses_lose_double_and_reorder_no_task(
     seed: int,
 ) -> None:
     simulate(seed)

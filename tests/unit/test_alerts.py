@@ -218,7 +218,7 @@ def test_stuck_tasks_and_lost_nodes() -> None:
     assert over[0].tasks == 3
 
 
-def test_signs_that_come_again_or_in_another_order_change_nothing() -> None:
+def test_events_that_are_repeated_or_reordered_change_nothing() -> None:
     first, again = Queue(), Queue()
     signs = [first.sign(keys={"a": 30}, failed=9) for _ in range(60)]
     once = first.feed(*signs)
@@ -258,9 +258,7 @@ SIGNS = st.lists(
 
 
 @given(SIGNS, st.integers(0, 60))
-def test_each_alert_is_raised_then_over_and_the_state_stays_small(
-    signs: list[Sign], cut: int
-) -> None:
+def test_each_alert_starts_and_ends_and_the_state_stays_small(signs: list[Sign], cut: int) -> None:
     queue = Queue()
     alerts = queue.feed(*signs[:cut])
     # The state as it is stored between two batches.

@@ -39,7 +39,9 @@ def pay(app: App):
         ({"partner": "x" * (1 << 20)}, "more than 1,048,576"),
     ],
 )
-def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], said: str) -> None:
+def test_arguments_that_do_not_fit_the_handler_are_refused(
+    app: App, pay, arguments: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidTask, match=f"'pay'.*{said}"):
         pay.submit(**arguments)
     assert app.management.find() == []
@@ -53,7 +55,7 @@ def test_arguments_that_do_not_fit(app: App, pay, arguments: dict[str, object], 
         ({"weight": float("nan")}, "from 0.001 to 1000"),
         ({"weight": float("inf")}, "from 0.001 to 1000"),
         ({"weight": True}, "from 0.001 to 1000"),
-        ({"priority": -1}, r"from 0 \(first\) to 9"),  # T-4: refused rather than clamped
+        ({"priority": -1}, r"from 0 \(first\) to 9"),  # refused rather than clamped
         ({"priority": 10}, r"from 0 \(first\) to 9"),
         ({"priority": 1.0}, r"from 0 \(first\) to 9"),
         ({"run_at": datetime(2026, 1, 1)}, "naive datetime"),
@@ -74,7 +76,7 @@ def test_options_out_of_bounds_are_refused_rather_than_clamped(
         pay.options(**options)
 
 
-def test_declarations_that_cannot_work(app: App, pay) -> None:
+def test_declarations_that_cannot_work_are_refused(app: App, pay) -> None:
     with pytest.raises(ConfigurationError, match="registered already"):
         app.task(name="pay")(lambda: None)
     with pytest.raises(ConfigurationError, match=r"\*\*kwargs has no type"):
@@ -172,7 +174,9 @@ def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
         ("* * * * *", "Europe/Atlantis", "timezone"),
     ],
 )
-def test_periodic_tasks_that_cannot_be(app: App, cron: str, timezone: str, said: str) -> None:
+def test_impossible_periodic_tasks_are_refused(
+    app: App, cron: str, timezone: str, said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=said):
 
         @app.periodic(cron, timezone=timezone)

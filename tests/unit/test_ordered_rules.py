@@ -113,7 +113,7 @@ def test_texts_are_ordered_by_their_bytes_as_in_the_stores(
     assert sorted(keys) == sorted(keys, key=str.encode)
 
 
-def test_100_000_keys_spread_over_64_partitions_within_a_third() -> None:
+def test_every_partition_of_64_gets_its_share_of_100_000_keys_within_a_third() -> None:
     counts = Counter(partition_of(f"order-{n}", 0, 64) for n in range(100_000))
     assert len(counts) == 64
     assert max(counts.values()) < 1.33 * 100_000 / 64 and min(counts.values()) > 0.67 * 100_000 / 64

@@ -259,7 +259,7 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
             assert not has_room[level]
 
 
-def test_30_in_total_15_payouts_3_for_one_partner() -> None:
+def test_limits_of_a_total_a_name_and_a_partner_hold_together() -> None:
     tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
     acme = [tree.acquire(trigger(n, "payout", "acme"), 0) for n in range(4)]
     assert acme == [None] * 3 + [Full((tree, ("fairness_key", "acme")))]
@@ -307,7 +307,7 @@ def test_a_rate_is_never_exceeded_in_any_window_whatever_claims_are_lost(
     burst=st.integers(1, 20),
     start=st.floats(0, 1e6),
 )
-def test_a_rate_lets_the_whole_burst_in_and_then_one_at_each_time_it_names(
+def test_a_rate_admits_its_whole_burst_and_then_one_task_at_each_announced_time(
     n: int, per: float, burst: int, start: float
 ) -> None:
     rate = RateLimit(n, per, burst=burst)

@@ -46,7 +46,7 @@ def test_a_gzipped_trace_is_known_by_its_content_not_by_its_name(tmp_path: Path)
     assert [job.number for job in read_trace(path)] == [1]
 
 
-def test_minus_one_means_unknown() -> None:
+def test_a_field_of_minus_one_is_unknown() -> None:
     job = parse_job(line(7, 3, -1, -1, -1))
     assert job == TraceJob(7, 3.0, 0.0, None, None)
     assert isinstance(job, TraceJob)
