@@ -159,7 +159,7 @@ def test_backlog_is_what_counting_second_by_second_gives(
     assert 10 < absent < 300 and (found.depth_min > 5).any()
 
 
-def test_everything_that_became_ready_arrived_once(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_every_task_that_became_ready_arrived_once(lake: Lake, attempts: pd.DataFrame) -> None:
     assert rows(lake, BACKLOG).arrived.sum() == twin.sound(attempts).ready_at.notna().sum()
 
 

@@ -47,7 +47,7 @@ def incidents_in(tables: Any) -> list[tuple[str, bool, str | None]]:
     return sorted((row["kind"], row["is_over"], row["found_by"]) for row in rows)
 
 
-def test_an_alert_is_an_incident_that_goes_on_and_then_is_over(tmp_path: Path) -> None:
+def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
     keep(tables, [])
     assert tables.parts(INCIDENTS) == []
@@ -61,13 +61,13 @@ def test_an_alert_is_an_incident_that_goes_on_and_then_is_over(tmp_path: Path) -
     assert (over["start_at"], over["end_at"], over["tasks_delayed"]) == (at(600), at(900), 7)
 
 
-def test_raised_and_over_in_one_batch_is_one_incident(tmp_path: Path) -> None:
+def test_an_alert_that_starts_and_ends_in_one_batch_is_one_incident(tmp_path: Path) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
     keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
     assert incidents_in(tables) == [("stall", True, SEEN)]
 
 
-def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(
+def test_the_batch_job_replaces_its_own_incidents_only(
     tmp_path: Path,
 ) -> None:
     stalled = [waited(minute, "a", depth_min=2, depth_end=2) for minute in range(10, 15)]
@@ -90,7 +90,7 @@ def test_the_job_over_the_tables_replaces_what_they_show_and_leaves_the_rest(
     ]
 
 
-def test_somebody_elses_change_meanwhile_is_waited_for(
+def test_a_concurrent_change_of_the_table_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
@@ -107,7 +107,7 @@ def test_somebody_elses_change_meanwhile_is_waited_for(
     assert incidents_in(tables) == [("stall", False, SEEN)]
 
 
-def test_times_of_alerts_are_no_reason_to_build_tables_anew() -> None:
+def test_times_of_alerts_cause_no_rebuild_of_tables() -> None:
     assert digest(PipelineSettings(alerts=Rules(stall_seconds=300))) == digest(PipelineSettings())
     assert digest(PipelineSettings(cost=Cost(workers=2))) != digest(PipelineSettings())
 
@@ -134,7 +134,7 @@ WRONG = RuntimeError("... fairlead.errors.ConfigurationError: no such topic")
 OF_SPARK = RuntimeError("Python worker failed to connect back")
 
 
-def test_spark_may_fail_now_and_then_and_kafka_be_away_for_long() -> None:
+def test_rare_spark_failures_and_long_kafka_outages_do_not_end_the_alerts() -> None:
     from fairlead.pipeline.jobs.alerts import watch
     from fairlead.pipeline.jobs.follow_loop import MOST_FAILURES
 
@@ -207,7 +207,7 @@ def signs(spark: SparkSession, tmp_path: Path) -> Signs:
     return Signs(spark, tmp_path)
 
 
-def test_what_is_known_outlives_the_query_and_lies_in_rocksdb(signs: Signs) -> None:
+def test_the_state_of_alerts_is_kept_in_rocksdb_and_survives_a_restart(signs: Signs) -> None:
     signs.put(60, failed=5, done=1, keys={"a": 40}, arrived=40)
     with signs.watched() as query:
         signs.until(query, 2)
@@ -226,7 +226,7 @@ def test_what_is_known_outlives_the_query_and_lies_in_rocksdb(signs: Signs) -> N
     assert any("rocksdb" in name for name in progress["stateOperators"][0]["customMetrics"])
 
 
-def test_a_batch_whose_hearer_failed_is_heard_of_again(signs: Signs) -> None:
+def test_a_batch_whose_callback_failed_is_delivered_again(signs: Signs) -> None:
     def fails(_: Sequence[Alert]) -> None:
         raise RuntimeError("the disk is full")
 
@@ -240,7 +240,7 @@ def test_a_batch_whose_hearer_failed_is_heard_of_again(signs: Signs) -> None:
     assert signs.heard == first * 2 and len(first) == 1
 
 
-def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) -> None:
+def test_only_recently_active_keys_have_state(signs: Signs) -> None:
     signs.rules = Rules(forget_seconds=2.0)
     signs.put(20, keys={f"k{n}": 1 for n in range(200)}, arrived=200)
     with signs.watched() as query:
@@ -257,7 +257,7 @@ def test_state_is_of_keys_that_brought_something_and_forgets_them(signs: Signs) 
         )  # none of them brings anything any more: they are forgotten
 
 
-def test_a_queue_that_is_not_heard_of_any_more_is_told_of(signs: Signs) -> None:
+def test_a_queue_without_events_is_reported(signs: Signs) -> None:
     signs.rules = Rules(queues={"q": {"silence_seconds": 3.0}})
     signs.put(4, done=1)
     with signs.watched() as query:

@@ -98,7 +98,7 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_none_while_nobody_bursts(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_a_workload_without_bursts_has_no_floods(spark: Any, tmp_path: Path, seed: int) -> None:
     """Six hours of three queues, 8 tenants, five attempts a second, of which every tenth fails."""
     truth = Truth(
         rows=100_000,
@@ -115,7 +115,9 @@ def test_none_while_nobody_bursts(spark: Any, tmp_path: Path, seed: int) -> None
     assert found == []
 
 
-def test_floods_and_nothing_else_where_tenants_burst(spark: Any, tmp_path: Path) -> None:
+def test_bursts_of_tenants_are_floods_and_cause_no_other_incident(
+    spark: Any, tmp_path: Path
+) -> None:
     truth = Truth(
         rows=100_000,
         days=0.25,

@@ -35,7 +35,7 @@ def spoil(lake: Lake) -> None:
 
 
 @pytest.mark.slow
-def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_gone_on_from(
+def test_a_backfill_equals_a_build_and_continues_after_a_crash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
@@ -73,7 +73,7 @@ def test_days_made_anew_are_as_a_build_makes_them_and_a_crash_between_them_is_go
     assert not (job.lake.root / "_backfill.json").exists() and done.notes == []
 
 
-def test_no_day_is_refused(tmp_path: Path) -> None:
+def test_a_backfill_without_days_is_refused(tmp_path: Path) -> None:
     job = JobContext(None, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the day after the last"):
         backfill(job, SETTINGS, T0, T0)

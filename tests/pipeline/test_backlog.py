@@ -70,7 +70,7 @@ def waits(**fields: Any) -> Row:
 # by hand ------------------------------------------------------------------------------------------
 
 
-def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: SparkSession) -> None:
+def test_a_wait_and_a_run_over_some_minutes_are_counted_in_each_minute(spark: SparkSession) -> None:
     table = built(spark, [attempt(ready_at=5.5, claimed_at=130.5, started_at=150, finished_at=190)])
     counts = minutes(table, "arrived", "claimed", "depth_end", "depth_min")
     assert counts == {0: (1, 0, 1, 0), 1: (0, 0, 1, 1), 2: (0, 1, 0, 0), 3: (0, 0, 0, 0)}
@@ -89,7 +89,7 @@ def test_a_wait_and_a_run_over_some_minutes_are_told_minute_by_minute(spark: Spa
     }
 
 
-def test_the_oldest_is_the_one_that_waits_longest_whoever_is_taken_first(
+def test_the_oldest_task_is_the_one_that_waits_longest_in_any_order_of_claims(
     spark: SparkSession,
 ) -> None:
     overtaken = attempt(ready_at=10, claimed_at=200, finished_at=200)
@@ -120,7 +120,7 @@ def test_the_least_depth_is_found_inside_the_minute(spark: SparkSession) -> None
     assert minutes(with_another, "depth_min", "depth_end", "backlogged_us")[1] == (1, 3, 60 * S)
 
 
-def test_a_wait_inside_one_second_has_no_depth_but_is_counted(spark: SparkSession) -> None:
+def test_a_wait_shorter_than_a_second_is_counted_without_depth(spark: SparkSession) -> None:
     table = built(spark, [attempt(ready_at=7.1, claimed_at=7.9, finished_at=9.9)])
     names = (
         "arrived",
@@ -134,7 +134,7 @@ def test_a_wait_inside_one_second_has_no_depth_but_is_counted(spark: SparkSessio
     assert minutes(table, *names) == {0: (1, 1, 0, 0, 0, 2 * S, 0)}
 
 
-def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_empty(
+def test_a_task_that_arrives_as_a_minute_begins_waits_all_of_it(
     spark: SparkSession,
 ) -> None:
     table = built(spark, [attempt(ready_at=60, claimed_at=120, finished_at=120)])
@@ -144,7 +144,7 @@ def test_whoever_arrives_with_the_minute_waits_all_of_it_though_its_start_was_em
     }
 
 
-def test_a_wait_over_midnight_goes_on_in_the_first_minute_of_the_day(spark: SparkSession) -> None:
+def test_a_wait_over_midnight_continues_in_the_first_minute_of_the_day(spark: SparkSession) -> None:
     midnight = 14 * 3600
     rows = [attempt(ready_at=midnight - 30, claimed_at=midnight + 90, finished_at=midnight + 95)]
     table = built(spark, rows, first_hour=13, end_hour=15)
@@ -160,7 +160,7 @@ def test_a_wait_over_midnight_goes_on_in_the_first_minute_of_the_day(spark: Spar
     }
 
 
-def test_a_task_that_nobody_has_taken_waits_to_the_end_of_what_is_asked(
+def test_an_unclaimed_task_waits_until_the_end_of_the_period(
     spark: SparkSession,
 ) -> None:
     table = built(
@@ -178,7 +178,7 @@ def test_a_task_that_nobody_has_taken_waits_to_the_end_of_what_is_asked(
     )
 
 
-def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
+def test_a_task_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
     spark: SparkSession,
 ) -> None:
     cancelled = attempt(
@@ -198,7 +198,7 @@ def test_one_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
     assert told == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
 
 
-def test_one_cancelled_while_it_waits_for_its_second_run_was_not_claimed_at_its_first(
+def test_a_task_cancelled_before_its_second_run_has_one_claim(
     spark: SparkSession,
 ) -> None:
     cancelled = attempt(
@@ -208,7 +208,7 @@ def test_one_cancelled_while_it_waits_for_its_second_run_was_not_claimed_at_its_
     assert told == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
 
 
-def test_a_task_given_up_by_a_person_waited_for_no_run(spark: SparkSession) -> None:
+def test_a_task_failed_by_a_person_waited_for_no_run(spark: SparkSession) -> None:
     given_up = attempt(
         ready_at=0, claimed_at=90, started_at=None, finished_at=500, outcome="failed"
     )
@@ -223,7 +223,7 @@ def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession
     assert told == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
 
-def test_who_still_waits_does_so_up_to_the_minute_up_to_which_history_is_known(
+def test_a_task_that_still_waits_does_so_up_to_the_last_known_minute(
     spark: SparkSession,
 ) -> None:
     still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
@@ -347,13 +347,13 @@ def queue_of(seed: int) -> tuple[list[Row], list[Row]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_backlog_is_what_a_look_at_every_second_finds(spark: SparkSession, seed: int) -> None:
+def test_the_backlog_equals_a_count_at_every_second(spark: SparkSession, seed: int) -> None:
     attempts, still = queue_of(seed)
     assert built(spark, attempts, still) == simulated(attempts, still)
 
 
 @pytest.mark.parametrize("seed", range(6, 8))
-def test_hours_one_at_a_time_give_what_all_at_once_give_from_what_overlaps_them(
+def test_the_backlog_by_hour_equals_the_backlog_of_all_hours_at_once(
     spark: SparkSession, seed: int
 ) -> None:
     attempts, still = queue_of(seed)

@@ -174,7 +174,7 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def test_a_build_of_one_new_hour_writes_only_what_it_touches(
+def test_a_build_of_one_new_hour_writes_its_own_partitions_only(
     spark: SparkSession, job: JobContext
 ) -> None:
     day = 24 * HOUR
@@ -195,9 +195,7 @@ def test_a_build_of_one_new_hour_writes_only_what_it_touches(
         )
 
 
-def test_rows_that_make_no_sense_are_counted_and_kept_beside(
-    spark: SparkSession, job: JobContext
-) -> None:
+def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: JobContext) -> None:
     put(job.lake, [([attempt(), attempt(started_at=20, finished_at=10), attempt(weight=-1.0)], [])])
     run = build(job, SETTINGS)
     assert run.quarantined == 2
@@ -214,7 +212,7 @@ def test_an_empty_lake_builds_nothing_and_says_so(job: JobContext) -> None:
     assert build(job, SETTINGS).state == "nothing to do"
 
 
-def test_a_double_row_in_bronze_fails_the_build_and_shows_nothing(
+def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(
     spark: SparkSession, job: JobContext
 ) -> None:
     put(job.lake, [([attempt(task_id="t")], [])])

@@ -59,7 +59,7 @@ def opened(url: str, **options: str) -> BulkJob:
 # the table ----------------------------------------------------------------------------------------
 
 
-def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_the_next_attempt_counts(
+def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_its_next_attempt_counts(
     url: str,
 ) -> None:
     job = opened(url)
@@ -78,7 +78,7 @@ def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_the_next_attem
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_an_executor_that_dies_after_it_has_staged_leaves_a_part_that_nobody_names(
+def test_an_executor_that_dies_after_it_has_staged_leaves_an_unpublished_part(
     url: str,
 ) -> None:
     job = opened(url)
@@ -94,9 +94,7 @@ def test_an_executor_that_dies_after_it_has_staged_leaves_a_part_that_nobody_nam
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_of_two_attempts_that_both_finish_only_the_one_that_is_named_counts(
-    url: str, winner: int
-) -> None:
+def test_only_the_named_one_of_two_finished_attempts_counts(url: str, winner: int) -> None:
     job = opened(url)
     twins = [job.stage(PARTS[0], 0) for _ in range(2)]
     other = job.stage(PARTS[1], 1)
@@ -212,7 +210,7 @@ def test_an_old_driver_that_wakes_after_another_run_has_published_changes_nothin
 
 
 @pytest.mark.parametrize("where", ["between two chunks", "in a chunk"])
-def test_a_driver_that_dies_as_it_publishes_in_chunks_is_followed_by_a_run_that_goes_on(
+def test_a_driver_that_dies_between_chunks_is_followed_by_a_run_that_continues(
     url: str, where: str
 ) -> None:
     def dying() -> None:
@@ -267,7 +265,7 @@ def test_two_runs_that_publish_one_job_in_chunks_at_the_same_time_publish_each_r
     assert numbers_in(url) == ALL
 
 
-def test_rows_that_were_staged_and_are_gone_are_told_never_passed_over(url: str) -> None:
+def test_lost_staged_rows_raise_an_error(url: str) -> None:
     job = job_of(url)
     messages = staged(job, PARTS)
     if url.startswith("postgres"):
@@ -281,7 +279,7 @@ def test_rows_that_were_staged_and_are_gone_are_told_never_passed_over(url: str)
     assert numbers_in(url) == []
 
 
-def test_fewer_rows_than_an_attempt_says_it_has_staged_are_told_never_passed_over(url: str) -> None:
+def test_fewer_staged_rows_than_recorded_raise_an_error(url: str) -> None:
     job = job_of(url)
     first, second = staged(job, PARTS)
     with pytest.raises(StageLost):

@@ -251,7 +251,9 @@ def test_without_a_submission_id_a_row_without_unique_key_is_refused() -> None:
     assert rejects[0].reason == "unique_key None: without option submission_id every row needs one"
 
 
-def test_a_row_with_many_faults_is_refused_once_and_its_value_told_by_its_beginning() -> None:
+def test_a_row_with_many_faults_is_refused_once_and_the_error_shows_the_start_of_its_value() -> (
+    None
+):
     batch = pa.record_batch(
         {"fairness_key": ["x" * 5000 + "\0"], "weight": [0.0], "payload": ["nonsense" * 100]}
     )
@@ -262,7 +264,7 @@ def test_a_row_with_many_faults_is_refused_once_and_its_value_told_by_its_beginn
 # columns ------------------------------------------------------------------------------------------
 
 
-def test_all_that_is_wrong_with_the_columns_is_told_at_once() -> None:
+def test_an_error_names_all_wrong_columns_at_once() -> None:
     schema = pa.schema(
         {
             "payload": pa.int64(),
@@ -292,7 +294,7 @@ def test_all_that_is_wrong_with_the_columns_is_told_at_once() -> None:
         assert part in str(caught.value)
 
 
-def test_all_that_is_wrong_with_the_options_is_told_at_once() -> None:
+def test_an_error_names_all_wrong_options_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         BulkOptions.read(
             {
@@ -385,14 +387,14 @@ def test_more_partitions_of_a_dataframe_than_ids_have_room_for_are_refused() -> 
         IdSpace.of(0, "march", "epoch", 2**14)
 
 
-def test_a_batch_is_worked_on_in_pieces_and_its_ordinals_run_on(monkeypatch) -> None:
+def test_a_batch_is_processed_in_pieces_with_continuous_ordinals(monkeypatch) -> None:
     monkeypatch.setattr(rows, "MOST_BYTES", 1000)
     encoded, _ = encode(pa.record_batch({"payload": ['{"text":"' + "x" * 90 + '"}'] * 50}))
     assert [row["ordinal"] for row in encoded] == list(range(50))
     assert len({row["id"] for row in encoded}) == 50
 
 
-def test_a_batch_without_rows_is_no_trouble() -> None:
+def test_a_batch_without_rows_is_accepted() -> None:
     encoded, rejects = encode(pa.record_batch({"n": pa.array([], pa.int64())}), args_columns="n")
     assert encoded == [] and rejects == []
     piece = next(

@@ -168,7 +168,7 @@ def test_rows_of_one_ordering_key_stand_in_the_order_of_their_parts(app: App) ->
     assert numbers_in(app.url) == list(range(1000))
 
 
-def test_a_queue_that_nobody_knows_is_registered_and_the_greatest_number_of_partitions_counts(
+def test_an_unknown_queue_is_registered_and_the_greatest_number_of_partitions_counts(
     app: App,
 ) -> None:
     submit(app.url, [[numbers(0, 100)]], submission_id="one")
@@ -196,7 +196,7 @@ def test_a_queue_that_nobody_knows_is_registered_and_the_greatest_number_of_part
 # once ---------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_of_a_submission_changes_nothing_and_answers_the_same_totals(app: App) -> None:
+def test_a_second_run_of_a_submission_changes_nothing_and_returns_the_same_totals(app: App) -> None:
     totals = submit(app.url, [[numbers(0, 50)], [numbers(50, 80)]])
     assert totals == SubmissionTotals(
         "march", staged=80, inserted=80, duplicate=0, rejected=0, publish="atomic"
@@ -218,7 +218,7 @@ def test_nothing_is_a_task_before_the_job_is_published(app: App) -> None:
     assert numbers_in(app.url) == list(range(50))
 
 
-def test_a_job_that_was_given_up_leaves_nothing_and_can_be_run_again(app: App) -> None:
+def test_an_abandoned_job_leaves_nothing_and_can_be_run_again(app: App) -> None:
     job = job_of(app.url)
     messages = staged(job, [[numbers(0, 50)]])
     job.abort()
@@ -240,9 +240,7 @@ def test_a_submission_without_rows_is_committed_too(app: App, publish: str) -> N
 
 
 @pytest.mark.parametrize("publish", ["atomic", "chunked"])
-def test_of_rows_with_one_unique_key_the_first_becomes_a_task_whoever_submitted_it(
-    app: App, publish: str
-) -> None:
+def test_the_first_of_rows_with_one_unique_key_becomes_a_task(app: App, publish: str) -> None:
     @app.task(name="pay", queue="orders")
     def pay(n: int) -> None: ...
 
@@ -318,7 +316,7 @@ def test_in_chunks_each_row_goes_in_once_and_in_order(app: App) -> None:
     assert numbers_in(app.url) == list(range(100)) and left_in_stage(app.url) == 0
 
 
-def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_brings(
+def test_a_half_published_job_continues_with_its_own_rows_in_the_next_run(
     app: App, monkeypatch
 ) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="30")
@@ -340,7 +338,9 @@ def test_a_job_published_half_goes_on_where_it_stood_whatever_its_next_run_bring
     assert numbers_in(app.url) == list(range(100))
 
 
-async def test_between_chunks_it_waits_while_the_backlog_is_too_long(app: App, monkeypatch) -> None:
+async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
+    app: App, monkeypatch
+) -> None:
     monkeypatch.setattr("fairlead.pipeline.bulk.publish.LOOK_EVERY", 0.02)
 
     @app.task(name="pay", queue="orders")
@@ -391,9 +391,7 @@ def pay(df: DataFrame, url: str, submission_id: str = "march", **options: Any) -
     )
 
 
-def test_what_a_dataframe_submits_is_run_by_a_worker_that_waits_each_task_once(
-    app: App, spark: SparkSession
-) -> None:
+def test_a_waiting_worker_runs_each_task_of_a_dataframe_once(app: App, spark: SparkSession) -> None:
     runs: list[int] = []
     is_ready, is_submitted = threading.Event(), threading.Event()
 
@@ -419,7 +417,7 @@ def test_what_a_dataframe_submits_is_run_by_a_worker_that_waits_each_task_once(
     assert {row["fairness_key"] for row in keys} == {f"tenant-{k}" for k in range(7)}
 
 
-async def test_every_lane_is_announced_once_with_its_first_place_and_when_the_first_that_waits_is_due(
+async def test_each_lane_is_announced_once_with_its_first_position_and_next_due_time(
     app: App,
 ) -> None:
     job = job_of(app.url)
@@ -497,7 +495,7 @@ def test_the_data_source_takes_appended_rows_and_refuses_to_overwrite(
     assert sorted(numbers_in(app.url)) == list(range(10))
 
 
-def test_what_does_not_fit_is_told_in_our_own_errors(app: App, spark: SparkSession) -> None:
+def test_unusable_dataframes_raise_errors_of_fairlead(app: App, spark: SparkSession) -> None:
     df = frame(spark, 100)
     with pytest.raises(InvalidTask, match="unknown column colour; known: name, queue"):
         pay(df.withColumn("colour", F.lit("red")), app.url)
@@ -583,7 +581,7 @@ def test_a_stream_that_is_restarted_submits_each_row_once(
 # what is left behind ------------------------------------------------------------------------------
 
 
-def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs_after_a_month(
+def test_the_janitor_deletes_abandoned_rows_after_a_day_and_jobs_after_a_month(
     app: App,
 ) -> None:
     def swept(later: float) -> int:
@@ -605,7 +603,7 @@ def test_the_janitor_deletes_what_was_staged_and_left_for_a_day_and_forgets_jobs
     assert rows(app.url, "SELECT * FROM fairlead_bulk_jobs") == []
 
 
-def test_the_janitor_keeps_what_a_job_published_half_needs_for_a_week(
+def test_the_janitor_keeps_the_rows_of_a_half_published_job_for_a_week(
     app: App, monkeypatch
 ) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="30")

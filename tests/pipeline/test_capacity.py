@@ -61,14 +61,14 @@ def test_known_values_of_erlang_c(slots: int, load: float, waiting: float) -> No
 
 
 @given(slots=st.integers(1, 60), busy=st.floats(0, 0.999))
-def test_it_is_the_sum_that_erlang_wrote_down(slots: int, busy: float) -> None:
+def test_erlang_c_equals_the_sum_in_its_definition(slots: int, busy: float) -> None:
     load = Fraction(busy) * slots
     last = load**slots / math.factorial(slots) * slots / (slots - load)
     exact = last / (sum(load**n / Fraction(math.factorial(n)) for n in range(slots)) + last)
     assert erlang_c(slots, busy * slots) == pytest.approx(float(exact), rel=1e-9, abs=1e-300)
 
 
-def test_hundreds_of_thousands_of_slots_are_no_overflow_and_obey_the_square_root_rule() -> None:
+def test_hundreds_of_thousands_of_slots_do_not_overflow_and_obey_the_square_root_rule() -> None:
     # Halfin and Whitt 1981: with load + b sqrt(load) slots, waiting tends to 1 / (1 + b P(b) /
     # p(b)).
     load, b = 400_000.0, 1.0
@@ -99,7 +99,7 @@ def test_more_work_or_more_variety_never_needs_fewer_slots(
     assert slots_for(work, wait * more, 0.95) <= slots <= slots_for(work, wait, 0.99)
 
 
-def test_nothing_needs_no_slots_and_nonsense_is_refused() -> None:
+def test_no_work_needs_no_slots_and_invalid_numbers_are_refused() -> None:
     assert slots_for(Work(0, 1), 5, 0.95) == 0 and mean_wait(2, Work(3, 1)) == math.inf
     for wrong in (
         lambda: slots_for(Work(1, 1), 5, 1.0),
@@ -124,7 +124,7 @@ def simulated(slots: int, arrivals: Any, service: Any, tasks: int) -> list[float
 
 
 @pytest.mark.parametrize("slots", [1, 4, 20])
-def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_told(
+def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_predicted(
     slots: int,
 ) -> None:
     rng = random.Random(slots)
@@ -140,7 +140,7 @@ def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_t
 
 
 @pytest.mark.parametrize(("slots", "sigma"), [(1, 0.5), (1, 1.0), (4, 0.5), (4, 1.0), (20, 0.5)])
-def test_a_simulated_queue_of_other_distributions_waits_about_as_told(
+def test_a_simulated_queue_of_other_distributions_waits_about_as_predicted(
     slots: int, sigma: float
 ) -> None:
     """Allen and Cunneen's is an approximation: within a third of the mean wait at this load,
@@ -182,13 +182,13 @@ def test_weeks_that_are_all_the_same_are_forecast_exactly() -> None:
     assert (found.method, found.held_out) == (DAMPED, 2) and sum(found.loss) < 1e-6
 
 
-def test_noise_is_averaged_out_and_the_naive_repeats_it() -> None:
+def test_a_forecast_averages_noise_out_and_the_naive_one_repeats_it() -> None:
     found = forecast(weeks_of(8, 1.0, 0.3))
     assert found.method == DAMPED and found.skill is not None and found.skill > 0.1
     assert found.mase is not None and found.mase < 0.95
 
 
-def test_a_change_of_shape_makes_the_naive_better_and_that_is_told_and_used() -> None:
+def test_the_naive_forecast_is_used_and_named_when_a_change_of_shape_makes_it_better() -> None:
     weeks = weeks_of(12, 1.0, 0.02)
     for week in weeks[9:]:
         week.reverse()
@@ -198,7 +198,7 @@ def test_a_change_of_shape_makes_the_naive_better_and_that_is_told_and_used() ->
     assert sum(found.loss) > sum(found.naive_loss)
 
 
-def test_growth_goes_on_but_damped() -> None:
+def test_a_forecast_continues_growth_damped() -> None:
     weeks = weeks_of(8, 1.1, 0.0)
     told, last, next_week = sum(damped(weeks)), sum(weeks[-1]), sum(weeks[-1]) * 1.1
     assert last * 0.97 < told < next_week
@@ -213,7 +213,7 @@ def test_nine_of_ten_hours_stay_below_the_high_forecast() -> None:
     assert 0.85 < sum(below) / len(below) < 0.96
 
 
-def test_what_was_held_out_is_not_seen_by_the_methods() -> None:
+def test_held_out_hours_are_not_seen_by_the_methods() -> None:
     weeks = weeks_of(6, 1.0, 0.2)
     changed = [*weeks[:5], [10 * each for each in weeks[5]]]
     assert forecast(weeks, 1).naive_loss != forecast(changed, 1).naive_loss
@@ -342,7 +342,7 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
     assert last_runs(lake)["capacity"]["rows_out"] == HOURS
 
 
-def test_again_for_the_same_week_replaces_and_another_target_is_another_answer(
+def test_a_second_forecast_of_a_week_replaces_the_first_unless_its_target_differs(
     tmp_path: Path,
 ) -> None:
     lake = Lake(tmp_path / "lake")
@@ -358,7 +358,7 @@ def test_again_for_the_same_week_replaces_and_another_target_is_another_answer(
     assert len({(r["week_start"], r["queue"], r["hour_of_week"]) for r in rows}) == len(rows)
 
 
-def test_what_is_too_little_or_makes_no_sense_is_told(tmp_path: Path) -> None:
+def test_too_little_history_and_invalid_targets_are_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     tables = LakeRows(lake, SYSTEM_CLOCK)
     with pytest.raises(ConfigurationError, match="build"):
@@ -377,7 +377,7 @@ def test_what_is_too_little_or_makes_no_sense_is_told(tmp_path: Path) -> None:
         capacity(lake, tables, SYSTEM_CLOCK, Target(0, 1.0))
 
 
-def test_a_forecast_that_is_worse_than_the_naive_is_said_to_be(tmp_path: Path) -> None:
+def test_the_output_says_that_a_forecast_is_worse_than_the_naive_one(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     hours = [MONDAY + timedelta(hours=n) for n in range(4 * HOURS)]
     counts = [n % HOURS + 1 if n < 2 * HOURS else HOURS - n % HOURS for n in range(4 * HOURS)]

@@ -66,7 +66,7 @@ def place(tmp_path: Path) -> Position:
 
 
 @pytest.mark.spark
-def test_from_a_file_of_jobs_to_a_page(place: Position) -> None:
+def test_the_commands_lead_from_a_file_of_jobs_to_a_page(place: Position) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
     submit = (
@@ -119,7 +119,7 @@ def test_from_a_file_of_jobs_to_a_page(place: Position) -> None:
     assert shown["readers"][0]["behind"] == 0
 
 
-def test_what_is_missing_or_wrong_is_told_in_a_line(place: Position) -> None:
+def test_errors_about_missing_or_wrong_input_are_one_line(place: Position) -> None:
     assert "--conf 'memory'" in place.refused("pipeline", "build", "--conf", "memory")
     assert "instant 'yesterday'" in place.refused("pipeline", "report", "--since", "yesterday")
     (place.folder / "bad.toml").write_text("[[slo]]\nid = 1")
@@ -138,7 +138,7 @@ def test_the_data_dictionary_is_json_too(place: Position) -> None:
     ).items()
 
 
-def test_a_lake_without_anything_has_nothing_to_tell(place: Position) -> None:
+def test_an_empty_lake_has_nothing_to_report(place: Position) -> None:
     assert place.done("pipeline", "status")["runs"] == []
     assert place.done("pipeline", "compact", "--dry-run") == {
         "bronze.attempts": [],

@@ -87,7 +87,7 @@ def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(
     assert table.sweep(END_0 + HOUR)[1] == 0
 
 
-def test_it_is_done_once(table: LakeTable) -> None:
+def test_a_closed_hour_is_compacted_once(table: LakeTable) -> None:
     add(table, "a", 1)
     late = END_0 + CLOSES_AFTER
     assert compact(table, late).parts == 1, "one file too, for it is not sorted"
@@ -152,7 +152,7 @@ def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
     assert len(rows(table)) == 4
 
 
-def test_lost_rows_fail_it_and_the_table_stays_as_it_was(
+def test_lost_rows_fail_a_compaction_and_leave_the_table_unchanged(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(table, "a", 1, 2, 3)
@@ -169,7 +169,7 @@ def test_lost_rows_fail_it_and_the_table_stays_as_it_was(
     assert table.manifests.newest() == before
 
 
-def test_a_broken_file_is_named_and_nothing_is_made_of_it(table: LakeTable) -> None:
+def test_a_broken_file_is_named_and_not_compacted(table: LakeTable) -> None:
     add(table, "a", 1, 2, 3)
     (path,) = table.paths(table.manifests.newest())
     Path(path).write_bytes(Path(path).read_bytes()[:-20])
@@ -203,7 +203,7 @@ def test_tasks_are_found_by_a_bloom_filter_where_pyarrow_can_and_without_where_n
     assert len(rows(table)) == 2
 
 
-def test_events_are_sorted_by_their_instant_and_a_daily_table_by_what_it_has(
+def test_events_are_sorted_by_their_instant_and_daily_tables_by_their_columns(
     tmp_path: Path,
 ) -> None:
     events = Lake(tmp_path).table(EVENTS)
@@ -256,7 +256,7 @@ compaction.compact(Lake(sys.argv[1]).table(ATTEMPTS), int(sys.argv[3]))
 
 
 @pytest.mark.parametrize("step", ["halfway", "written", "listed"])
-def test_killed_at_any_step_it_leaves_every_row_and_the_next_one_finishes(
+def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
     table: LakeTable, step: str
 ) -> None:
     add(table, "a", 1, 2)

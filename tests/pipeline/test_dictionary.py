@@ -11,7 +11,7 @@ from fairlead.pipeline.dictionary import TABLES, as_markdown
 from fairlead.pipeline.schema import Table
 
 
-def test_the_page_in_the_docs_is_what_the_command_prints() -> None:
+def test_the_page_in_the_docs_equals_the_output_of_the_command() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md"
     assert page.read_text() == as_markdown() + "\n", (
         "fairlead pipeline tables > docs/reference/pipeline-tables.md"

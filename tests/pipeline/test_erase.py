@@ -170,7 +170,7 @@ def files_with(folder: Path, key: str) -> list[str]:
 # what is erased -----------------------------------------------------------------------------------
 
 
-def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_one(
+def test_an_erasure_removes_every_row_of_the_key_and_no_row_of_another(
     lake: Lake,
 ) -> None:
     before = all_rows(lake)
@@ -193,7 +193,7 @@ def test_no_row_of_the_key_is_left_in_any_table_or_file_and_nobody_else_loses_on
     ]
 
 
-def test_others_rows_that_mention_the_key_stay_without_it(lake: Lake) -> None:
+def test_rows_of_other_keys_that_mention_the_key_stay_without_the_mention(lake: Lake) -> None:
     erased(lake)
     after = all_rows(lake)
     assert {r["error_text"] for r in after[ATTEMPTS.name]} == {
@@ -210,7 +210,7 @@ def test_others_rows_that_mention_the_key_stay_without_it(lake: Lake) -> None:
     assert details == [json.dumps({"of": other}) for other in OTHERS]
 
 
-def test_an_example_of_an_error_that_may_be_the_keys_own_is_left_out_though_it_does_not_name_it(
+def test_an_example_of_an_error_that_may_come_from_the_key_is_removed(
     lake: Lake,
 ) -> None:
     rows = rows_of(lake, ATTEMPTS)
@@ -230,19 +230,19 @@ def test_an_example_of_an_error_that_may_be_the_keys_own_is_left_out_though_it_d
     }
 
 
-def test_a_key_that_is_called_like_all_keys_takes_nobody_elses_sums(lake: Lake) -> None:
+def test_the_erasure_of_a_key_named_star_keeps_the_sums_of_all_keys(lake: Lake) -> None:
     erased(lake, "*")
     assert "*" in {r["fairness_key"] for r in rows_of(lake, LATENCY)}
     assert "*" in {r["subject"] for r in rows_of(lake, INCIDENTS)}
     assert "*" not in {r["fairness_key"] for r in rows_of(lake, TENANT_SHARE)}
 
 
-def test_no_key_is_refused(lake: Lake) -> None:
+def test_an_erasure_without_a_key_is_refused(lake: Lake) -> None:
     with pytest.raises(ConfigurationError, match="name the key"):
         erased(lake, "")
 
 
-def test_a_dry_run_tells_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
+def test_a_dry_run_shows_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
     before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
     done = erased(lake, dry_run=True)
     assert done.tables[ATTEMPTS.name].rows == 6 and done.tables[ATTEMPTS.name].redacted == 3
@@ -253,7 +253,7 @@ def test_a_dry_run_tells_where_the_key_is_and_changes_nothing(lake: Lake) -> Non
     }
 
 
-def test_again_there_is_nothing_left_to_do(lake: Lake) -> None:
+def test_a_second_erasure_finds_nothing(lake: Lake) -> None:
     erased(lake)
     numbers = {
         table.name: lake.table(table).manifests.newest().number
@@ -267,7 +267,7 @@ def test_again_there_is_nothing_left_to_do(lake: Lake) -> None:
     } == numbers
 
 
-def test_the_next_build_makes_the_days_anew_that_counted_the_key(lake: Lake) -> None:
+def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Lake) -> None:
     put(
         lake,
         ATTEMPTS,
@@ -284,7 +284,7 @@ def test_the_next_build_makes_the_days_anew_that_counted_the_key(lake: Lake) -> 
     )
 
 
-def test_what_is_kept_of_the_erasure_does_not_tell_the_key(lake: Lake) -> None:
+def test_the_record_of_an_erasure_does_not_reveal_the_key(lake: Lake) -> None:
     erased(lake)
     run = last_runs(lake)["erase"]
     assert run["state"] == "done" and run["rows_out"] > 0
@@ -349,7 +349,7 @@ def test_a_mention_is_a_whole_word(text: str, key: str) -> None:
 # files that do not count --------------------------------------------------------------------------
 
 
-def test_files_that_nobody_lists_any_more_or_yet_go_too(lake: Lake) -> None:
+def test_unlisted_files_are_removed_too(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     everything = table.load(table.manifests.newest())
     table.write(everything, "dead-build", "left.parquet")
@@ -381,7 +381,7 @@ def test_files_that_nobody_lists_any_more_or_yet_go_too(lake: Lake) -> None:
     assert {Path(p).name for p in table.paths(table.manifests.newest())} == {SORTED}
 
 
-def test_readers_may_be_given_time_and_then_the_rest_goes(lake: Lake) -> None:
+def test_files_that_readers_use_are_removed_after_a_grace(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     reading = table.manifests.newest()
     rows = table.load(reading)
@@ -393,7 +393,7 @@ def test_readers_may_be_given_time_and_then_the_rest_goes(lake: Lake) -> None:
         table.load(reading)
 
 
-def test_the_proof_finds_a_key_wherever_it_is(tmp_path: Path) -> None:
+def test_the_verification_finds_a_key_in_any_file(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"fairness_key": ["b", KEY, KEY], "queue": ["x", KEY, "x"]}),
         tmp_path / "a.parquet",
@@ -418,7 +418,7 @@ def test_a_key_that_is_a_word_of_the_file_formats_is_not_reported_as_held(lake: 
     assert done.is_clean and done.tables[ATTEMPTS.name].rows == 1
 
 
-def test_while_a_build_is_under_way_nothing_is_erased(lake: Lake) -> None:
+def test_nothing_is_erased_during_a_build(lake: Lake) -> None:
     with alone(lake), pytest.raises(NotAllowed, match="wait for it"):
         erased(lake)
 
@@ -444,7 +444,7 @@ def keys(lake: Lake) -> set[str]:
     return {r["fairness_key"] for r in rows_of(lake, ATTEMPTS)}
 
 
-def test_a_late_export_brings_no_row_back_and_the_store_may_still_clean(
+def test_a_late_export_restores_no_row_and_the_store_may_still_clean(
     store: tuple[str, SqlHistory], tmp_path: Path
 ) -> None:
     url, history = store
@@ -466,7 +466,7 @@ def test_a_late_export_brings_no_row_back_and_the_store_may_still_clean(
     assert erased(lake, "tenant-3").is_clean
 
 
-def test_a_key_may_be_let_in_again(store: tuple[str, SqlHistory], tmp_path: Path) -> None:
+def test_an_erased_key_can_be_admitted_again(store: tuple[str, SqlHistory], tmp_path: Path) -> None:
     url, history = store
     lake = Lake(tmp_path / "lake")
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
@@ -481,7 +481,7 @@ def test_a_key_may_be_let_in_again(store: tuple[str, SqlHistory], tmp_path: Path
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 27
 
 
-def test_an_export_that_began_before_the_erasure_brings_nothing_back(
+def test_an_export_that_began_before_the_erasure_restores_nothing(
     store: tuple[str, SqlHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, history = store
@@ -521,7 +521,7 @@ def test_an_export_that_began_before_the_erasure_brings_nothing_back(
         ]
     ],
 )
-def test_killed_behind_any_step_and_run_again_nothing_of_the_key_is_left(
+def test_an_erasure_killed_after_any_step_and_run_again_leaves_nothing_of_the_key(
     lake: Lake, step: str, times: int
 ) -> None:
     before = all_rows(lake)

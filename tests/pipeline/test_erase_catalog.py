@@ -30,7 +30,7 @@ KEY = "acme-corp"
 
 
 @pytest.mark.slow
-def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_brings_nothing_back(
+def test_no_file_of_the_catalog_has_an_erased_key_even_after_the_next_build(
     spark: SparkSession, catalog: str, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake")
@@ -84,7 +84,7 @@ def test_no_file_below_any_table_of_the_catalog_has_the_key_and_the_next_build_b
     assert erase(lake, KEY, SYSTEM_CLOCK, catalog=(spark, catalog)).catalog == {}
 
 
-def test_a_table_that_never_had_a_row_and_one_whose_files_lie_elsewhere(
+def test_an_erasure_accepts_empty_tables_and_tables_with_files_elsewhere(
     spark: SparkSession, catalog: str, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake")

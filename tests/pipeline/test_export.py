@@ -130,7 +130,9 @@ def test_every_attempt_is_exported_once_in_files_by_hour(
     assert exported(lake) == list(range(21))
 
 
-def test_a_round_may_be_cut_into_batches(store_url: str, history: SqlHistory, lake: Lake) -> None:
+def test_an_export_round_can_be_split_into_batches(
+    store_url: str, history: SqlHistory, lake: Lake
+) -> None:
     add(store_url, *range(20))
     here = exporter(history, lake)
     rounds = [here.round(batches=1) for _ in range(3)]
@@ -138,7 +140,7 @@ def test_a_round_may_be_cut_into_batches(store_url: str, history: SqlHistory, la
     assert exported(lake) == list(range(20))
 
 
-def test_an_attempt_in_the_lake_says_what_the_store_says(
+def test_an_attempt_in_the_lake_equals_the_one_in_the_store(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, 3, 4)
@@ -226,7 +228,7 @@ def test_errors_that_differ_in_numbers_only_have_one_fingerprint() -> None:
     assert fingerprint(None, None) is None
 
 
-def test_clocks_that_jumped_lose_no_attempt(
+def test_an_export_loses_no_attempt_of_a_clock_that_jumped(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(4))
@@ -246,9 +248,7 @@ def exported_raw(lake: Lake) -> list[int]:
     return sorted(int(task_id.replace("-", ""), 16) for task_id in ids)
 
 
-def test_what_people_did_and_what_was_submitted_is_exported_once(
-    store_url: str, lake: Lake
-) -> None:
+def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: Lake) -> None:
     app = App(store_url)
     app.migrate()
 
@@ -328,7 +328,7 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
         ]
     ],
 )
-def test_killed_behind_any_step_and_run_again_every_attempt_is_there_once(
+def test_an_export_killed_after_any_step_and_run_again_has_every_attempt_once(
     store_url: str, history: SqlHistory, lake: Lake, step: str, times: int
 ) -> None:
     spread(store_url, 18)
@@ -348,7 +348,7 @@ def _last(history: SqlHistory) -> Any:
 
 
 @pytest.mark.full("a long run")
-def test_killed_again_and_again_it_still_gets_there(
+def test_an_export_killed_again_and_again_still_finishes(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     chance = random.Random(3)
@@ -418,7 +418,7 @@ def test_two_exporters_at_once_while_attempts_end_export_each_once(
     nothing_else_is_on_disk(lake.table(ATTEMPTS))
 
 
-def test_of_two_exporters_of_one_range_the_second_goes_on_behind_it(
+def test_the_second_of_two_exporters_of_one_range_continues_after_it(
     store_url: str, history: SqlHistory, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(store_url, *range(10))
@@ -443,7 +443,9 @@ def test_of_two_exporters_of_one_range_the_second_goes_on_behind_it(
     assert not {file.file for file in wrote[0]} & listed, "no file that counts was written by both"
 
 
-def test_what_commits_late_is_exported_when_it_has_and_once(postgres_url: str, lake: Lake) -> None:
+def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
+    postgres_url: str, lake: Lake
+) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     with connected(postgres_url) as late:
         late.execute("BEGIN")
@@ -513,7 +515,7 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
     restored.database.close()
 
 
-def test_a_lake_that_lost_its_newest_manifest_exports_again_and_each_once(
+def test_a_lake_that_lost_its_newest_manifest_gets_each_attempt_once_again(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(10))
@@ -529,7 +531,7 @@ def test_a_lake_that_lost_its_newest_manifest_exports_again_and_each_once(
     )
 
 
-def test_a_lake_that_was_forgotten_goes_on_and_compares_what_comes_from_then_on(
+def test_a_lake_that_the_store_no_longer_knew_continues_and_compares_only_new_attempts(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(10))

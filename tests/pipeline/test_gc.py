@@ -71,7 +71,7 @@ NEW = {"new.parquet", ".new.parquet.1f", ".new.1f"}
 REPLACED = {"export-0.parquet", "export-1.parquet"}
 
 
-def test_it_tells_what_would_go_and_removes_nothing_unless_asked(lake: Lake) -> None:
+def test_gc_lists_removable_files_and_removes_them_only_when_asked(lake: Lake) -> None:
     before = files(lake)
     done = gc(lake, SYSTEM_CLOCK)
     assert sorted((Path(each.file).name, each.why) for each in done.files) == [
@@ -85,7 +85,7 @@ def test_it_tells_what_would_go_and_removes_nothing_unless_asked(lake: Lake) -> 
     assert "gc" not in last_runs(lake)
 
 
-def test_orphans_of_a_day_ago_go_and_younger_ones_and_all_that_counts_stay(lake: Lake) -> None:
+def test_gc_removes_orphans_older_than_a_day_and_no_listed_file(lake: Lake) -> None:
     rows = rows_of(lake, ATTEMPTS)
     assert len(gc(lake, SYSTEM_CLOCK, apply=True).files) == 5
     assert files(lake) == {"sorted.parquet"} | NEW | REPLACED
@@ -93,7 +93,7 @@ def test_orphans_of_a_day_ago_go_and_younger_ones_and_all_that_counts_stay(lake:
     assert gc(lake, SYSTEM_CLOCK, apply=True).files == []
 
 
-def test_replaced_files_go_after_a_day_unless_a_reader_has_a_lease(lake: Lake) -> None:
+def test_gc_removes_replaced_files_after_a_day_unless_a_reader_has_a_lease(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     for path in table.folder.rglob("*.parquet"):
         os.utime(path, (1, 1))
@@ -115,7 +115,7 @@ def test_a_lease_of_a_reader_that_died_ends_by_itself(lake: Lake) -> None:
     assert list((lake.root / "_leases").iterdir()) == []
 
 
-def test_by_age_only_what_nothing_else_is_made_of_goes(lake: Lake) -> None:
+def test_gc_by_age_removes_no_input_of_another_table(lake: Lake) -> None:
     put(lake, RUNS, [row(RUNS, run_id="old", job="build")])
     done = gc(lake, SYSTEM_CLOCK, keep=timedelta(days=30))
     assert done.parts == {RUNS.name: ["2026-03-02"]} and len(rows_of(lake, RUNS)) == 1
@@ -123,7 +123,7 @@ def test_by_age_only_what_nothing_else_is_made_of_goes(lake: Lake) -> None:
     assert [r["job"] for r in rows_of(lake, RUNS)] == ["gc"] and len(rows_of(lake, ATTEMPTS)) == 2
 
 
-def test_while_a_build_is_under_way_nothing_goes(lake: Lake) -> None:
+def test_gc_removes_nothing_during_a_build(lake: Lake) -> None:
     with alone(lake), pytest.raises(NotAllowed, match="wait for it"):
         gc(lake, SYSTEM_CLOCK, apply=True)
 
@@ -147,7 +147,7 @@ gc(Lake(sys.argv[1]), SYSTEM_CLOCK, apply=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 3, 5])
-def test_killed_while_it_removes_and_run_again_it_gets_there(lake: Lake, times: int) -> None:
+def test_gc_killed_while_it_removes_and_run_again_finishes(lake: Lake, times: int) -> None:
     rows = rows_of(lake, ATTEMPTS)
     command = [sys.executable, "-c", _DIES, str(lake.root), str(times)]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == 9  # noqa: S603 - our own interpreter

@@ -110,14 +110,14 @@ def test_shares_follow_zipf_and_add_up_to_one() -> None:
     assert shares[0] / shares[9] == pytest.approx(10**TRUTH.zipf)
 
 
-def test_each_work_has_its_part_of_the_tasks_in_its_queue(once: pd.DataFrame) -> None:
+def test_each_kind_of_work_has_its_part_of_the_tasks_in_its_queue(once: pd.DataFrame) -> None:
     tasks = once.groupby("name").task_id.nunique()
     for work in TRUTH.works:
         tells(tasks[work.name] / TRUTH.tasks, work.part, sqrt(work.part), TRUTH.tasks)
         assert set(once[once.name == work.name].queue) == {work.queue}
 
 
-def test_runs_take_the_mean_and_the_spread_of_their_work(runs: pd.DataFrame) -> None:
+def test_run_times_have_the_mean_and_the_spread_of_their_kind_of_work(runs: pd.DataFrame) -> None:
     for work in TRUTH.works:
         seconds = runs[runs.name == work.name].run_s
         tells(seconds.mean(), work.mean_s, work.deviation_s, len(seconds))
@@ -126,7 +126,7 @@ def test_runs_take_the_mean_and_the_spread_of_their_work(runs: pd.DataFrame) -> 
         tells(logs.std(), work.sigma, work.sigma / sqrt(2), len(logs))
 
 
-def test_runs_fail_as_often_as_their_work_does_whatever_came_before(runs: pd.DataFrame) -> None:
+def test_runs_fail_at_the_rate_of_their_kind_of_work_independently(runs: pd.DataFrame) -> None:
     for work in TRUTH.works:
         for attempt in (1, 2):
             of_work = runs[(runs.name == work.name) & (runs.attempt == attempt)]
@@ -139,7 +139,7 @@ def test_runs_fail_as_often_as_their_work_does_whatever_came_before(runs: pd.Dat
                 )
 
 
-def test_a_failed_run_is_tried_again_until_the_task_is_given_up(once: pd.DataFrame) -> None:
+def test_a_failed_run_is_retried_until_no_tries_are_left(once: pd.DataFrame) -> None:
     for _, task in once[once.name == "webhook"].groupby("task_id"):
         *earlier, last = task.sort_values("version").itertuples()
         assert [run.attempt for run in (*earlier, last)] in ([0], [*range(1, len(task) + 1)])
@@ -193,7 +193,7 @@ def test_late_attempts_are_exported_hours_after_the_others(once: pd.DataFrame) -
     )
 
 
-def test_doubled_attempts_are_there_twice_the_same(made: pd.DataFrame, once: pd.DataFrame) -> None:
+def test_a_doubled_attempt_has_two_equal_rows(made: pd.DataFrame, once: pd.DataFrame) -> None:
     tells((len(made) - len(once)) / len(once), TRUTH.doubled, sqrt(TRUTH.doubled), len(once))
     twice = made[made.duplicated(KEY, keep=False)].drop(columns=["exported_at", "seq"])
     assert (twice.groupby(KEY).size() == 2).all() and twice.duplicated().sum() == len(twice) / 2
@@ -208,7 +208,7 @@ def test_attempts_of_a_clock_set_back_are_counted_and_are_all_that_is_quarantine
     assert sorted(broken.ordinal) == sorted(stepped.task_id + "/" + stepped.version.astype(str))
 
 
-def test_errors_of_a_work_are_alike_for_the_exporter_too(runs: pd.DataFrame) -> None:
+def test_errors_of_one_kind_of_work_have_one_fingerprint(runs: pd.DataFrame) -> None:
     failed = runs[runs.error_type.notna()]
     assert failed.error_text.nunique() > failed.name.nunique() == failed.error_fp.nunique()
     assert list(map(fingerprint, failed.error_type, failed.error_text)) == failed.error_fp.tolist()
@@ -223,7 +223,7 @@ def test_every_column_that_may_not_be_null_has_a_value(made: pd.DataFrame) -> No
     )
 
 
-def test_ids_are_of_version_7_and_say_when_the_task_was_submitted(once: pd.DataFrame) -> None:
+def test_ids_are_uuid7_with_the_time_of_the_submit(once: pd.DataFrame) -> None:
     assert once.task_id.str.fullmatch(
         r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}"
     ).all()
@@ -267,7 +267,7 @@ def test_a_tenant_has_its_share_however_its_bursts_fall() -> None:
 # in a lake ----------------------------------------------------------------------------------------
 
 
-def test_the_lake_holds_what_was_made_whole_files_in_the_hour_of_their_end(
+def test_the_lake_holds_the_generated_attempts_in_the_hour_of_their_end(
     lake: InLake, made: pd.DataFrame
 ) -> None:
     lake.table.check(lake.second)
@@ -291,12 +291,12 @@ def test_an_hour_is_one_file_of_each_export_in_order_of_queue_and_key(lake: InLa
         assert order == sorted(order)
 
 
-def test_an_export_holds_what_was_exported_in_its_time(lake: InLake, made: pd.DataFrame) -> None:
+def test_an_export_holds_the_attempts_of_its_export_time(lake: InLake, made: pd.DataFrame) -> None:
     assert lake.first.rows == (made.exported_at < NOON).sum()
     assert lake.table.load(lake.first, columns=["exported_at"]).to_pandas().exported_at.max() < NOON
 
 
-def test_the_manifest_knows_the_ends_of_every_instant(lake: InLake) -> None:
+def test_the_manifest_has_the_least_and_greatest_value_of_each_instant(lake: InLake) -> None:
     for hour, part in lake.second.parts.items():
         rows = lake.table.load(lake.second, [hour]).to_pandas()
         assert (part.rows, part.span) == (len(rows), span_of(rows)), hour
@@ -310,7 +310,7 @@ def span_of(rows: pd.DataFrame) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_the_manifest_says_when_it_was_exported_not_when_it_was_made(
+def test_the_manifest_has_the_time_of_the_export_not_of_the_generation(
     lake: InLake, made: pd.DataFrame
 ) -> None:
     assert lake.first.written_at == to_micros(NOON)

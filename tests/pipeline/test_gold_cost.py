@@ -125,7 +125,7 @@ def test_days_have_bills_of_their_own_and_two_of_the_same_are_added(spark: Spark
     ]
 
 
-def test_without_a_bill_only_the_use_is_told(spark: SparkSession) -> None:
+def test_without_a_bill_only_use_is_shown(spark: SparkSession) -> None:
     rows = split(spark, [served(0, "a", 10, wasted_us=4), served(0, "b", 0)], [])
     assert [(row["busy_us"], row["wasted_us"], row["idle_allocated_us"]) for row in rows] == [
         (10 * SECOND, 4, 0),
@@ -134,7 +134,7 @@ def test_without_a_bill_only_the_use_is_told(spark: SparkSession) -> None:
     assert [(row["amount"], row["price"]) for row in rows] == [(0, None), (0, None)]
 
 
-def test_a_bill_for_a_day_on_which_nobody_ran_is_kept_under_a_star(spark: SparkSession) -> None:
+def test_a_bill_for_a_day_without_runs_is_kept_under_a_star(spark: SparkSession) -> None:
     bills = [
         (DAY, "gone", HOUR_US, Decimal(3)),
         (DAY + timedelta(days=1), "*", HOUR_US, Decimal(4)),
@@ -158,7 +158,7 @@ def test_more_work_than_was_paid_for_leaves_nothing_idle(spark: SparkSession) ->
     ]
 
 
-def test_a_method_nobody_knows_is_refused(spark: SparkSession) -> None:
+def test_an_unknown_method_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="usage, peak, reserved"):
         split(spark, [], [], "guess")
 

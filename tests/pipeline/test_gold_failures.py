@@ -36,7 +36,7 @@ def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     ]
 
 
-def test_alike_errors_of_an_hour_are_one_row(spark: SparkSession) -> None:
+def test_errors_of_one_fingerprint_in_an_hour_are_one_row(spark: SparkSession) -> None:
     rows = [
         failed(task_id="t", started_at=10, finished_at=12, error_text="second"),
         failed(task_id="t", attempt=2, started_at=20, finished_at=23, outcome="timed_out"),
@@ -75,7 +75,7 @@ def test_the_example_of_an_error_is_the_earliest_by_time_and_then_by_task(
     assert [row["error_text"] for row in found(spark, rows)] == ["b"]
 
 
-def test_it_is_over_when_a_run_of_the_same_name_succeeds_in_the_same_hour(
+def test_a_failure_ends_when_a_run_of_the_same_name_succeeds_in_the_same_hour(
     spark: SparkSession,
 ) -> None:
     rows = [
@@ -104,7 +104,7 @@ def test_a_run_without_an_error_is_known_by_its_outcome(spark: SparkSession) -> 
     assert by_outcome["lost"]["error_text"] is None
 
 
-def test_what_a_person_ended_and_what_was_put_off_is_no_failure(spark: SparkSession) -> None:
+def test_cancelled_and_snoozed_tasks_are_no_failures(spark: SparkSession) -> None:
     by_hand = attempt(outcome="failed", next_state="FAILED", started_at=None, error_text="by ann")
     assert found(spark, [by_hand, attempt(outcome="cancelled"), attempt(outcome="snoozed")]) == []
 
@@ -123,7 +123,7 @@ def test_a_storm_is_a_hundred_failures_and_more_than_half_of_all_runs(spark: Spa
     }
 
 
-def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+def test_the_table_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
     random = Random(2)
     rows = []
     for task in range(1500):

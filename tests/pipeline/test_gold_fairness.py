@@ -60,7 +60,7 @@ def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     ]
 
 
-def test_keys_that_waited_all_through_are_compared(spark: SparkSession) -> None:
+def test_only_keys_that_waited_throughout_a_window_are_compared(spark: SparkSession) -> None:
     # a got all it was due, b a third: Jain (4/3)^2 / (2 (1 + 1/9)) = 0.8. c was idle for a while
     # and is not compared.
     (row,) = judged(
@@ -155,7 +155,7 @@ def test_jains_index_lies_between_one_nth_and_one(
             assert row["jain"] == pytest.approx(jain(got))
 
 
-def test_it_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> None:
+def test_the_table_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> None:
     random = Random(3)
     shares = []
     for queue in map(str, range(60)):

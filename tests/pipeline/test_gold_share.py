@@ -60,7 +60,7 @@ def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     assert sorted(column(records(made), "window_s")) == [60, 3600, 86_400]
 
 
-def test_what_a_key_does_not_use_is_split_by_weight_among_those_that_want_more(
+def test_the_unused_share_of_a_key_is_split_by_weight_among_keys_that_want_more(
     spark: SparkSession,
 ) -> None:
     # 100 s were spent. a wanted 10 and is full; the other 90 are b's and c's, one to two: 30 and
@@ -114,13 +114,13 @@ def test_work_left_over_counts_once_as_demand_at_the_start_of_the_window(
     ]
 
 
-def test_a_window_in_which_nobody_ran_has_shares_of_nothing(spark: SparkSession) -> None:
+def test_a_window_without_runs_has_shares_of_zero(spark: SparkSession) -> None:
     rows = shares(spark, [], [waited(0, "a", arrived_us=5), waited(0, "b")])
     assert column(rows, "share") == [0.0, 0.0]
     assert column(rows, "entitled_us") == [0, 0]
 
 
-def test_lag_adds_up_while_a_key_has_backlog_and_starts_anew_after_it_had_none(
+def test_lag_adds_up_while_a_key_has_backlog_and_restarts_after_it_had_none(
     spark: SparkSession,
 ) -> None:
     # In every minute a and b are owed 5 s each, and b gets all 10: a falls 5 s behind a minute, b
@@ -141,7 +141,7 @@ def test_lag_adds_up_while_a_key_has_backlog_and_starts_anew_after_it_had_none(
     assert lags == {"a": [5, 10, 15, 0, 5, 5, 10], "b": [-5, -10, -15, 0, -5, -5, -10]}
 
 
-def test_lag_starts_anew_at_midnight(spark: SparkSession) -> None:
+def test_lag_restarts_at_midnight(spark: SparkSession) -> None:
     last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
     wants = {"arrived_us": 100 * SECOND}
     backlog = [
@@ -152,7 +152,7 @@ def test_lag_starts_anew_at_midnight(spark: SparkSession) -> None:
     assert rows[-1]["window_start"].astimezone(UTC).hour == 0
 
 
-def test_the_part_of_a_window_with_backlog_is_of_the_whole_window(spark: SparkSession) -> None:
+def test_backlog_is_given_as_a_part_of_the_whole_window(spark: SparkSession) -> None:
     rows = shares(spark, [], [waited(0, "a"), waited(1, "a", backlogged_us=30 * SECOND)], 3600)
     assert column(rows, "backlogged_fraction") == pytest.approx([90 / 3600])
 
@@ -182,7 +182,7 @@ def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minut
     assert minutes == [minute != 7 for minute in range(60)]
 
 
-def test_the_longest_run_is_that_of_the_keys_day(spark: SparkSession) -> None:
+def test_the_longest_run_is_taken_over_a_key_and_its_day(spark: SparkSession) -> None:
     tomorrow = 24 * 60
     service = [
         served(5, "a", 60, longest_run_us=600 * SECOND, name="slow"),
@@ -195,7 +195,7 @@ def test_the_longest_run_is_that_of_the_keys_day(spark: SparkSession) -> None:
     assert [row["longest_run_us"] // SECOND for row in rows] == [600, 600, 3, 4]
 
 
-def test_what_nodes_took_is_added_up(spark: SparkSession) -> None:
+def test_worker_time_of_nodes_is_added_up(spark: SparkSession) -> None:
     backlog = [waited(minute, "a", claimed=minute) for minute in (1, 2, 61)]
     assert column(shares(spark, [], backlog, 3600), "claimed") == [3, 61]
 
@@ -323,7 +323,7 @@ def test_entitlement_is_the_water_filling_of_what_was_spent(
         )
 
 
-def test_it_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
+def test_the_table_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
     random = Random(5)
     minutes = [*range(830, 850), *range(860, 875)]  # over midnight
     service, backlog = [], []

@@ -87,7 +87,7 @@ def test_windows_of_five_minutes_hold_what_finished_in_them(spark: SparkSession)
     }
 
 
-def test_of_the_time_from_submit_to_end_only_runs_count_that_end_the_task(
+def test_an_objective_from_submit_to_end_counts_only_last_runs(
     spark: SparkSession,
 ) -> None:
     rows = [
@@ -116,9 +116,7 @@ def test_without_objectives_there_are_no_rows(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}]
 )
-def test_an_objective_that_makes_no_sense_is_refused_by_name(
-    spark: SparkSession, wrong: Row
-) -> None:
+def test_an_invalid_objective_is_refused_by_name(spark: SparkSession, wrong: Row) -> None:
     with pytest.raises(ConfigurationError, match="pickup"):
         slo_counts(attempts_frame(spark, [attempt()]), [PICKUP._replace(**wrong)])
 
@@ -160,7 +158,7 @@ def test_a_slow_burn_pages_over_six_hours_and_tickets_over_three_days(spark: Spa
     assert states == ["ok"] * 5 + ["ticket"] * 67
 
 
-def test_it_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+def test_the_table_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
     random = Random(11)
     rows = [
         attempt(

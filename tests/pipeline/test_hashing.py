@@ -49,7 +49,7 @@ def history(store_url: str) -> Iterator[SqlHistory]:
     store.database.close()
 
 
-def test_no_clear_key_lands_and_the_same_key_is_the_same_everywhere(
+def test_a_hashed_lake_has_no_clear_key_and_one_digest_for_each_key(
     history: SqlHistory, lake: Lake, secret: Hashing
 ) -> None:
     start_hashing(lake)
@@ -143,7 +143,7 @@ def test_a_lake_is_hashed_from_its_first_row_or_never(lake: Lake, secret: Hashin
         ({SECRET_FILE: "/none"}, "FileNotFoundError"),
     ],
 )
-def test_a_secret_that_is_missing_or_too_short_is_told(
+def test_a_missing_or_too_short_secret_is_refused(
     lake: Lake, environment: dict[str, str], what: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=what):

@@ -119,7 +119,7 @@ def test_a_table_that_was_never_written_is_empty_and_has_its_columns(tables: Ice
     assert tables.read(HOURLY).count() == 0 and tables.parts(HOURLY) == []
 
 
-def test_what_was_written_is_read_back_with_the_types_of_the_table(
+def test_written_rows_are_read_back_with_the_types_of_the_table(
     spark: SparkSession, tables: IcebergTables
 ) -> None:
     wanted = things(spark, [0, 1], amount=1)
@@ -215,7 +215,7 @@ def test_reading_some_partitions_opens_no_file_of_the_others(
 # publish ------------------------------------------------------------------------------------------
 
 
-def test_others_see_nothing_of_a_job_before_it_publishes(
+def test_a_job_is_invisible_to_readers_before_it_publishes(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     tables.replace(HOURLY, things(spark, [0]))
@@ -230,7 +230,7 @@ def test_others_see_nothing_of_a_job_before_it_publishes(
     assert [branch["name"] for branch in branches] == ["main"]
 
 
-def test_a_job_that_was_overtaken_is_refused_and_shows_nothing(
+def test_an_overtaken_job_is_refused_and_publishes_nothing(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     tables.replace(HOURLY, things(spark, [0]))
@@ -244,7 +244,7 @@ def test_a_job_that_was_overtaken_is_refused_and_shows_nothing(
     assert ids(another(tables, spark, lake).read(HOURLY)) == ["quick0"]
 
 
-def test_a_job_that_died_is_in_nobodys_way(
+def test_a_dead_job_blocks_no_other_job(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     tables.replace(HOURLY, things(spark, [0]))  # and never published
@@ -433,7 +433,7 @@ def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_bui
 
 
 @pytest.mark.slow
-def test_a_build_whose_checks_fail_shows_nothing(
+def test_a_build_whose_checks_fail_publishes_nothing(
     spark: SparkSession, catalog: str, lake: Lake
 ) -> None:
     job = JobContext(spark, lake, catalog, SYSTEM_CLOCK)
@@ -463,7 +463,7 @@ def test_a_build_whose_checks_fail_shows_nothing(
         ("nojar.fairlead", "catalog 'nojar' cannot be opened: .*no.such.Catalog"),
     ],
 )
-def test_a_catalog_that_cannot_be_used_is_refused_with_what_is_missing(
+def test_the_error_about_an_unusable_catalog_names_the_missing_part(
     spark: SparkSession, lake: Lake, catalog: str, catalog_name: str, what: str
 ) -> None:
     spark.conf.set("spark.sql.catalog.nojar", "no.such.Catalog")

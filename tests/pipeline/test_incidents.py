@@ -39,7 +39,7 @@ def quiet(*minutes: int) -> list[dict[str, Any]]:
     return [waited(minute, "a", arrived=1, claimed=1, depth_min=0) for minute in minutes]
 
 
-def test_a_queue_of_which_nobody_takes_anything_for_five_minutes_stalls(lake: Lake) -> None:
+def test_a_queue_without_claims_for_five_minutes_stalls(lake: Lake) -> None:
     stalled = [
         waited(minute, key, depth_min=2, depth_end=2, arrived=1)
         for minute in range(10, 15)
@@ -61,14 +61,14 @@ def test_a_queue_of_which_nobody_takes_anything_for_five_minutes_stalls(lake: La
     )
 
 
-def test_a_stall_in_the_last_minutes_known_goes_on(lake: Lake) -> None:
+def test_a_stall_in_the_last_known_minutes_is_open(lake: Lake) -> None:
     [told] = found(
         lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]})
     )
     assert not told.is_over and told.end_at == at(3600)
 
 
-def test_a_key_that_brings_far_more_than_it_does_and_than_others_floods(lake: Lake) -> None:
+def test_a_key_with_far_more_tasks_than_usual_and_than_others_floods(lake: Lake) -> None:
     rows = [waited(minute, "a", arrived=10, claimed=10) for minute in range(60)]
     rows += [waited(minute, "b", arrived=500, claimed=9, depth_end=400) for minute in (20, 24)]
     rows += [
@@ -100,7 +100,7 @@ def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes
     assert (told.keys_hit, told.tasks_delayed, told.extra_wait_us) == (1, 20, 0)
 
 
-def test_starved_keys_and_lost_nodes_are_told(lake: Lake) -> None:
+def test_starved_keys_and_lost_nodes_are_incidents(lake: Lake) -> None:
     shares = [
         row(
             TENANT_SHARE,
@@ -136,7 +136,7 @@ def test_starved_keys_and_lost_nodes_are_told(lake: Lake) -> None:
     assert told["starved", "a", at(180)].end_at == at(300)
 
 
-def test_again_the_same_ids_replace_the_same_rows_and_other_days_stay(lake: Lake) -> None:
+def test_a_second_run_replaces_the_incidents_of_its_days_only(lake: Lake) -> None:
     day = 1440
     rows = [waited(minute + shift, "a") for shift in (0, day, 2 * day) for minute in range(10, 16)]
     tables = MemoryTables({BACKLOG.name: rows})
@@ -147,7 +147,7 @@ def test_again_the_same_ids_replace_the_same_rows_and_other_days_stay(lake: Lake
     assert found(lake, tables) == first and len(tables.rows(INCIDENTS)) == 3
 
 
-def test_one_that_began_the_day_before_is_not_begun_anew_at_midnight(lake: Lake) -> None:
+def test_an_incident_over_midnight_is_one_incident(lake: Lake) -> None:
     tables = MemoryTables(
         {BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]}
     )  # T0 is at 10
@@ -156,7 +156,7 @@ def test_one_that_began_the_day_before_is_not_begun_anew_at_midnight(lake: Lake)
     assert found(lake, tables, since=told.end_at, until=told.end_at) == []
 
 
-def test_without_tables_it_says_what_makes_them(lake: Lake) -> None:
+def test_the_error_about_missing_tables_names_the_command_that_builds_them(lake: Lake) -> None:
     with pytest.raises(ConfigurationError, match="build"):
         found(lake, MemoryTables({}))
 

@@ -88,7 +88,7 @@ def test_the_source_reads_each_message_once_from_its_offsets_on(relayed: Relayed
     assert (kinds.count("attempt"), kinds.count("mark")) == (30, 2)
 
 
-def test_what_the_source_cannot_read_is_told(relayed: Relayed) -> None:
+def test_the_source_refuses_missing_offsets_and_wrong_options(relayed: Relayed) -> None:
     relayed.bring(range(30))
     stream = reader(relayed.kafka_url)
     start, end = stream.initialOffset(), stream.latestOffset()
@@ -149,7 +149,7 @@ def test_batches_of_spark_bring_each_attempt_once(
     assert relayed.differences() == [] and sum(told) == 700
 
 
-def test_attempts_of_a_topic_are_a_stream_for_anybody(
+def test_attempts_of_a_topic_can_be_read_as_a_stream(
     spark: SparkSession, relayed: Relayed, tmp_path: Path
 ) -> None:
     relayed.bring(range(50))

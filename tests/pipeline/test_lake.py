@@ -83,7 +83,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "second"
 
 
-def test_of_many_who_create_one_file_one_does_and_nobody_sees_half_of_it(tmp_path: Path) -> None:
+def test_one_of_many_writers_creates_a_file_and_no_reader_sees_half_of_it(tmp_path: Path) -> None:
     for n in range(20):
         path, start = tmp_path / str(n), threading.Barrier(4)
         seen: list[bytes] = []
@@ -107,7 +107,7 @@ def test_of_many_who_create_one_file_one_does_and_nobody_sees_half_of_it(tmp_pat
     assert len(list(tmp_path.iterdir())) == 20
 
 
-def test_a_link_that_was_made_though_the_answer_says_it_was_there_is_ours(
+def test_a_link_that_was_created_despite_an_error_counts_as_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
@@ -171,7 +171,7 @@ def test_superseded_manifests_are_forgotten_after_ten_minutes(tmp_path: Path) ->
     assert manifests.newest().number == 6, "the newest stays, however old"
 
 
-def test_a_writer_that_slept_until_its_number_was_free_again_does_not_write_the_past(
+def test_a_writer_that_slept_until_its_number_was_free_again_is_refused(
     tmp_path: Path,
 ) -> None:
     sleeper, others = Manifests(tmp_path), Manifests(tmp_path)
@@ -193,7 +193,7 @@ def test_a_writer_that_slept_until_its_number_was_free_again_does_not_write_the_
     assert others.numbers() == [6, 7]
 
 
-def test_whoever_looks_finds_a_table_though_manifests_come_and_go(tmp_path: Path) -> None:
+def test_a_reader_finds_the_table_while_manifests_come_and_go(tmp_path: Path) -> None:
     ends = threading.Event()
 
     def churn() -> None:
@@ -312,7 +312,7 @@ def test_a_cursor_moves_with_the_files_or_neither_does(table: LakeTable) -> None
     assert (table.manifests.newest().rows, table.manifests.newest().cursors) == (2, {"s": "6"})
 
 
-def test_of_many_who_move_one_cursor_from_one_place_one_does(table: LakeTable) -> None:
+def test_one_of_many_writers_moves_a_cursor_from_one_position(table: LakeTable) -> None:
     written = [table.write(ended(n), "0", f"{n}.parquet") for n in range(6)]
     with ThreadPoolExecutor(6) as pool:
         answers = list(
@@ -322,7 +322,7 @@ def test_of_many_who_move_one_cursor_from_one_place_one_does(table: LakeTable) -
     assert table.manifests.newest().rows == 1
 
 
-def test_a_file_that_was_swept_away_meanwhile_is_not_listed(table: LakeTable) -> None:
+def test_a_file_removed_meanwhile_is_not_listed(table: LakeTable) -> None:
     written = table.write(ended(1), "0", "a.parquet")
     (table.folder / written[0].file).unlink()
     assert table.append(written, {"s": (None, "5")}, NOW) is None
@@ -331,7 +331,7 @@ def test_a_file_that_was_swept_away_meanwhile_is_not_listed(table: LakeTable) ->
     assert table.manifests.newest() == Manifest() or not table.manifests.newest().parts
 
 
-def test_a_partition_is_replaced_only_as_it_was_seen(table: LakeTable) -> None:
+def test_a_partition_changed_since_it_was_read_is_not_replaced(table: LakeTable) -> None:
     add(table, ended(1))
     seen = table.manifests.newest().parts["2026-03-02/10"]
     new = part_from([table.write_part(ended(2), "2026-03-02/10", "1", "x.parquet")], NOW)
@@ -408,7 +408,7 @@ def test_an_object_store_is_refused_with_the_way_to_go(place: str) -> None:
         Lake(place)
 
 
-def test_a_folder_that_cannot_be_a_lake_is_said(
+def test_the_error_about_an_unusable_folder_names_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -435,7 +435,7 @@ def test_a_lake_keeps_its_name_when_its_folder_is_moved(tmp_path: Path) -> None:
 # sweeping -----------------------------------------------------------------------------------------
 
 
-def test_what_does_not_count_is_swept_after_its_time_and_what_counts_stays(
+def test_unlisted_files_are_swept_after_their_time_and_listed_ones_stay(
     table: LakeTable,
 ) -> None:
     add(table, ended(1, 2))
@@ -459,7 +459,7 @@ def test_what_does_not_count_is_swept_after_its_time_and_what_counts_stays(
     assert not alone.parent.exists(), "folders go when nothing is in them"
 
 
-def test_files_that_were_replaced_stay_for_those_who_still_read_them(table: LakeTable) -> None:
+def test_replaced_files_stay_for_readers_that_still_use_them(table: LakeTable) -> None:
     now = time.time_ns() // 1000
     add(table, ended(1, 2))
     old = damaged(table)

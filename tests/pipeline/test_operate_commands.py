@@ -34,7 +34,7 @@ def ran(*arguments: str, code: int = 0, given: str | None = None) -> str:
     return done.output
 
 
-def test_erase_tells_what_it_did_and_a_dry_run_what_it_would(lake: Lake) -> None:
+def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Lake) -> None:
     assert "nothing was changed" in ran("erase", "acme", "--dry-run")
     told = json.loads(ran("erase", "-", "--json", given="acme\n"))
     assert told["tables"]["bronze.attempts"]["rows"] == 1 and told["verified"]["held"] == []
@@ -44,7 +44,7 @@ def test_erase_tells_what_it_did_and_a_dry_run_what_it_would(lake: Lake) -> None
     assert "was not erased here" in ran("erase", "acme", "--readmit", code=2)
 
 
-def test_what_is_left_is_an_error(lake: Lake) -> None:
+def test_a_key_left_after_an_erasure_is_an_error(lake: Lake) -> None:
     (lake.root / "notes.txt").write_text("call acme")
     assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
 
@@ -56,7 +56,7 @@ def test_incidents_and_gc_print_a_table_or_json(lake: Lake) -> None:
     assert "0 files" in ran("gc") and json.loads(ran("gc", "--apply", "--json"))["files"] == []
 
 
-def test_wrong_use_is_told_in_a_line(lake: Lake) -> None:
+def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
     assert "name the key" in ran("erase", "", code=2)
     assert "use a number and s, m, h or d" in ran("capacity", "--wait", "soon", code=2)
     assert "build" in ran("capacity", code=2)
@@ -67,7 +67,7 @@ def test_wrong_use_is_told_in_a_line(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "gc", "erase"])
-def test_each_has_an_example_in_its_help(command: str) -> None:
+def test_each_command_has_an_example_in_its_help(command: str) -> None:
     assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
         "│", ""
     )

@@ -114,7 +114,7 @@ def test_rows_at_the_limits_are_sound_and_pass_unchanged(spark: SparkSession) ->
     assert quarantined(frame).count() == 0
 
 
-def test_of_several_reasons_the_first_counts(spark: SparkSession) -> None:
+def test_a_row_with_several_faults_is_quarantined_for_the_first(spark: SparkSession) -> None:
     row = attempt(queue=None, started_at=5, finished_at=4, weight=-1.0, outcome="exploded")
     assert [r["reason"] for r in records(quarantined(attempts_frame(spark, [row])))] == [
         "queue is missing"
@@ -125,7 +125,7 @@ def test_of_several_reasons_the_first_counts(spark: SparkSession) -> None:
     ]
 
 
-def test_a_quarantined_row_keeps_all_it_said_and_where_it_came_from(spark: SparkSession) -> None:
+def test_a_quarantined_row_keeps_its_values_and_its_file(spark: SparkSession) -> None:
     row = attempt(
         store_id="berlin",
         task_id="t-1",
@@ -172,7 +172,7 @@ def test_a_row_without_its_key_is_counted_all_the_same(spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_row_is_in_exactly_one_of_the_two(spark: SparkSession, seed: int) -> None:
+def test_every_row_is_either_sound_or_quarantined(spark: SparkSession, seed: int) -> None:
     random = Random(seed)
     rows = history(random, 300)
     for row in random.sample(rows, 100):

@@ -99,7 +99,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
     assert reader(history, lake).checked_at is not None
 
 
-def test_only_what_came_since_is_compared_again(
+def test_a_second_comparison_reads_only_new_rows(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     reconcile(history, lake, SYSTEM_CLOCK)
@@ -116,7 +116,9 @@ def test_only_what_came_since_is_compared_again(
     )
 
 
-def test_it_may_stop_after_some_pieces_and_go_on_there(history: SqlHistory, lake: Lake) -> None:
+def test_a_comparison_can_stop_after_some_pieces_and_continue_there(
+    history: SqlHistory, lake: Lake
+) -> None:
     first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
     assert (first.rows, first.more) == (8, True)
     assert reader(history, lake).checked == places(history)[7]
@@ -127,7 +129,7 @@ def test_it_may_stop_after_some_pieces_and_go_on_there(history: SqlHistory, lake
     ]
 
 
-def test_compaction_changes_nothing_to_it(history: SqlHistory, lake: Lake) -> None:
+def test_a_compacted_lake_still_agrees(history: SqlHistory, lake: Lake) -> None:
     assert compact(lake.table(ATTEMPTS), SYSTEM_CLOCK.now() + DAY, everything=True).rows == 20
     assert reconcile(history, lake, SYSTEM_CLOCK, piece=7).rows == 20
 
@@ -166,7 +168,7 @@ def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
         pytest.param(with_changed("version", 1), "fingerprint", id="another version"),
     ],
 )
-def test_a_lake_that_differs_lets_nothing_be_cleaned_and_says_how(
+def test_a_lake_that_differs_prevents_cleaning_and_shows_the_difference(
     history: SqlHistory, lake: Lake, change: Callable[[pa.Table], pa.Table], says: str
 ) -> None:
     rewrite(lake, change)
@@ -175,7 +177,7 @@ def test_a_lake_that_differs_lets_nothing_be_cleaned_and_says_how(
     assert reader(history, lake).checked is None
 
 
-def test_each_piece_that_differs_is_named_and_those_that_agree_wait_too(
+def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
     history: SqlHistory, lake: Lake
 ) -> None:
     rewrite(lake, without)
@@ -211,7 +213,7 @@ def test_an_empty_lake_agrees(store_url: str, tmp_path: Path, history: SqlHistor
     assert reconcile(history, Lake(tmp_path / "empty"), SYSTEM_CLOCK).rows == 0
 
 
-async def test_the_cleaner_takes_what_was_compared_and_nothing_before_that(
+async def test_the_cleaner_deletes_compared_attempts_only(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     store = task_store(store_url)

@@ -110,7 +110,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     history.database.close()
 
 
-def test_what_is_registered_and_not_sent_is_not_cleaned(
+def test_attempts_that_a_registered_relay_has_not_sent_are_not_cleaned(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     one = relay(history, kafka_url)
@@ -122,7 +122,7 @@ def test_what_is_registered_and_not_sent_is_not_cleaned(
     one.close()
 
 
-def test_what_else_is_to_be_sent_is_told_of_each_batch_before_it_is_confirmed(
+def test_extra_messages_are_asked_for_with_each_batch_before_its_confirmation(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     add(sqlite_url, range(9))
@@ -159,7 +159,7 @@ def test_what_else_is_to_be_sent_is_told_of_each_batch_before_it_is_confirmed(
         ]
     ],
 )
-def test_killed_behind_any_step_and_run_again_every_attempt_is_there_and_told_from_doubles(
+def test_a_relay_killed_after_any_step_sends_every_attempt_with_recognizable_doubles(
     sqlite_url: str, history: SqlHistory, kafka_url: str, step: str, times: int
 ) -> None:
     add(sqlite_url, range(18))
@@ -322,7 +322,7 @@ def command(*words: str) -> Result:
     return CliRunner().invoke(app, ["pipeline", *words])
 
 
-def test_the_command_relays_what_is_settled(
+def test_the_command_relays_settled_attempts(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     add(sqlite_url, range(5))
@@ -346,7 +346,7 @@ def test_the_command_relays_what_is_settled(
         ),
     ],
 )
-def test_wrong_use_is_one_line(
+def test_the_error_about_wrong_use_is_one_line(
     sqlite_url: str, history: SqlHistory, tmp_path: Path, words: list[str], told: str
 ) -> None:
     where = (

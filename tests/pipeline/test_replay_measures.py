@@ -62,7 +62,7 @@ def test_waits_slowdown_makespan_and_use_by_hand() -> None:
     assert (found.starved_keys, found.longest_starved_us) == (1, 10 * MICROS)
 
 
-def test_jain_by_hand() -> None:
+def test_jains_index_by_hand() -> None:
     # In the window from 5 to 10 both waited throughout; a's two runs got it all: (10 + 0)^2 / (2
     # (10^2 + 0)) = 1/2.
     assert jain_by_window(BY_HAND, np.ones(2), 5 * MICROS).tolist() == [0.5]
@@ -140,7 +140,7 @@ def test_windows_all_through_which_a_task_waited(rows, window) -> None:
 
 @settings(max_examples=examples(200))
 @given(times)
-def test_the_longest_time_in_which_a_task_waited_and_none_started(rows) -> None:
+def test_the_longest_time_without_a_start_while_a_task_waited(rows) -> None:
     at, start, _ = columns(rows)
     longest = since = 0
     for instant in range(70):
@@ -212,7 +212,7 @@ def test_the_gap_to_the_record_by_hand() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))
-def test_kolmogorov_and_smirnov(one, other) -> None:
+def test_the_kolmogorov_smirnov_distance_by_hand(one, other) -> None:
     shares = [
         [sum(v <= x for v in values) / len(values) for x in range(10)] for values in (one, other)
     ]
@@ -222,7 +222,7 @@ def test_kolmogorov_and_smirnov(one, other) -> None:
 
 
 @given(times)
-def test_how_many_ran_at_once(rows) -> None:
+def test_the_number_of_concurrent_runs_by_time(rows) -> None:
     recorded = arrivals(
         *((at, run, "a") for at, _, run in rows), waits=[wait for _, wait, _ in rows]
     )

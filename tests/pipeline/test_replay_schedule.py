@@ -88,9 +88,7 @@ def test_no_slot_is_idle_while_a_task_of_its_node_waits(recorded, policy, weight
 
 @settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies, st.integers(1, 4))
-def test_only_what_a_key_waits_for_under_its_own_limit_may_leave_a_slot_idle(
-    recorded, policy, most
-) -> None:
+def test_only_a_key_at_its_own_limit_may_leave_a_slot_idle(recorded, policy, most) -> None:
     policy = CandidatePolicy(order=policy.order, slots=policy.slots, limits=Limits(per_key=most))
     found = run(recorded, policy)
     for instant in np.unique(np.concatenate((found.at, found.start, found.end))):
@@ -161,7 +159,7 @@ def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, we
     ("script", "weights"),
     [("push aaaab", ""), ("push a*20 b*20", "b=5"), ("push aabbbc", "c=2,a=3")],
 )
-def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(
+def test_tasks_that_wait_from_the_start_run_in_the_order_of_the_simulator(
     script: str, weights: str
 ) -> None:
     (polled,) = (
@@ -185,7 +183,7 @@ def test_what_waits_from_the_start_starts_in_the_order_that_simulate_shows(
     assert [recorded.keys[key] for key in found.key[np.argsort(found.start)]] == polled
 
 
-def test_a_priority_goes_before_all_lower_ones_in_both_orders() -> None:
+def test_a_higher_priority_starts_first_in_both_orders() -> None:
     recorded = arrivals_of(
         at=[0] * 6, run=[MICROS] * 6, keys=list("abcabc"), priority=[4, 2, 3, 5, 1, 9]
     )
@@ -206,7 +204,9 @@ def test_with_a_slot_for_each_a_closed_replay_is_the_record(recorded, policy) ->
 
 @settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies, st.sampled_from([0, 5 * MICROS, BREAK]))
-def test_who_waits_longer_sends_later_and_keeps_the_think_time(recorded, policy, pause) -> None:
+def test_a_closed_user_submits_later_after_a_longer_wait_and_keeps_its_think_time(
+    recorded, policy, pause
+) -> None:
     found = run(recorded, policy, None, Sessions(recorded, pause))
     assert (found.at >= recorded.at).all() and (found.start >= found.at).all()
     for key in range(len(recorded.keys)):
@@ -226,7 +226,7 @@ def test_who_waits_longer_sends_later_and_keeps_the_think_time(recorded, policy,
 # what travels -------------------------------------------------------------------------------------
 
 
-def test_arrivals_are_the_same_after_a_file(tmp_path) -> None:
+def test_arrivals_survive_a_file_unchanged(tmp_path) -> None:
     recorded = arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'b"), waits=[0, 1, 2])
     save(recorded, tmp_path / "arrivals.parquet")
     again = load(tmp_path / "arrivals.parquet")

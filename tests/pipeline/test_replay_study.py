@@ -82,7 +82,7 @@ def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
     assert not [note for note in found.notes if "same arrivals" in note]
 
 
-def test_what_came_later_has_no_part_in_the_choice_nor_in_the_weights() -> None:
+def test_later_arrivals_influence_neither_the_choice_nor_the_weights() -> None:
     early = arrivals(*((float(n), 10.0, key) for n in range(50) for key in "ab"))
     late = [(float(1000 + n), 90.0, "b") for n in range(50)]
     both = arrivals(*((float(n), 10.0, key) for n in range(50) for key in "ab"), *late)
@@ -94,7 +94,7 @@ def test_what_came_later_has_no_part_in_the_choice_nor_in_the_weights() -> None:
     assert perform(candidate, both, setup).measures == alone
 
 
-def test_without_a_second_week_everything_is_used_twice_and_it_says_so() -> None:
+def test_without_a_second_week_all_arrivals_are_used_twice_and_the_study_says_so() -> None:
     assert usual_train(0) is usual_train(WEEK) is None
     assert (usual_train(WEEK + 1), usual_train(2 * WEEK), usual_train(2 * WEEK + 1)) == (
         WEEK,
@@ -109,7 +109,7 @@ def test_without_a_second_week_everything_is_used_twice_and_it_says_so() -> None
         plan(FAIR, train_us=48 * HOUR).setup(recorded)
 
 
-def test_a_baseline_that_is_the_best_is_said_to_be_the_baseline() -> None:
+def test_the_study_says_that_the_baseline_is_the_best() -> None:
     recorded = flood()
     found = study(
         recorded, plan(FIFO, LIMITED, objective="wait_p50", finalists=1), InProcess(recorded)
@@ -118,7 +118,7 @@ def test_a_baseline_that_is_the_best_is_said_to_be_the_baseline() -> None:
     assert [standing.policy_id for standing in found.standings] == [0]
 
 
-def test_the_fewest_slots_that_keep_a_promise() -> None:
+def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     recorded = flood()
     policies = [CandidatePolicy(slots=slots, weights="equal") for slots in (1, 2, 4, 8, 16, 32)]
     found = study(
@@ -224,7 +224,9 @@ def test_arrivals_of_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
     assert len(of_lake(lake, "q", limit=7)) == 7
 
 
-def test_a_lake_without_such_runs_is_told_in_a_line(lake: Lake, tmp_path: Path) -> None:
+def test_the_error_about_a_lake_without_matching_runs_is_one_line(
+    lake: Lake, tmp_path: Path
+) -> None:
     with pytest.raises(
         ConfigurationError, match="several queues: choose one with --queue: other, q"
     ):
@@ -294,7 +296,7 @@ def timeless(replayed: Replayed) -> Any:
     return msgspec.to_builtins(msgspec.structs.replace(replayed.study, found=found))
 
 
-def test_spark_finds_what_one_process_finds(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
     recorded, lake = flood(1), Lake(tmp_path / "lake")
     asked = plan(
         FIFO,
@@ -340,7 +342,7 @@ def command(tmp_path: Path) -> Callable[..., Any]:
     return call
 
 
-def test_the_command_says_what_was_found(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_prints_the_findings(command: Callable[..., Any], tmp_path: Path) -> None:
     found = command("--here", "--train", "20m", "--objective", "key_p99_p50", "--json")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
@@ -382,7 +384,7 @@ def test_a_dry_run_lists_the_policies_and_leaves_nothing(
         (["--require", "wait_p99 <= 3"], "is a time"),
     ],
 )
-def test_wrong_use_is_told_before_anything_is_started(
+def test_wrong_use_is_refused_before_anything_starts(
     command: Callable[..., Any], arguments: list[str], told: str
 ) -> None:
     found = command(*arguments)

@@ -455,7 +455,7 @@ def test_the_others_are_counted_and_summed_in_one_row(data: ReportData, page: Pa
     assert page.tables["Keys of q in the whole period"][3][0] == "2 others"
 
 
-def test_with_hashed_keys_no_key_and_no_text_that_may_tell_one_is_on_the_page(
+def test_a_page_of_hashed_keys_shows_no_key_and_no_text_that_may_reveal_one(
     data: ReportData,
 ) -> None:
     text = render(with_hashed_keys(data))
@@ -471,7 +471,9 @@ def test_with_hashed_keys_no_key_and_no_text_that_may_tell_one_is_on_the_page(
     ]
 
 
-def test_of_an_empty_lake_every_section_says_what_makes_its_table(empty: ReportData) -> None:
+def test_every_section_of_an_empty_lake_names_the_command_that_builds_its_table(
+    empty: ReportData,
+) -> None:
     page = Page(render(empty))
 
     assert "svg" not in page.tags
@@ -542,7 +544,7 @@ def test_evenness_is_the_mean_of_the_windows_beside_the_least(data: ReportData) 
     assert list(data.fairness["starved_keys"]) == [0, 3, 0]
 
 
-def test_an_objective_is_told_as_it_was_last_and_how_long_it_was_in_trouble(
+def test_an_objective_is_shown_with_its_last_state_and_its_time_in_violation(
     data: ReportData,
 ) -> None:
     (objective,) = data.objectives.to_dict("records")
@@ -574,7 +576,7 @@ def test_the_parts_of_a_bill_are_added_up_without_a_rounding(data: ReportData) -
     assert data.cost["amount"].sum() == Decimal("1.000000")
 
 
-def test_data_that_cannot_be_trusted_is_told_on_top(data: ReportData, page: Page) -> None:
+def test_untrusted_data_is_announced_at_the_top(data: ReportData, page: Page) -> None:
     assert "17" in page.texts and "finished attempts that are not in the lake" in page.texts
     assert "2 checks hold" in page.texts
     assert page.tables["Rows in quarantine, by reason"] == [
@@ -607,19 +609,19 @@ def test_no_line_has_more_points_than_can_be_told_apart(hours: int) -> None:
     assert when.step_s % when.window_s == 0
 
 
-def test_a_report_is_of_the_last_seven_days_in_which_anything_ran() -> None:
+def test_a_report_covers_the_last_seven_days_with_runs() -> None:
     when = period(Hours(T0, 10 * 24), NOW)  # type: ignore[arg-type]
 
     assert (when.since, when.until) == (T0 + timedelta(days=3), T0 + timedelta(days=10))
 
 
-def test_a_report_is_not_of_time_before_anything_ran_or_after() -> None:
+def test_a_report_covers_no_time_before_the_first_run_or_after_the_last() -> None:
     when = period(Hours(T0, 2), NOW, T0 - timedelta(days=9), T0 + timedelta(days=9))  # type: ignore[arg-type]
 
     assert (when.since, when.until) == (T0, T0 + timedelta(hours=2))
 
 
-def test_a_report_of_no_time_at_all_is_refused() -> None:
+def test_a_report_of_an_empty_period_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give an earlier --since"):
         period(Hours(T0, 2), NOW, since=T0 + timedelta(days=1))  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ def test_a_run_over_midnight_is_counted_on_both_days(spark: SparkSession) -> Non
     ]
 
 
-def test_a_run_that_ends_with_its_minute_took_nothing_from_the_next(spark: SparkSession) -> None:
+def test_a_run_that_ends_with_its_minute_has_no_time_in_the_next(spark: SparkSession) -> None:
     run = attempt(started_at=0, finished_at=60)
     assert served(spark, run) == [(0, MINUTE, 1, 0, 0, 0, MINUTE), (1, 0, 0, 1, 0, 0, 0)]
 
@@ -119,7 +119,7 @@ def test_an_attempt_without_a_run_adds_nothing(spark: SparkSession) -> None:
         ("lost", 0, 1, 2 * S),
     ],
 )
-def test_what_a_run_came_to_decides_what_was_wasted(
+def test_the_outcome_of_a_run_decides_its_wasted_time(
     spark: SparkSession, outcome: str, done: int, failed: int, wasted_us: int
 ) -> None:
     run = attempt(started_at=0, finished_at=2, outcome=outcome)
@@ -261,7 +261,7 @@ def test_a_chain_of_retries_is_one_task(spark: SparkSession) -> None:
     assert task["deadline_missed"] is None
 
 
-def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> None:
+def test_a_task_that_waits_for_a_retry_has_no_end(spark: SparkSession) -> None:
     (task,) = built_tasks(spark, [attempt(outcome="retried")]).values()
     assert (task["state"], task["e2e_us"], task["attempts"], task["retries"]) == (
         "WAITING",
@@ -271,7 +271,7 @@ def test_a_task_that_will_be_tried_again_has_no_end_yet(spark: SparkSession) -> 
     )
 
 
-def test_a_task_in_error_ends_with_the_person_who_gives_it_up(spark: SparkSession) -> None:
+def test_a_task_in_error_ends_when_a_person_fails_it(spark: SparkSession) -> None:
     run = attempt(task_id="t", ready_at=0, claimed_at=10, finished_at=12, outcome="failed")
     given_up = attempt(
         task_id="t",
@@ -310,7 +310,7 @@ def test_a_task_cancelled_before_any_run_was_never_claimed(spark: SparkSession) 
     assert task["slowdown"] == 1.0
 
 
-def test_a_task_known_by_its_submit_alone_waits_for_its_time_or_its_turn(
+def test_a_task_known_by_its_submit_only_waits_for_its_time_or_a_claim(
     spark: SparkSession,
 ) -> None:
     events = [
@@ -423,7 +423,7 @@ def still(
     return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])
 
 
-def test_who_was_submitted_waits_from_its_time_on_until_an_attempt_is_seen(
+def test_a_submitted_task_waits_from_its_time_until_its_first_attempt_is_read(
     spark: SparkSession,
 ) -> None:
     submitted = [

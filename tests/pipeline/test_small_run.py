@@ -64,7 +64,7 @@ def adds_up(run: JobRun) -> bool:
     return bool(run.checks) and all(each.found == each.expected for each in run.checks)
 
 
-async def test_what_ran_on_sqlite_is_exported_built_checked_and_shown(
+async def test_runs_on_sqlite_are_exported_built_checked_and_shown(
     sqlite_url: str, tmp_path: Path, job: JobContext
 ) -> None:
     app = App(sqlite_url)

@@ -133,7 +133,7 @@ def test_every_column_of_an_attempt_is_read_as_it_was_written(
         }
 
 
-def test_tasks_are_read_with_their_payload_only_when_it_is_asked_for(
+def test_tasks_are_read_with_their_payload_only_on_request(
     spark: SparkSession, store_url: str
 ) -> None:
     app = App(store_url)
@@ -221,9 +221,7 @@ def test_columns_are_read_in_the_order_in_which_they_are_named(
         reader.schema("priority string").load().collect()
 
 
-def test_only_the_queue_and_the_time_that_were_asked_for_are_read(
-    store: Any, store_url: str
-) -> None:
+def test_only_the_requested_queue_and_time_are_read(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(100))
     at = [
@@ -276,7 +274,7 @@ def test_each_attempt_is_in_one_piece_while_more_are_added(
     assert sorted(read) == [id_text(n) for n in range(500, 3000)]
 
 
-def test_what_commits_late_is_not_read_by_some_pieces_only(postgres_url: str) -> None:
+def test_an_attempt_that_commits_late_is_read_by_all_pieces_or_none(postgres_url: str) -> None:
     migrated(postgres_url).database.close()
     with connected(postgres_url) as late, connected(postgres_url) as connection:
         late.execute("BEGIN")
@@ -320,7 +318,7 @@ def test_an_empty_backlog_in_cassandra_is_no_rows(spark: SparkSession, cassandra
     assert load(spark, cassandra_url, "backlog").count() == 0
 
 
-def test_cassandras_ranges_cover_every_token_whatever_there_was_at_planning(
+def test_ranges_of_cassandra_cover_every_token(
     cassandra_url: str,
 ) -> None:
     for partition in range(12):
@@ -366,7 +364,7 @@ def test_numbers_that_lie_far_apart_do_not_make_countless_pieces(sqlite_url: str
     ]
 
 
-def test_batches_have_at_most_as_many_rows_as_was_said(store: Any, store_url: str) -> None:
+def test_batches_have_at_most_the_requested_number_of_rows(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(1000))
     scan = scan_of(options(store_url, "attempts", batch_rows="300", partitions="1"))
@@ -439,7 +437,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(PUSHDOWN)
 
 
-def test_a_filter_on_one_use_of_a_dataframe_does_not_show_in_another(
+def test_a_filter_on_one_use_of_a_dataframe_does_not_affect_another(
     pushing: SparkSession, store: Any, store_url: str
 ) -> None:
     with connected(store_url) as connection:
@@ -451,12 +449,12 @@ def test_a_filter_on_one_use_of_a_dataframe_does_not_show_in_another(
     assert not leaks(frame)
 
 
-def test_a_reader_that_takes_filters_would_be_found_out(pushing: SparkSession) -> None:
+def test_a_reader_that_accepts_filters_is_detected(pushing: SparkSession) -> None:
     pushing.dataSource.register(Keyed)
     assert leaks(pushing.read.format("keyed").load())
 
 
-def test_no_reader_of_ours_takes_filters() -> None:
+def test_no_reader_of_fairlead_accepts_filters() -> None:
     assert FairleadReader.pushFilters is DataSourceReader.pushFilters
     assert not hasattr(FairleadStreamReader, "pushFilters")
 
@@ -491,9 +489,7 @@ def test_no_reader_of_ours_takes_filters() -> None:
         ({"table": "attempts", "reader": "me"}, "unknown option reader"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_with_what_is_known(
-    given: dict[str, str], said: str
-) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){said}"):
         ReadOptions.parse({"url": "sqlite:///tasks.db", **given}, ONLY_BATCH)
 
@@ -526,14 +522,14 @@ def test_the_url_is_that_of_the_environment_when_none_is_given(
         ReadOptions.parse({"table": "tasks"})
 
 
-def test_what_cassandra_does_not_keep_names_the_stores_that_do() -> None:
+def test_the_error_about_tables_that_cassandra_lacks_names_other_stores() -> None:
     with pytest.raises(
         ConfigurationError, match=r"Cassandra keeps no tasks.*sqlite:///\.\.\. or postgresql://"
     ):
         scan_of(options("cassandra://host/keyspace", "tasks"))
 
 
-def test_reading_makes_no_file_and_says_what_is_missing(sqlite_url: str, tmp_path: Path) -> None:
+def test_reading_creates_no_file_and_names_what_is_missing(sqlite_url: str, tmp_path: Path) -> None:
     scan = scan_of(options(sqlite_url, "attempts"))
     with pytest.raises(StoreUnavailable, match=r"cannot read .*tasks\.db"):
         scan.plan()
@@ -544,7 +540,7 @@ def test_reading_makes_no_file_and_says_what_is_missing(sqlite_url: str, tmp_pat
         scan.plan()
 
 
-def test_missing_tables_in_postgresql_say_what_to_run(postgres_url: str) -> None:
+def test_the_error_about_missing_tables_in_postgresql_names_the_command(postgres_url: str) -> None:
     scan = scan_of(options(postgres_url, "attempts"))
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         scan.plan()
@@ -574,7 +570,7 @@ def test_no_error_shows_a_password(spark: SparkSession, postgres_url: str) -> No
 # connections --------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_is_lost_half_way_is_said_to_be(postgres_url: str) -> None:
+def test_a_connection_lost_during_a_read_is_named_in_the_error(postgres_url: str) -> None:
     migrated(postgres_url).database.close()
     with connected(postgres_url) as connection:
         connection.execute("SET synchronous_commit = off")
@@ -594,7 +590,7 @@ def test_a_connection_that_is_lost_half_way_is_said_to_be(postgres_url: str) -> 
             list(batches)
 
 
-def test_a_read_that_is_given_up_half_way_leaves_no_connection(store: Any, store_url: str) -> None:
+def test_a_read_abandoned_half_way_leaves_no_connection(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(5000))
     store.database.close()

@@ -150,7 +150,7 @@ def test_a_batch_is_split_without_a_gap_or_a_double(
     assert rows(stream, start, end) == [id_text(n) for n in range(640)]
 
 
-def test_where_a_history_was_cleaned_there_is_nothing_to_plan(sqlite_url: str) -> None:
+def test_a_cleaned_history_has_nothing_to_plan(sqlite_url: str) -> None:
     migrated(sqlite_url).database.close()
     query = Query(sqlite_url)
     with connected(sqlite_url) as connection:
@@ -161,7 +161,7 @@ def test_where_a_history_was_cleaned_there_is_nothing_to_plan(sqlite_url: str) -
     assert len(query.batch()) == 5
 
 
-def test_what_commits_late_with_a_lower_number_is_read_later_and_once(postgres_url: str) -> None:
+def test_an_attempt_that_commits_late_with_a_lower_number_is_read_once(postgres_url: str) -> None:
     migrated(postgres_url).database.close()
     query = Query(postgres_url)
     with connected(postgres_url) as late, connected(postgres_url) as early:
@@ -184,7 +184,7 @@ def test_what_commits_late_with_a_lower_number_is_read_later_and_once(postgres_u
         assert query.batch() == [id_text(6)]
 
 
-def test_a_stream_that_begins_behind_what_is_there_misses_nothing_that_commits_later(
+def test_a_stream_that_begins_at_the_end_misses_no_later_commit(
     postgres_url: str,
 ) -> None:
     migrated(postgres_url).database.close()
@@ -232,7 +232,7 @@ def test_transactions_that_commit_in_any_order_lose_nothing(postgres_url: str) -
     assert Counter(query.read) == Counter(id_text(n) for n in committed), f"seed {seed}"
 
 
-def test_a_stream_goes_on_from_its_checkpoint_while_attempts_are_added(
+def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
     spark: SparkSession, store: Any, store_url: str, tmp_path: Path
 ) -> None:
     spark.dataSource.register(FairleadSource)
@@ -367,9 +367,7 @@ def _descendants(pid: int) -> list[int]:
 # where a stream begins, and what the store knows of it --------------------------------------------
 
 
-def test_a_stream_begins_at_the_beginning_or_behind_what_is_there(
-    store: Any, store_url: str
-) -> None:
+def test_a_stream_begins_at_the_start_or_at_the_end(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
         everything, news = (
@@ -390,7 +388,7 @@ def test_the_latest_offset_needs_a_reader_that_the_store_knows(sqlite_url: str) 
         reader(sqlite_url, startingOffsets="latest")
 
 
-def test_without_news_an_offset_stays_where_it_is(postgres_url: str) -> None:
+def test_without_new_attempts_an_offset_stays(postgres_url: str) -> None:
     migrated(postgres_url).database.close()
     query = Query(postgres_url)
     with connected(postgres_url) as connection:
@@ -403,7 +401,7 @@ def test_without_news_an_offset_stays_where_it_is(postgres_url: str) -> None:
     assert query.stream.latestOffset() == end
 
 
-def test_what_a_named_stream_has_not_read_is_kept_from_its_first_offset_on(
+def test_attempts_that_a_named_stream_has_not_read_are_kept_from_its_first_offset_on(
     store: Any, store_url: str
 ) -> None:
     query = Query(store_url, reader="follower", max_rows_per_batch="60")
@@ -457,9 +455,7 @@ def test_only_attempts_can_be_streamed(sqlite_url: str, table: str) -> None:
         FairleadStreamReader(ReadOptions.parse({"url": sqlite_url, "table": table}, ONLY_STREAM))
 
 
-def test_a_stream_reads_the_columns_and_the_queue_that_were_asked_for(
-    store: Any, store_url: str
-) -> None:
+def test_a_stream_reads_the_requested_columns_and_queue(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
     stream = reader(store_url, columns="queue,task_id", queue="queue-1")

@@ -57,7 +57,7 @@ def before_each_append(
 
 
 @pytest.mark.parametrize("most", matrix(1000, 6))
-def test_what_was_relayed_is_in_the_lake_as_the_store_has_it(
+def test_relayed_attempts_in_the_lake_equal_those_in_the_store(
     store_url: str, tmp_path: Path, kafka_url: str, most: int
 ) -> None:
     with relayed_at(store_url, tmp_path, kafka_url) as relayed:
@@ -103,7 +103,7 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
     assert relayed.differences() == []
 
 
-def test_what_relays_send_twice_is_dropped(relayed: Relayed) -> None:
+def test_attempts_that_relays_send_twice_are_dropped(relayed: Relayed) -> None:
     relayed.bring(range(20))
     with connected(relayed.url) as connection:
         connection.execute(
@@ -148,7 +148,7 @@ def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
     assert relayed.differences() == []
 
 
-def test_of_two_streams_at_once_each_row_is_let_in_once(
+def test_two_concurrent_streams_admit_each_row_once(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relayed.bring(range(30))
@@ -183,7 +183,9 @@ def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
 # beside the poller --------------------------------------------------------------------------------
 
 
-def test_the_poller_leaves_the_attempts_to_the_stream_and_tells_the_store(relayed: Relayed) -> None:
+def test_the_poller_leaves_the_attempts_to_the_stream_and_records_their_position(
+    relayed: Relayed,
+) -> None:
     relayed.add(range(10))
     relayed.poll(rows=4).round(batches=1)  # the poller has begun
     relayed.relay.round()
@@ -203,7 +205,7 @@ def test_the_poller_leaves_the_attempts_to_the_stream_and_tells_the_store(relaye
     assert never.round().attempts == 0
 
 
-def test_a_stream_that_begins_while_the_poller_exports_brings_nothing_twice(
+def test_a_stream_that_begins_while_the_poller_exports_doubles_nothing(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relayed.bring(range(20))
@@ -214,7 +216,7 @@ def test_a_stream_that_begins_while_the_poller_exports_brings_nothing_twice(
     assert relayed.differences() == []
 
 
-def test_a_poller_that_exports_while_the_stream_begins_brings_nothing_twice(
+def test_a_poller_that_exports_while_the_stream_begins_doubles_nothing(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relayed.bring(range(20))
@@ -254,7 +256,7 @@ def test_the_poller_takes_over_exactly_where_each_partition_stands(
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 36
 
 
-def test_stream_and_poller_and_take_overs_at_once_keep_each_row_once(
+def test_stream_poller_and_take_overs_at_once_keep_each_row_once(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(11)
@@ -294,7 +296,7 @@ def test_stream_and_poller_and_take_overs_at_once_keep_each_row_once(
     assert relayed.differences() == []
 
 
-def test_two_topics_bring_no_store_twice(relayed: Relayed) -> None:
+def test_two_topics_of_one_store_double_nothing(relayed: Relayed) -> None:
     relayed.bring(range(6))
     relayed.stream().drain()
     other_url = relayed.kafka_url + "other."
@@ -311,7 +313,9 @@ def test_two_topics_bring_no_store_twice(relayed: Relayed) -> None:
 # gaps ---------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_goes_on(relayed: Relayed) -> None:
+def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_continues(
+    relayed: Relayed,
+) -> None:
     relayed.bring(range(12))
     stream = relayed.stream(3)
     stream.batch()
@@ -326,7 +330,9 @@ def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_goes_on(relayed
     assert relayed.differences() == []
 
 
-def test_what_kafka_keeps_no_longer_is_an_error_and_comes_from_the_store(relayed: Relayed) -> None:
+def test_attempts_that_kafka_has_deleted_are_an_error_and_come_from_the_store(
+    relayed: Relayed,
+) -> None:
     relayed.bring(range(12))
     stream = relayed.stream(3)
     stream.batch()
@@ -355,7 +361,7 @@ def test_a_topic_whose_beginning_is_gone_is_an_error_unless_the_lake_has_it(
 # keys ---------------------------------------------------------------------------------------------
 
 
-def test_no_clear_key_lands_in_a_hashed_lake(
+def test_no_clear_key_enters_a_hashed_lake(
     relayed: Relayed,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -388,7 +394,7 @@ def test_no_clear_key_lands_in_a_hashed_lake(
         relayed.stream().drain()
 
 
-def test_a_key_that_was_erased_is_not_let_in_again_and_the_lake_still_agrees(
+def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relayed.register()

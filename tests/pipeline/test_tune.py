@@ -134,7 +134,7 @@ def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> Non
         world.tune(apply=False)
 
 
-def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(
+def test_each_version_is_published_after_the_canary_of_the_previous_one(
     world: World,
 ) -> None:
     world.hours(3)
@@ -176,7 +176,7 @@ def test_published_step_by_step_each_version_after_the_trial_of_the_one_before(
     assert last_runs(world.lake)["tune"]["state"] == "nothing to do"
 
 
-def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise(
+def test_the_weight_of_the_tasks_is_due_unless_a_contract_sets_another(
     world: World,
 ) -> None:
     same = {"a": 1000.0, "b": 1000.0, "c": 1000.0}
@@ -193,7 +193,7 @@ def test_the_weight_of_the_tasks_is_what_is_due_unless_a_contract_says_otherwise
     assert changes["b"].raw == pytest.approx(4 / 3) and changes["c"].raw == pytest.approx(2 / 3)
 
 
-def test_a_weight_set_by_a_person_is_not_touched(world: World) -> None:
+def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:
     world.hours(3, BUSY | {"third": 800.0}, TASKS | {"third": 400})
     world.app.management.set_weight("q", "long", 1.0)
     found = {change.fairness_key: change for change in world.tune()["q"].changes}
@@ -203,7 +203,7 @@ def test_a_weight_set_by_a_person_is_not_touched(world: World) -> None:
     assert "long" not in world.policies.policies("q")[0].guarded
 
 
-def test_a_weight_computed_earlier_counts_on_while_there_is_too_little_data(world: World) -> None:
+def test_an_earlier_computed_weight_stays_while_there_is_too_little_data(world: World) -> None:
     world.hours(3)
     world.tune()
     few = {"long": 40.0, "short": 10.0, "third": 4000.0, "fourth": 500.0}
@@ -220,7 +220,7 @@ def test_a_weight_computed_earlier_counts_on_while_there_is_too_little_data(worl
     assert world.weights()["third"] < 1 < world.weights()["fourth"]
 
 
-def test_a_key_that_is_not_seen_any_more_loses_its_weight(world: World) -> None:
+def test_a_key_without_tasks_loses_its_computed_weight(world: World) -> None:
     world.hours(3)
     world.tune()
     world.guards = Guards(half_life=600.0, least_time=1800.0)
@@ -233,7 +233,7 @@ def test_a_key_that_is_not_seen_any_more_loses_its_weight(world: World) -> None:
 # automatic rollback -------------------------------------------------------------------------------
 
 
-def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there_is_rest(
+def test_weights_are_rolled_back_when_an_unchanged_key_waits_longer_followed_by_a_pause(
     world: World,
 ) -> None:
     busy, tasks = BUSY | {"pinned": 500.0}, TASKS | {"pinned": 500}
@@ -267,7 +267,7 @@ def test_rolled_back_when_a_key_that_was_not_touched_waits_longer_and_then_there
     assert world.tune()["q"].outcome == "published"
 
 
-def test_rolled_back_when_more_of_the_worker_time_goes_astray(world: World) -> None:
+def test_weights_are_rolled_back_when_more_worker_time_goes_astray(world: World) -> None:
     world.hours(3)
     first = world.tune()["q"].version
     world.hours(1, {"short": 100.0, "long": 1900.0})
@@ -279,7 +279,7 @@ def test_rolled_back_when_more_of_the_worker_time_goes_astray(world: World) -> N
     assert world.weights() == {}
 
 
-def test_a_trial_takes_a_full_hour_of_which_the_tables_know(world: World) -> None:
+def test_a_canary_takes_a_full_hour_that_the_tables_cover(world: World) -> None:
     world.hours(3)
     world.clock.at += timedelta(minutes=20)
     first = world.tune()["q"].version
@@ -307,7 +307,7 @@ def both(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
         world.clock.at += timedelta(hours=1)
 
 
-def test_the_queue_with_least_work_goes_first_and_the_others_when_it_has_come_through(
+def test_the_queue_with_least_work_is_the_canary_and_the_others_follow(
     world: World,
 ) -> None:
     both(world, 3)
@@ -338,7 +338,7 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     )  # it goes first again
 
 
-def test_the_canary_may_be_named(world: World) -> None:
+def test_a_canary_can_be_named(world: World) -> None:
     both(world, 3)
     found = world.tune(canary=("other",))
     assert (found["q"].outcome, found["other"].outcome) == ("held", "published")
@@ -364,21 +364,21 @@ def test_stale_input_is_refused(world: World) -> None:
     assert held(world) == []
 
 
-def test_a_clock_that_is_ahead_makes_nothing_fresh(world: World) -> None:
+def test_a_clock_that_is_ahead_makes_no_input_fresh(world: World) -> None:
     world.hours(3)
     world.gold.hour(world.clock.at + timedelta(hours=9), BUSY, TASKS)
     world.clock.at += timedelta(hours=3)
     assert held(world)[0].startswith("stale input")
 
 
-def test_without_tables_nothing_is_known(world: World) -> None:
+def test_a_lake_without_tables_is_not_tuned(world: World) -> None:
     assert world.tune() == {}
     assert world.tune(queues=("q",))["q"].holds == [
         "no input: run `fairlead pipeline ingest` and `build`"
     ]
 
 
-def test_a_queue_that_the_store_does_not_know_keeps_no_other_from_being_tuned(world: World) -> None:
+def test_an_unknown_queue_prevents_the_tuning_of_no_other(world: World) -> None:
     for queue in ("gone", "q"):
         for hours in range(3):
             world.gold.hour(world.clock.at + timedelta(hours=hours), BUSY, TASKS, queue=queue)
@@ -411,7 +411,7 @@ def test_a_table_with_a_file_missing_is_refused(world: World) -> None:
     assert world.weights() == {}
 
 
-def test_frozen_while_an_objective_burns(world: World) -> None:
+def test_weights_are_frozen_while_an_objective_burns(world: World) -> None:
     world.hours(3)
     world.gold.page(world.clock.at - timedelta(minutes=10))
     assert held(world) == ["incident: objective 'soon' burns its budget"]
@@ -419,7 +419,7 @@ def test_frozen_while_an_objective_burns(world: World) -> None:
     assert held(world) == []
 
 
-def test_frozen_while_most_runs_fail(world: World) -> None:
+def test_weights_are_frozen_while_most_runs_fail(world: World) -> None:
     world.hours(3)
     world.gold.storm(world.clock.at - timedelta(hours=1), queue="other")
     world.gold.storm(world.clock.at - timedelta(hours=3))  # long ago
@@ -428,7 +428,7 @@ def test_frozen_while_most_runs_fail(world: World) -> None:
     assert held(world) == ["incident: most runs of pay fail"]
 
 
-def test_a_storm_that_is_over_does_not_hold(world: World) -> None:
+def test_a_failure_storm_that_has_ended_freezes_nothing(world: World) -> None:
     world.hours(3)
     world.gold.storm(
         world.clock.at - timedelta(hours=1), recovered_at=world.clock.at - timedelta(minutes=5)
@@ -436,7 +436,7 @@ def test_a_storm_that_is_over_does_not_hold(world: World) -> None:
     assert held(world) == []
 
 
-def test_frozen_while_a_queue_is_paused(world: World) -> None:
+def test_weights_are_frozen_while_a_queue_is_paused(world: World) -> None:
     world.hours(3)
     world.app.management.pause("q")
     assert held(world) == ["incident: queue q is paused"]
@@ -449,7 +449,7 @@ async def beats(world: World, node: str, queues: list[str]) -> None:
     await world.app.store.database.close_async()
 
 
-def test_frozen_while_a_node_of_the_queue_is_silent(world: World) -> None:
+def test_weights_are_frozen_while_a_node_of_the_queue_is_silent(world: World) -> None:
     import asyncio
 
     world.hours(2)
@@ -464,7 +464,9 @@ def test_frozen_while_a_node_of_the_queue_is_silent(world: World) -> None:
 
 @pytest.mark.parametrize("queue", ["", "q"])
 @pytest.mark.parametrize("mode", [SwitchMode.OFF, SwitchMode.FROZEN])
-def test_the_kill_switch(world: World, mode: SwitchMode, queue: str) -> None:
+def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
+    world: World, mode: SwitchMode, queue: str
+) -> None:
     world.hours(3)
     first = world.tune()["q"].version
     world.hours(1)
@@ -483,7 +485,7 @@ def test_the_kill_switch(world: World, mode: SwitchMode, queue: str) -> None:
     assert world.weights()["long"] == pytest.approx(0.8 if mode == SwitchMode.OFF else 0.64)
 
 
-def test_of_two_that_tune_at_once_one_is_refused(
+def test_one_of_two_concurrent_tuners_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one publishes between our look and our publish."""
@@ -511,7 +513,7 @@ def test_of_two_that_tune_at_once_one_is_refused(
         (2 * "[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 1\n", "duplicate; keep one"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_settings_file_is_named(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "contracts.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=rf"contracts\.toml.*{told}"):
@@ -520,7 +522,7 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str, told: st
         load(None, TuneObjective.CONTRACTS)
 
 
-def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     world = World(tmp_path, postgres_url)
     world.queue("q")
     world.hours(3)
@@ -531,7 +533,7 @@ def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     world.app.close()
 
 
-def test_on_tables_that_spark_made(spark: Any, tmp_path: Path) -> None:
+def test_tuning_reads_tables_built_by_spark(spark: Any, tmp_path: Path) -> None:
     """Check that `tune` reads the worker time, dispatches and waits of every key and every queue as
     they were generated."""
     world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")

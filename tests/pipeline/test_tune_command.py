@@ -97,7 +97,7 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     assert "payouts: held; version 1 counts" in held and "version 1 is in its canary window" in held
 
 
-def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> None:
+def test_limits_are_shown_as_a_diff_and_published_on_request(shop: Shop) -> None:
     shop.hold_all_slots()
     assert "limits:" not in shop.run("tune", "plan", "--queue", "mail")
     shown = shop.run("tune", "plan", "--limits", "--queue", "mail")
@@ -126,7 +126,7 @@ def test_limits_are_shown_as_a_diff_and_published_when_asked_for(shop: Shop) -> 
     assert queue["limits"][0]["reason"] == "held" and queue["limits"][0]["guarded"] is None
 
 
-def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) -> None:
+def test_the_settings_file_can_switch_limits_on_and_off(shop: Shop) -> None:
     shop.hold_all_slots()
     file = shop.folder / "contracts.toml"
     file.write_text("limits = true\n")
@@ -138,7 +138,7 @@ def test_limits_may_be_asked_for_in_the_file_and_taken_away_again(shop: Shop) ->
     assert queue["limits"] == []
 
 
-def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
+def test_versions_are_listed_shown_and_rolled_back(shop: Shop) -> None:
     assert shop.run_json("policies") == {"policies": [], "switches": []}
     shop.run("tune", "apply", "--author", "ann")
     assert "active, on trial, canary" in shop.run("policies")
@@ -160,7 +160,7 @@ def test_versions_are_listed_and_shown_and_gone_back_from(shop: Shop) -> None:
     assert shop.app.management.weights("payouts").keys() == {"long", "short"}
 
 
-def test_the_kill_switch(shop: Shop) -> None:
+def test_the_kill_switch_removes_computed_weights_and_stops_tuning(shop: Shop) -> None:
     shop.run("tune", "apply")
     assert (
         shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
@@ -179,7 +179,7 @@ def test_the_kill_switch(shop: Shop) -> None:
     shop.run("tune", "on", "--queue", "payouts")
 
 
-def test_the_doctor_tells_whose_weights_count(shop: Shop) -> None:
+def test_the_doctor_shows_whose_weights_count(shop: Shop) -> None:
     def says(text: str) -> bool:
         return text in CliRunner().invoke(commands, ["doctor"]).output
 
@@ -233,7 +233,7 @@ def test_an_error_is_reported_in_one_line(
     assert told in text and "Traceback" not in text
 
 
-def test_a_lake_of_which_nothing_is_known(shop: Shop, tmp_path: Path) -> None:
+def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
     assert "the tables know of no queue" in shop.run(
         "tune", "plan", "--lake", str(tmp_path / "empty")
     )

@@ -72,7 +72,7 @@ def test_limits_are_opt_in_and_a_dry_run_changes_nothing(world: LimitWorld) -> N
     assert world.limits() == {} and world.policies.policies() == []
 
 
-def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_rest(
+def test_limits_are_published_with_the_weights_step_by_step_until_they_settle(
     world: LimitWorld,
 ) -> None:
     world.calm(3)
@@ -97,7 +97,7 @@ def test_published_in_the_version_of_the_weights_step_by_step_and_it_comes_to_re
     assert (last.outcome, last.holds) == ("nothing to change", [])
 
 
-def test_without_the_option_what_counts_stays_and_with_no_limits_it_goes(world: LimitWorld) -> None:
+def test_active_limits_stay_without_the_option_and_go_with_no_limits(world: LimitWorld) -> None:
     world.calm(3)
     first = world.tuned().version
     world.calm()
@@ -110,7 +110,7 @@ def test_without_the_option_what_counts_stays_and_with_no_limits_it_goes(world: 
     assert world.limits() == {} and gone.version > first
 
 
-def test_a_published_change_of_weights_keeps_the_limits_that_count(world: LimitWorld) -> None:
+def test_a_published_change_of_weights_keeps_the_active_limits(world: LimitWorld) -> None:
     world.calm(3)
     world.tuned()
     world.calm(weight={"long": 0.5})
@@ -120,7 +120,7 @@ def test_a_published_change_of_weights_keeps_the_limits_that_count(world: LimitW
     assert tuned.limits[0].reason == "unchanged: limits are computed with --limits"
 
 
-def test_the_settings_file_may_ask_for_them(world: LimitWorld) -> None:
+def test_the_settings_file_can_ask_for_limits(world: LimitWorld) -> None:
     world.calm(3)
     path = world.lake.root.parent / "contracts.toml"
     path.write_text("limits = true\n[guards]\nheadroom = 1.5\n")
@@ -147,7 +147,7 @@ def test_a_contract_is_never_narrowed(world: LimitWorld) -> None:
     assert world.limits() == {}
 
 
-def test_a_key_that_is_not_seen_any_more_loses_its_limit(world: LimitWorld) -> None:
+def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
     world.calm(3)
     world.tuned()
     world.guards = Guards(half_life=600.0, least_time=1800.0)
@@ -161,7 +161,7 @@ def test_a_key_that_is_not_seen_any_more_loses_its_limit(world: LimitWorld) -> N
 # what holds them ----------------------------------------------------------------------------------
 
 
-def test_without_a_living_node_nobody_knows_how_many_slots_one_has(world: LimitWorld) -> None:
+def test_without_a_live_node_no_limit_is_computed(world: LimitWorld) -> None:
     world.hours(3, BUSY, TASKS, peaks=PEAKS, throughout=("short",), demand=0.0)
     assert world.tuned().limits == []
     world.serve()
@@ -170,7 +170,7 @@ def test_without_a_living_node_nobody_knows_how_many_slots_one_has(world: LimitW
 
 
 @pytest.mark.parametrize("what", ["paused", "frozen", "stale", "silent"])
-def test_while_something_holds_no_limit_changes(world: LimitWorld, what: str) -> None:
+def test_no_limit_changes_while_a_reason_to_hold_lasts(world: LimitWorld, what: str) -> None:
     world.calm(3)
     if what == "paused":
         world.app.management.pause("q")
@@ -216,7 +216,7 @@ def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
 WAITS = {"long": 50.0, "short": 20.0}
 
 
-def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_rolled_back(
+def test_limits_that_idle_workers_without_shorter_waits_are_rolled_back(
     world: LimitWorld,
 ) -> None:
     world.calm(3, waits=WAITS)
@@ -232,7 +232,7 @@ def test_limits_that_leave_workers_unused_while_the_others_wait_no_less_are_roll
 
 
 @pytest.mark.parametrize("good", ["the others wait less", "the key had nothing to do"])
-def test_limits_that_do_good_or_did_no_harm_stay(world: LimitWorld, good: str) -> None:
+def test_limits_that_shorten_waits_or_do_no_harm_stay(world: LimitWorld, good: str) -> None:
     world.calm(3, waits=WAITS)
     first = world.tuned().version
     unused = {"long": 22_000.0, "short": 28_800.0}
@@ -244,7 +244,7 @@ def test_limits_that_do_good_or_did_no_harm_stay(world: LimitWorld, good: str) -
     assert world.limits().keys() == {"long"}
 
 
-def test_rolled_back_by_hand_and_switched_off_like_weights(world: LimitWorld) -> None:
+def test_limits_are_rolled_back_by_hand_and_switched_off_like_weights(world: LimitWorld) -> None:
     world.calm(3)
     first = world.tuned().version
     world.calm()
@@ -257,7 +257,7 @@ def test_rolled_back_by_hand_and_switched_off_like_weights(world: LimitWorld) ->
     assert world.tuned().outcome == "held"
 
 
-def test_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     world = LimitWorld(tmp_path, postgres_url)
     world.calm(3)
     version = world.tuned().version
@@ -291,7 +291,7 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
     ]
 
 
-def test_on_tables_that_spark_made(spark: Any, world: LimitWorld) -> None:
+def test_tuning_reads_tables_built_by_spark(spark: Any, world: LimitWorld) -> None:
     """Two nodes have 16 slots. Long runs held 14, while short ones waited from the beginning."""
     rows = [
         *back_to_back("long", LONG, 14, is_flood=False),

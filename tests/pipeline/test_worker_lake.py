@@ -82,7 +82,7 @@ async def until(what: Any) -> None:
 # who keeps it -------------------------------------------------------------------------------------
 
 
-async def test_a_worker_moves_what_it_finished_into_the_lake_and_has_it_compared(
+async def test_a_worker_exports_its_finished_attempts_and_compares_them(
     app: App, lake: Lake
 ) -> None:
     @app.task
@@ -121,7 +121,7 @@ async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
     assert found.checked == found.position > START
 
 
-async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
+async def test_one_of_two_nodes_exports_and_the_other_takes_over(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task
@@ -157,7 +157,7 @@ async def test_of_two_nodes_one_exports_at_a_time_and_the_other_takes_over(
     other.close()
 
 
-async def test_a_comparison_that_fails_does_not_stop_the_export_and_is_not_tried_each_round(
+async def test_a_failed_comparison_stops_no_export_and_is_not_retried_each_round(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
@@ -227,7 +227,7 @@ async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     app.close()
 
 
-def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(
+def test_an_unusable_lake_is_refused_when_the_worker_starts(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -241,7 +241,7 @@ def test_a_lake_that_cannot_be_one_is_said_when_the_worker_starts(
     app.close()
 
 
-def test_without_a_lake_nothing_of_the_pipeline_is_loaded_and_with_one_pyarrow_only_by_a_worker(
+def test_the_pipeline_is_imported_only_with_a_lake_and_pyarrow_only_by_a_worker(
     tmp_path: Path,
 ) -> None:
     script = f"""
@@ -273,7 +273,7 @@ async def findings(app: App, name: str) -> list[Finding]:
     return [found for found in await examine(app.operate_context) if name in found.what]
 
 
-async def test_doctor_tells_how_far_behind_a_reader_is_and_who_keeps_history_from_being_cleaned(
+async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_history(
     app: App, lake: Lake
 ) -> None:
     await finish(app.url, 5)

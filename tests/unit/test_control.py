@@ -121,7 +121,9 @@ def test_keys_with_a_fixed_weight_or_too_little_data_are_never_changed(
 
 
 @given(keys, guards)
-def test_while_something_holds_no_weight_changes(found: dict[str, Key], rails: Guards) -> None:
+def test_no_weight_changes_while_a_reason_to_hold_lasts(
+    found: dict[str, Key], rails: Guards
+) -> None:
     proposal = propose(found, Situation(input_age=0.0, switch="off: by hand"), rails)
     assert proposal.holds == ["off: by hand"]
     assert not proposal.is_change
