@@ -87,7 +87,7 @@ OWN = {
     "triggered_at",
     "ready_seq",
     "order_at",
-    "wake_at",
+    "due_at",
     "seq",
 }
 """Columns that follow from the id, the moment or the place, looked at one by one."""
@@ -155,7 +155,7 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
             at,
             is_due,
         )
-        assert ours.get("wake_at") == (None if is_due or "wake_at" not in ours else ours["run_at"])
+        assert ours.get("due_at") == (None if is_due or "due_at" not in ours else ours["run_at"])
         if ours["ordering_key"] is not None:
             assert ours["partition"] == theirs["partition"]
 

@@ -38,7 +38,7 @@ def doctor(options: DoctorOptions) -> None:
     with one_line_errors():
         app = App(options.url) if options.application is None else load(options.application)
 
-        async def look() -> list[Finding]:
+        async def diagnose() -> list[Finding]:
             task = options.task
             found = await (
                 examine(app.operate_context) if task is None else explain(app.operate_context, task)
@@ -46,7 +46,7 @@ def doctor(options: DoctorOptions) -> None:
             await app.connections.close_async()
             return list(found)
 
-        findings = asyncio.run(look())
+        findings = asyncio.run(diagnose())
         if options.json:
             as_json(findings)
         else:

@@ -45,24 +45,24 @@ class Invocation:
         self._database: Database = context.store.database
         self._announce = context.channel.announce
         self._wrapping = overridden(interceptors, "run")
-        self._around = overridden(interceptors, "running")
+        self._running = overridden(interceptors, "running")
         self._clock = context.clock
         # Choose once, so that runs without interceptors pay nothing.
-        self.on_loop: Invoke = self._intercepted_on_loop if self._around else self._on_loop
+        self.on_loop: Invoke = self._intercepted_on_loop if self._running else self._on_loop
         """Run an asynchronous handler; return its result, or Committed."""
-        self.in_thread: Call = self._intercepted_in_thread if self._around else self._in_thread
+        self.in_thread: Call = self._intercepted_in_thread if self._running else self._in_thread
         """Run a synchronous handler in this thread; return its result, or Committed."""
 
-    def around(self, execution: Execution) -> AbstractContextManager[object]:
+    def intercepted(self, execution: Execution) -> AbstractContextManager[object]:
         """Return a context manager that enters the interceptors of a run."""
-        return entered(self._around, execution.current) if self._around else nullcontext()
+        return entered(self._running, execution.current) if self._running else nullcontext()
 
     async def _intercepted_on_loop(self, execution: Execution) -> Any:
-        with self.around(execution):
+        with self.intercepted(execution):
             return await self._on_loop(execution)
 
     def _intercepted_in_thread(self, execution: Execution) -> Any:
-        with self.around(execution):
+        with self.intercepted(execution):
             return self._in_thread(execution)
 
     async def _on_loop(self, execution: Execution) -> Any:

@@ -218,7 +218,7 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
     log_, schedule = context.ports.log, context.ports.schedule
     if log_ is None or schedule is None:
         return OrderedQueues(queues, None, context.settings.drain)
-    around = OrderedContext(
+    ordered_context = OrderedContext(
         node=context.name,
         log=log_,
         store=schedule,
@@ -229,4 +229,4 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         observer=context.observer,
         clock=context.clock,
     )
-    return OrderedQueues(queues, around, context.settings.drain)
+    return OrderedQueues(queues, ordered_context, context.settings.drain)

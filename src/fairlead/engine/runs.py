@@ -57,7 +57,7 @@ class Runs:
             clock,
             settings.processes,
             settings.application,
-            invocation.around,
+            invocation.intercepted,
             self._finished,
             self._limits.guard,
             group,

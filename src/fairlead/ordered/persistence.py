@@ -93,13 +93,13 @@ class Persistence:
                 self._log.poke()
             is_reading = await self._read()
             if not self._catch_up.is_over and not is_reading:
-                await self._look_at_log()
+                await self._check_log()
             if self._record.is_due:
                 await self._record.keep()
             if self._batch is None and not is_reading:
                 await self._wanted.wait(self._schedule.next_read_at())
 
-    async def _look_at_log(self) -> None:
+    async def _check_log(self) -> None:
         if self._catch_up.is_late or not await self._log.is_behind(self._store.partition):
             self._begin()
 

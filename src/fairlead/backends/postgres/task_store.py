@@ -268,7 +268,7 @@ _SHARED_COLUMNS = (
     "context",
     "payload_format",
 )
-_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "wake_at")
+_STATE_COLUMNS = ("state", "ready_at", "triggered_at", "due_at")
 # ready_seq is the column's default, the next position, for ready tasks, and NULL for waiting tasks.
 _READY_COLUMNS = (
     "id",

@@ -35,7 +35,7 @@ WITH given AS (
      ORDER BY n
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload,
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
            order_at)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
@@ -139,7 +139,7 @@ DELETE FROM fairlead_tasks t
 UPDATE fairlead_tasks t
    SET state = f.next_state, version = t.version + 1, run_at = coalesce(f.run_at, t.run_at), ready_at = f.ready_at,
        triggered_at = f.ready_at, ready_seq = f.ready_seq,
-       wake_at = CASE WHEN f.next_state = 'WAITING' THEN coalesce(f.run_at, t.run_at) END, node = NULL, stuck_at = NULL,
+       due_at = CASE WHEN f.next_state = 'WAITING' THEN coalesce(f.run_at, t.run_at) END, node = NULL, stuck_at = NULL,
        tries = CASE WHEN f.resets_tries THEN 0 ELSE t.tries - 1 + f.tries_spent END,
        order_at = CASE WHEN f.leaves_order THEN NULL ELSE t.order_at END,
        trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
@@ -172,8 +172,8 @@ SELECT t.id::text
 -- name: due
 SELECT id::text, version, run_at
   FROM fairlead_tasks
- WHERE wake_at <= $1
- ORDER BY wake_at, id
+ WHERE due_at <= $1
+ ORDER BY due_at, id
  LIMIT $2
    FOR UPDATE SKIP LOCKED
 
@@ -181,13 +181,13 @@ SELECT id::text, version, run_at
 -- $1: [[id, version, ready_seq], ...]; $2: now; $3: trigger path
 UPDATE fairlead_tasks t
    SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, ready_seq = (j ->> 2)::bigint,
-       wake_at = NULL, node = NULL, stuck_at = NULL, trigger_path = $3
+       due_at = NULL, node = NULL, stuck_at = NULL, trigger_path = $3
   FROM json_array_elements($1::json) AS j
  WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: next_due
-SELECT min(wake_at) FROM fairlead_tasks WHERE wake_at IS NOT NULL
+SELECT min(due_at) FROM fairlead_tasks WHERE due_at IS NOT NULL
 
 -- name: held_by
 SELECT id::text, version, node,
@@ -214,7 +214,7 @@ DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING 
 -- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to reset tries
 UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
-       ready_seq = $6::bigint, wake_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
+       ready_seq = $6::bigint, due_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
        claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
        order_at = CASE WHEN $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN $4::bigint ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
@@ -223,7 +223,7 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- $5: [name, ...] of tasks that in ERROR do not block the others of their ordering key
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, wake_at = NULL, claimed_at = NULL,
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, due_at = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL,
        error_type = $3::text, error_text = $4::text, order_at = CASE WHEN name IN (SELECT json_array_elements_text($5::json)) THEN NULL ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2

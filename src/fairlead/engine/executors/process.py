@@ -74,17 +74,17 @@ class ProcessExecutor:
         clock: Clock,
         size: int,
         application: str | None,
-        around: Callable[[Execution], AbstractContextManager[object]],
+        intercepted: Callable[[Execution], AbstractContextManager[object]],
         finished: Finished,
         children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> None:
-        """Enter `around` for each run. Call `children_changed` when a new child has started, before
-        it gets a job."""
+        """Enter what `intercepted` returns for each run. Call `children_changed` when a new child
+        has started, before it gets a job."""
         self._clock = clock
         self._size = size
         self._application = application
-        self._around = around
+        self._intercepted = intercepted
         self._finished = finished
         self._children_changed = children_changed
         self._group = group
@@ -131,7 +131,7 @@ class ProcessExecutor:
                 result: Any = None
                 error: BaseException | None = None
                 try:
-                    with self._around(execution):
+                    with self._intercepted(execution):
                         result = await self._run_one(execution)
                 except asyncio.CancelledError as cancelled:
                     if execution.cancel_reason is None:

@@ -102,7 +102,7 @@ WITH given AS (
      ORDER BY ordinal
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, wake_at, context, payload_format, payload,
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
            order_at)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, $5, start_at, CASE WHEN is_due THEN $5 END,
@@ -110,9 +110,9 @@ WITH given AS (
            CASE WHEN NOT is_due THEN start_at END, context, payload_format, payload,
            CASE WHEN ordering_key IS NOT NULL THEN start_at END
       FROM given
-    RETURNING queue, partition, priority, ready_seq, wake_at
+    RETURNING queue, partition, priority, ready_seq, due_at
 )
-SELECT queue, partition, priority, min(ready_seq), min(wake_at), count(*) FROM inserted GROUP BY queue, partition, priority
+SELECT queue, partition, priority, min(ready_seq), min(due_at), count(*) FROM inserted GROUP BY queue, partition, priority
 
 -- name: count_piece
 SELECT count(*) FROM fairlead_bulk_stage WHERE job = $1 AND attempt = $2::text::uuid AND ordinal >= $3 AND ordinal < $4

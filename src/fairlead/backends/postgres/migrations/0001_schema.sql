@@ -32,7 +32,7 @@ CREATE TABLE fairlead_tasks (
     claimed_at     bigint,
     stuck_at       bigint,                        -- when a claimed task counts as stuck
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
-    wake_at        bigint,                        -- run_at while WAITING, else NULL
+    due_at         bigint,                        -- run_at while WAITING, else NULL
     node           text,                          -- the node that has claimed the task
     trigger_path   text             NOT NULL DEFAULT 'hook',  -- hook, poller or heal: how the task was triggered last
     error_type     text,
@@ -47,7 +47,7 @@ CREATE TABLE fairlead_tasks (
 -- means that the order of its key does not apply to the task.
 
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
-CREATE INDEX fairlead_tasks_due ON fairlead_tasks (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
 
 -- Results of finished tasks that were submitted with keep_result.
