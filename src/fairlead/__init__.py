@@ -13,6 +13,7 @@ from fairlead.declare.task import Draft, Task
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
+    InvalidDelay,
     InvalidTask,
     NotAllowed,
     ResultNotKept,
@@ -46,6 +47,7 @@ __all__ = [
     "Fixed",
     "Full",
     "Interceptor",
+    "InvalidDelay",
     "InvalidTask",
     "Limit",
     "LimitTree",

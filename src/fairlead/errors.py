@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
+
+LONGEST_DELAY = 3_155_760_000.0
+"""Most seconds until the next try of a task: 100 years."""
+
+LATEST_SNOOZE = datetime(9000, 1, 1, tzinfo=UTC)
+"""Instant before which a snooze must end, so that every store and every time zone can show it."""
 
 
 class FairleadError(Exception):
@@ -65,11 +71,22 @@ class ResultTimeout(FairleadError, TimeoutError):
     """Raised by `handle.result(timeout=)` after the timeout; the task goes on."""
 
 
+class InvalidDelay(FairleadError, ValueError):
+    """Raised for a time that `Retry` or `Snooze` cannot use; the message names the allowed
+    values."""
+
+
 class Retry(FairleadError):
     """Raised by a handler to fail this attempt and try again after `after` seconds (None: when the
-    retry policy says)."""
+    retry policy says).
+
+    `after`: from 0 to LONGEST_DELAY. With `reset_tries` the task counts its tries anew, and waits
+    at least a second. Raises InvalidDelay for other values.
+    """
 
     def __init__(self, after: float | None = None, *, reset_tries: bool = False) -> None:
+        check_after(after)
+        check_reset_tries(reset_tries)
         super().__init__(f"retry after {after} s" if after is not None else "retry")
         self.after = after
         self.reset_tries = reset_tries
@@ -77,15 +94,68 @@ class Retry(FairleadError):
 
 class Snooze(FairleadError):
     """Raised by a handler to be run again at `until` (an aware datetime) instead of now. Spends no
-    attempt."""
+    attempt.
+
+    A task that snoozes until a time that has passed runs again after one second. Raises
+    InvalidDelay for a naive datetime, for one from LATEST_SNOOZE on, and for any other value.
+    """
 
     def __init__(self, until: datetime) -> None:
-        if until.tzinfo is None:
-            raise ValueError(
-                f"naive datetime {until!r}: give a timezone, as in datetime.now(timezone.utc)"
-            )
+        check_until(until)
         super().__init__(f"snoozed until {until.isoformat()}")
         self.until = until
+
+
+def check_after(after: object) -> float | None:
+    """Return the delay of a `Retry` in seconds, or None. Raises InvalidDelay unless it is None or a
+    number from 0 to LONGEST_DELAY."""
+    if after is None:
+        return None
+    if (
+        isinstance(after, bool)
+        or not isinstance(after, int | float)
+        or not 0 <= after <= LONGEST_DELAY
+    ):
+        raise InvalidDelay(
+            f"Retry(after={_shown(after)}): use a number of seconds from 0 to {LONGEST_DELAY:.0f}"
+            " (100 years), or None to leave the time to the retry policy"
+        )
+    return float(after)
+
+
+def check_reset_tries(reset_tries: object) -> bool:
+    """Return whether a `Retry` counts the tries anew. Raises InvalidDelay unless it is a bool."""
+    if not isinstance(reset_tries, bool):
+        raise InvalidDelay(f"Retry(reset_tries={_shown(reset_tries)}): use True or False")
+    return reset_tries
+
+
+def check_until(until: object) -> datetime:
+    """Return the end of a `Snooze`. Raises InvalidDelay unless it is an aware datetime before
+    LATEST_SNOOZE."""
+    try:
+        if isinstance(until, datetime) and until.utcoffset() is not None and until < LATEST_SNOOZE:
+            return until
+    except Exception as error:  # a time zone of the user may raise anything
+        raise InvalidDelay(_bad_until(until)) from error
+    raise InvalidDelay(_bad_until(until))
+
+
+def _bad_until(until: object) -> str:
+    is_naive = isinstance(until, datetime) and until.tzinfo is None
+    return (
+        f"Snooze(until={_shown(until)}): {'the datetime is naive; ' if is_naive else ''}use an"
+        f" aware datetime before {LATEST_SNOOZE.year}, as in datetime.now(timezone.utc) +"
+        " timedelta(minutes=5)"
+    )
+
+
+def _shown(value: object) -> str:
+    """Return a value as text for an error message, at most 60 characters."""
+    try:
+        return repr(value)[:60]
+    except Exception:  # also of an integer with too many digits
+        return f"<{type(value).__name__}>"
 
 
 class TaskTimeout(FairleadError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -11,7 +13,14 @@ from hypothesis import strategies as st
 
 from fairlead.core.policies.processing import Processing
 from fairlead.core.policies.retry import ONE_DAY, Delays, Exponential, Fixed, NoRetry, RetryPolicy
-from fairlead.errors import ConfigurationError
+from fairlead.errors import (
+    LATEST_SNOOZE,
+    LONGEST_DELAY,
+    ConfigurationError,
+    InvalidDelay,
+    Retry,
+    Snooze,
+)
 
 ERROR = ValueError("no")
 
@@ -106,3 +115,72 @@ def test_a_task_with_a_timeout_counts_as_stuck_only_well_after_it() -> None:
     assert Processing().max_stuck is None
     assert Processing(timeout=30).max_stuck == 120
     assert Processing(timeout=30, max_stuck=40).max_stuck == 40
+
+
+@pytest.mark.parametrize("after", [None, 0, 0.5, 30, LONGEST_DELAY])
+def test_a_retry_may_ask_for_seconds_up_to_100_years_or_leave_them_to_its_policy(
+    after: float | None,
+) -> None:
+    assert Retry(after).after == after
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "120",
+        math.inf,
+        math.nan,
+        -1,
+        -0.1,
+        1e300,
+        pytest.param(10**5000, id="more digits than Python prints"),
+        True,
+        timedelta(1),
+        object(),
+    ],
+)
+def test_a_retry_after_anything_else_is_refused_where_it_is_made(after: Any) -> None:
+    with pytest.raises(InvalidDelay, match="use a number of seconds from 0 to 3155760000"):
+        Retry(after)
+    with pytest.raises(ValueError, match="or None to leave the time to the retry policy"):
+        Retry(after)
+
+
+def test_a_retry_resets_its_tries_or_does_not() -> None:
+    assert Retry(reset_tries=True).reset_tries
+    with pytest.raises(InvalidDelay, match="use True or False"):
+        Retry(reset_tries="yes")  # type: ignore[arg-type]
+
+
+class OddZone(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta | None:
+        raise RuntimeError("no offset")
+
+
+class NoZone(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        "tomorrow",
+        60,
+        None,
+        date(2100, 1, 1),
+        datetime(2100, 1, 1),
+        datetime(2100, 1, 1, tzinfo=NoZone()),
+        datetime(2100, 1, 1, tzinfo=OddZone()),
+        LATEST_SNOOZE,
+        datetime.max.replace(tzinfo=UTC),
+    ],
+)
+def test_a_snooze_takes_an_aware_datetime_and_nothing_else(until: Any) -> None:
+    with pytest.raises(InvalidDelay, match="use an aware datetime before 9000"):
+        Snooze(until)
+
+
+def test_a_snooze_may_name_a_time_that_has_passed_because_time_goes_on() -> None:
+    past = datetime(2000, 1, 1, tzinfo=UTC)
+    assert Snooze(past).until == past

@@ -119,6 +119,12 @@ def current_task() -> CurrentTask | None:
     return None if run is None else run.current
 
 
+def current_run() -> Run | None:
+    """Return the run that this code belongs to, also in asyncio tasks, timers and threads that it
+    started with its context; None outside a handler."""
+    return _run.get()
+
+
 def set_run(run: Run | None) -> None:
     """Set the run of the current context; executors call it around a handler."""
     _run.set(run)

@@ -7,6 +7,7 @@ import logging
 
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.outcome import error_type
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, State
 
@@ -156,9 +157,9 @@ class Completion:
             State.ERROR,
             finish.started_at,
             finish.finished_at,
-            type(error).__qualname__,
+            error_type(error),
             "the end of this run could not be written; see the worker's log",
         )
-        if finish.error_type == plain.error_type:
+        if finish == plain:
             raise error  # the plain finish cannot be written either: end the node
         return [(execution, plain)], [plain]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -38,10 +38,10 @@ class Execution:
         "deadline",
         "handler",
         "holds_slot",
+        "interrupt",
         "is_abandoned",
         "is_done",
         "is_running",
-        "runner",
         "started_at",
         "trigger",
     )
@@ -67,8 +67,8 @@ class Execution:
         self.deadline: int | None = None
         """Instant at which the run is stopped, in microseconds since the epoch."""
         self.cancel_reason: CancelReason | None = None
-        self.runner: asyncio.Task[Any] | None = None
-        """The asyncio task of an asynchronous handler while it runs."""
+        self.interrupt: Callable[[], object] | None = None
+        """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
@@ -121,5 +121,5 @@ class Execution:
         self.cancel_reason = reason
         if self._current is not None:
             self._current.cancel(reason)
-        if self.runner is not None:
-            self.runner.cancel()
+        if self.interrupt is not None:
+            self.interrupt()

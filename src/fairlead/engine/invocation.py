@@ -13,7 +13,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
-from fairlead.engine.outcome import succeeded
+from fairlead.engine.outcome import done
 from fairlead.errors import FairleadError
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
@@ -130,7 +130,8 @@ class Invocation:
             raise Superseded(
                 f"the run was stopped ({execution.cancel_reason}) before it could commit"
             )
-        return succeeded(execution, result, self._clock.now())
+        # Raised inside the transaction, so that nothing of a run with a bad result is kept.
+        return done(execution, result, self._clock.now())
 
     @staticmethod
     def _check(execution: Execution, completed: Completed) -> None:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import traceback
+from asyncio import CancelledError
+from types import CoroutineType
+from typing import cast
 
 from fairlead.clock import MICROS, to_micros
 from fairlead.declare.handler import encode_result
 from fairlead.engine.execution import CancelReason, Execution
-from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze, TaskTimeout, UnknownTask
+from fairlead.errors import (
+    LONGEST_DELAY,
+    ConfigurationError,
+    FairleadError,
+    InvalidDelay,
+    InvalidTask,
+    Retry,
+    Snooze,
+    TaskTimeout,
+    UnknownTask,
+    check_after,
+    check_reset_tries,
+    check_until,
+)
 from fairlead.model import Finish, Outcome, State
 
 MOST_ERROR_TEXT = 4000
 """Most characters kept of an error and its traceback."""
+
+MOST_TYPE_NAME = 300
+"""Most characters kept of the name of an error's type."""
+
+SHORTEST_PAUSE = MICROS
+"""Microseconds until the next start of a task that asked for a time that has passed, and spends no
+try."""
+
+_module_of = type.__dict__["__module__"].__get__
+_qualname_of = type.__dict__["__qualname__"].__get__
 
 _HANDED_BACK = {
     CancelReason.SHUTDOWN: "the worker shut down",
@@ -20,21 +47,30 @@ _HANDED_BACK = {
 """Outcome in the history for each stop that is not the fault of the task; the stop spends no
 try."""
 
-_HOPELESS = (UnknownTask, InvalidTask)
+HOPELESS = (UnknownTask, InvalidTask)
 """Errors that no retry can mend."""
 
 
+class RemoteError(FairleadError):
+    """An exception of a handler in its child process; the text holds the child's traceback."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(text)
+        self.type_name = type_name
+
+
 def succeeded(execution: Execution, result: object, now: int) -> Finish:
-    """Return the finish of a run that returned. A result that is not JSON fails the attempt."""
+    """Return the finish of a run that returned. A result that cannot be kept fails the attempt."""
+    try:
+        return done(execution, result, now)
+    except BaseException as error:  # encoding the result runs the user's code
+        return failed(execution, error, now)
+
+
+def done(execution: Execution, result: object, now: int) -> Finish:
+    """Return the finish of a run that is done. Raises the errors of `encoded`."""
     claimed = execution.claimed
-    kept = None
-    if claimed.keep_result:
-        try:
-            kept = encode_result(result)
-        except (TypeError, ValueError) as error:
-            return failed(
-                execution, InvalidTask(f"its result cannot be kept as JSON: {error}"), now
-            )
+    kept = encoded(result, claimed.keep_result)
     return Finish(
         claimed.id,
         claimed.version,
@@ -50,28 +86,59 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
     )
 
 
-def failed(execution: Execution, error: BaseException, now: int) -> Finish:
-    """Return the finish of a run that raised, by its retry policy."""
-    if isinstance(error, Snooze):
-        return _finish(
-            execution, error, now, Outcome.SNOOZED, to_micros(error.until), spends_try=False
+def encoded(result: object, is_kept: bool) -> bytes | None:
+    """Return the JSON of a return value that is kept, else None. Raises InvalidTask for a value
+    that is not JSON, and for a coroutine, which would never run."""
+    if type(result) is CoroutineType:
+        result.close()
+        raise InvalidTask(
+            "it returned a coroutine, which never runs: await it in a handler declared with"
+            " `async def`"
         )
+    if not is_kept:
+        return None
+    try:
+        return encode_result(result)
+    except Exception as error:
+        raise InvalidTask(f"its result cannot be kept as JSON: {message_of(error)}") from error
+
+
+def failed(execution: Execution, error: BaseException, now: int) -> Finish:
+    """Return the finish of a run that raised, by its retry policy.
+
+    Raises nothing, whatever the error does when its fields and its text are read: the attempt then
+    fails without a further try.
+    """
+    try:
+        return _judged(execution, error, now)
+    except BaseException:
+        return _finish(execution, error, now, Outcome.FAILED, None)
+
+
+def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
+    delay, resets = None, False
+    cause = error
+    try:
+        if isinstance(error, Snooze):
+            until = to_micros(check_until(getattr(error, "until", None)))
+            due = _not_hot(until, now)
+            return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
+        if isinstance(error, Retry):
+            delay = check_after(getattr(error, "after", None))
+            resets = check_reset_tries(getattr(error, "reset_tries", False))
+            # Judge a Retry by the error it was raised from.
+            cause = error if error.__cause__ is None else error.__cause__
+    except InvalidDelay as wrong:
+        error = cause = wrong
     outcome = Outcome.TIMED_OUT if isinstance(error, TaskTimeout) else Outcome.RETRIED
-    delay = error.after if isinstance(error, Retry) else None
-    tries = execution.claimed.tries
-    resets = False
-    if isinstance(error, Retry):
-        resets = error.reset_tries
-        # Judge a Retry by the error it was raised from.
-        cause: BaseException = error.__cause__ or error
-    else:
-        cause = error
-    if not isinstance(error, _HOPELESS):
-        by_policy = _policy_delay(execution, 1 if resets else tries, cause)
+    if not isinstance(error, HOPELESS):
+        by_policy = _policy_delay(execution, 1 if resets else execution.claimed.tries, cause)
         if isinstance(by_policy, BaseException):
             return _finish(execution, by_policy, now, Outcome.FAILED, None)
         if by_policy is not None:
             due = now + round((by_policy if delay is None else delay) * MICROS)
+            if resets:
+                due = _not_hot(due, now)
             return _finish(execution, error, now, outcome, due, resets_tries=resets)
     return _finish(
         execution,
@@ -80,6 +147,12 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
         Outcome.TIMED_OUT if outcome is Outcome.TIMED_OUT else Outcome.FAILED,
         None,
     )
+
+
+def _not_hot(due: int, now: int) -> int:
+    """Return the next start of a task that spends no try: one second from now if `due` has passed,
+    so that a task cannot run in a loop without a pause."""
+    return due if due > now else now + SHORTEST_PAUSE
 
 
 def stopped(execution: Execution, now: int) -> Finish | None:
@@ -115,8 +188,19 @@ def _policy_delay(
     if handler is None:
         return None
     try:
-        return handler.retry.delay(tries, error)
-    except Exception as broken:  # an error in a user's policy must harm no other task
+        delay = handler.retry.delay(tries, error)
+        if delay is None:
+            return None
+        if (
+            isinstance(delay, bool)
+            or not isinstance(delay, int | float)
+            or not 0 <= delay < math.inf
+        ):
+            raise ConfigurationError(
+                f"the retry policy returned {delay!r}: return seconds from 0 on, or None"
+            )
+        return min(delay, LONGEST_DELAY)
+    except BaseException as broken:  # an error in a user's policy must harm no other task
         return broken
 
 
@@ -142,7 +226,7 @@ def _finish(
         state,
         execution.started_at,
         now,
-        f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        error_type(error),
         error_text(error),
         None,
         run_at,
@@ -153,17 +237,51 @@ def _finish(
     )
 
 
+def error_type(error: BaseException) -> str:
+    """Return the name of an error's type with its module, for an error of a child process the name
+    that the child reported. Runs no code of the type."""
+    kind = type(error)
+    if kind is RemoteError:
+        return _storable(cast("RemoteError", error).type_name, MOST_TYPE_NAME)
+    module, name = _module_of(kind), _qualname_of(kind)
+    full = f"{module}.{name}" if isinstance(module, str) else name
+    return _storable(full.removeprefix("builtins."), MOST_TYPE_NAME)
+
+
 def error_text(error: BaseException) -> str:
     """Return the error as text for operators: the message, and for errors that are not Fairlead's
-    own the end of the traceback."""
-    message = str(error)
-    if not isinstance(error, FairleadError) and error.__traceback__ is not None:
-        message = (
-            f"{message}\n{''.join(traceback.format_exception(error))[-MOST_ERROR_TEXT + 500 :]}"
-        )
-    return (
-        message[:MOST_ERROR_TEXT]
-        .replace("\x00", "\\0")
-        .encode("utf-8", "backslashreplace")
-        .decode()
-    )
+    own the end of the traceback. Raises nothing, whatever the error does when it is printed."""
+    message = message_of(error)
+    if not issubclass(type(error), FairleadError):
+        message += _traceback_of(error)
+    return _storable(message, MOST_ERROR_TEXT)
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error. Raises nothing."""
+    try:
+        message = "".join([str(error)])  # exact, where str() returns a subclass of str
+    except BaseException as broken:  # also SystemExit
+        return f"text not available: printing the error raised {error_type(broken)}"
+    if not message and type(error) is CancelledError:
+        return "the handler was cancelled by itself or by what it started, not by the worker"
+    return message
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the end of the traceback after a line break, empty for an error without one."""
+    try:
+        if (lines := error.__traceback__) is None:
+            return ""
+        try:
+            text = "".join(traceback.format_exception(error))
+        except BaseException:  # the error cannot be printed, its frames can
+            text = "".join(traceback.format_tb(lines))
+        return f"\n{text[-MOST_ERROR_TEXT + 500 :]}"
+    except BaseException:
+        return ""
+
+
+def _storable(text: str, most: int) -> str:
+    """Return at most `most` characters of a text, in a form that every store takes."""
+    return text[:most].replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()

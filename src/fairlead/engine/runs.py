@@ -144,7 +144,7 @@ class Runs:
     def _stop(self, execution: Execution, reason: CancelReason) -> None:
         """Stop a run. A thread cannot be interrupted: write the end of its run now, before the
         thread returns."""
-        is_interruptible = execution.runner is not None
+        is_interruptible = execution.interrupt is not None
         execution.cancel(reason)
         if (
             not is_interruptible
@@ -164,7 +164,7 @@ class Runs:
         if keeps_end:
             self._stop(execution, CancelReason.SHUTDOWN)
             return
-        is_interruptible = execution.runner is not None
+        is_interruptible = execution.interrupt is not None
         execution.cancel(CancelReason.CANCELLED)
         if not is_interruptible:
             log.warning(
@@ -192,14 +192,14 @@ class Runs:
                 "a stopped run has returned; what it returned is dropped",
                 extra={"task_id": trigger.id},
             )
-        elif isinstance(result, Committed):
+        elif type(result) is Committed:
             execution.is_done = result.finish.next_state == State.DONE
             self._context.observer.finished([(trigger, execution.claimed, result.finish)])
             self.settled([execution])
         else:
             if execution.cancel_reason is not None:
                 finish = stopped(execution, now)
-            elif isinstance(error, Superseded):
+            elif type(error) is Superseded:
                 finish = None
             elif error is not None:
                 finish = failed(execution, error, now)

@@ -118,10 +118,14 @@ class SqliteDatabase:
                 with failures():
                     await asyncio.to_thread(connection.execute, "COMMIT")
             finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                self._idle.append(connection)
-                self.writer_lock.release(held)
+                try:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    self._idle.append(connection)
+                except sqlite3.ProgrammingError:
+                    pass  # the caller has closed the connection, and so rolled back
+                finally:
+                    self.writer_lock.release(held)
 
     def _begin(self) -> tuple[sqlite3.Connection, int | None]:
         with self.connection() as connection, failures():

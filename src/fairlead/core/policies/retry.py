@@ -130,6 +130,6 @@ def _check(max_attempts: int, *seconds: float) -> None:
             raise ConfigurationError(f"a delay of {wait!r} s: use a number of at least 0")
 
 
-UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0)
-"""Default policy of ordered queues: retry for ever, 10 to 20 s after the first failure, 60 to 120 s
-after later ones."""
+UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0, on=(BaseException,))
+"""Default policy of ordered queues: retry for ever on whatever a handler raises, 10 to 20 s after
+the first failure, 60 to 120 s after later ones."""

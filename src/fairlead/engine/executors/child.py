@@ -14,10 +14,18 @@ import msgspec
 from fairlead.clock import to_datetime, to_micros
 from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask, set_run
-from fairlead.declare.handler import encode_result, entered, overridden
+from fairlead.declare.handler import entered, overridden
 from fairlead.engine.executors.process import _LENGTH, Job, JobEnd
-from fairlead.engine.outcome import error_text
-from fairlead.errors import Retry, Snooze
+from fairlead.engine.outcome import HOPELESS, encoded, error_text, error_type
+from fairlead.errors import (
+    InvalidDelay,
+    Retry,
+    Snooze,
+    UnknownTask,
+    check_after,
+    check_reset_tries,
+    check_until,
+)
 
 
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
@@ -47,21 +55,41 @@ def _run(application: Any, job: Job) -> JobEnd:
     )
     set_run(task)
     try:
-        handler = application.handlers[job.name]
+        if (handler := application.handlers.get(job.name)) is None:
+            raise UnknownTask(
+                f"no task named {job.name!r} is registered in the child's application"
+            )
         args, kwargs = handler.arguments.decode(unpack(job.payload, job.payload_format))
         with entered(overridden(application.interceptors, "in_child"), task):
             result = handler.function(*args, **kwargs)
-        return (
-            JobEnd(result=msgspec.Raw(encode_result(result))) if handler.keep_result else JobEnd()
-        )
-    except Snooze as snooze:
-        return JobEnd(snooze_until=to_micros(snooze.until))
-    except Retry as retry:
-        return JobEnd(retry=True, retry_after=retry.after, reset_tries=retry.reset_tries)
+        kept = encoded(result, handler.keep_result)
+        return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))
     except BaseException as error:
-        return JobEnd(error_type=type(error).__qualname__, error_text=error_text(error))
+        return _failed(error)
     finally:
         set_run(None)
+
+
+def _failed(error: BaseException) -> JobEnd:
+    """Return the end of a job that raised. Raises nothing."""
+    try:
+        if isinstance(error, Snooze):
+            until = check_until(getattr(error, "until", None))
+            return JobEnd(snooze_until=to_micros(until))
+        if isinstance(error, Retry):
+            return JobEnd(
+                retry=True,
+                retry_after=check_after(getattr(error, "after", None)),
+                reset_tries=check_reset_tries(getattr(error, "reset_tries", False)),
+            )
+    except BaseException as wrong:
+        if type(wrong) is InvalidDelay:
+            error = wrong  # any other shows only that the error cannot be read
+    return JobEnd(
+        error_type=error_type(error),
+        error_text=error_text(error),
+        is_hopeless=issubclass(type(error), HOPELESS),
+    )
 
 
 def main() -> None:

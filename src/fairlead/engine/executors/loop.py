@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from fairlead.clock import Clock
-from fairlead.declare.current import set_run
+from fairlead.declare.current import current_run, set_run
 from fairlead.engine.execution import Execution
 
 Finished = Callable[[Execution, Any, BaseException | None, int], None]
@@ -31,6 +31,44 @@ _LONGEST_SLICE = 5_000
 """Microseconds after which a runner yields to the event loop."""
 
 
+class _Runner(asyncio.Task[None]):
+    """Asyncio task of one runner.
+
+    A handler may keep its asyncio task, and cancel it when the runner has gone on to another
+    execution: by a timer, a timeout left open, a child. Such a cancellation has no effect.
+    """
+
+    execution: Execution | None = None
+    """Execution under way."""
+    was_cancelled = False
+    """Whether anybody asked for a cancellation since the last call of `absorb_cancel`."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        caller = current_run()
+        if caller is not None and caller is not self.execution:
+            return False
+        return self.interrupt(msg)
+
+    def interrupt(self, msg: Any | None = None) -> bool:
+        """Cancel the runner, whoever asks."""
+        self.was_cancelled = True
+        return super().cancel(msg)
+
+    async def absorb_cancel(self) -> None:
+        """Forget cancellations meant for the execution that has ended, delivered or not. Raise
+        CancelledError for one that came meanwhile."""
+        self.was_cancelled = False
+        try:
+            # An undelivered cancellation hits the next await; Python 3.11 and 3.12 keep it even
+            # after `uncancel`.
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self.was_cancelled:
+                raise
+        while self.cancelling():
+            self.uncancel()
+
+
 class LoopExecutor:
     """The runners: never more than there are executions. An exception in a runner ends `run`.
     `stop` ends all runners but those whose handlers ignore their cancellation."""
@@ -41,12 +79,16 @@ class LoopExecutor:
         self._finished = finished
         self._queue: deque[Execution] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._runners: set[_Runner] = set()
         self._getting_ready = False
+        self._is_stopping = False
+        self._part: asyncio.Task[Any] | None = None
+        """Asyncio task of `run`."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Raise the exception of a runner that failed."""
+        self._part = asyncio.current_task()
         await self._broken
 
     def start(self, executions: Iterable[Execution]) -> None:
@@ -62,11 +104,17 @@ class LoopExecutor:
 
     async def stop(self) -> int:
         """End the runners; return how many go on because their handlers ignore the cancellation."""
+        self._is_stopping = True
         for runner in self._runners:
-            runner.cancel()
+            runner.interrupt()
         if self._runners:
             await asyncio.wait(self._runners, timeout=_PATIENCE)
         return len(self._runners)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the node ends the runners: in order, or because it or its loop is cancelled."""
+        return self._is_stopping or (self._part is not None and self._part.cancelling() > 0)
 
     def _get_one_ready(self) -> None:
         if self._getting_ready or not self._queue:
@@ -77,24 +125,25 @@ class LoopExecutor:
             if not future.done():
                 future.set_result(None)
                 return
-        runner = asyncio.get_running_loop().create_task(self._run(), name="fairlead-runner")
+        loop = asyncio.get_running_loop()
+        runner = _Runner(self._run(), loop=loop, name="fairlead-runner")
         self._runners.add(runner)
         runner.add_done_callback(self._ended)
 
     def _ended(self, runner: asyncio.Task[None]) -> None:
-        self._runners.discard(runner)
-        if (
-            not runner.cancelled()
-            and (error := runner.exception()) is not None
-            and not self._broken.done()
-        ):
+        self._runners.discard(cast(_Runner, runner))
+        if runner.cancelled():
+            if not self._is_ending:  # it may have been the one that was getting ready
+                self._getting_ready = False
+                self._get_one_ready()
+        elif (error := runner.exception()) is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     async def _run(self) -> None:
         queue, clock = self._queue, self._clock
         runner = asyncio.current_task()
-        assert runner is not None
-        while True:
+        assert isinstance(runner, _Runner)
+        while not self._is_ending:
             self._getting_ready = False
             now = clock.now()
             slice_ends = now + _LONGEST_SLICE
@@ -107,29 +156,25 @@ class LoopExecutor:
                     continue
                 result: Any = None
                 error: BaseException | None = None
-                execution.start(now)
+                runner.execution = execution
+                execution.interrupt = runner.interrupt
                 set_run(execution)
-                execution.runner = runner
                 try:
+                    execution.start(now)
                     result = await self._invoke(execution)
-                except asyncio.CancelledError as cancelled:
-                    if execution.cancel_reason is None:
+                except BaseException as raised:  # whatever the handler raised ends the run only
+                    if self._ends_runner(runner, execution, raised):
                         raise
-                    error = cancelled
-                except (
-                    Exception,
-                    SystemExit,
-                    KeyboardInterrupt,
-                ) as raised:  # sys.exit() ends the run, not the worker
                     error = raised
-                execution.runner = None
                 set_run(None)
-                if execution.cancel_reason is not None:
-                    self._absorb_cancel(runner)
+                execution.interrupt = None
+                runner.execution = None
                 now = (
                     clock.now()
                 )  # one reading of the clock for the end of this run and the start of the next
                 self._finished(execution, result, error, now)
+                if runner.was_cancelled:
+                    await runner.absorb_cancel()
                 if now > slice_ends:
                     await asyncio.sleep(0)
                     now = clock.now()
@@ -138,9 +183,17 @@ class LoopExecutor:
             self._idle.append(future)
             await future
 
-    @staticmethod
-    def _absorb_cancel(runner: asyncio.Task[None]) -> None:
-        # The cancellation was meant for the execution, not for its runner. A cancellation not yet
-        # delivered must not hit the next execution.
-        while runner.cancelling():
-            runner.uncancel()
+    def _ends_runner(self, runner: _Runner, execution: Execution, raised: BaseException) -> bool:
+        """Return whether an exception was not raised by the handler, but thrown into it to end its
+        runner: at the end of the node, or because the loop has closed the runner."""
+        # Not isinstance, which runs code of the exception: it looks at `__class__`.
+        if issubclass(type(raised), asyncio.CancelledError):
+            return runner.was_cancelled and execution.cancel_reason is None and self._is_ending
+        return issubclass(type(raised), GeneratorExit) and not _is_current(runner)
+
+
+def _is_current(runner: asyncio.Task[None]) -> bool:
+    try:
+        return asyncio.current_task() is runner
+    except RuntimeError:  # no loop runs
+        return False

@@ -17,16 +17,13 @@ from typing import Any
 
 import msgspec
 
-from fairlead.clock import Clock
+from fairlead.clock import Clock, to_datetime
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
-from fairlead.errors import FairleadError
+from fairlead.engine.outcome import RemoteError
+from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze
 
 _LENGTH = struct.Struct(">I")
-
-
-class RemoteError(FairleadError):
-    """An exception of a handler in its child process; the text holds the child's traceback."""
 
 
 class ChildDied(FairleadError):
@@ -54,11 +51,12 @@ class Job(msgspec.Struct, frozen=True):
 
 class JobEnd(msgspec.Struct, frozen=True):
     """The end of a job: a result as JSON, or an error. `retry_after` and `snooze_until` hold the
-    handler's request."""
+    handler's request. `is_hopeless`: no retry can mend the error."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error_type: str | None = None
     error_text: str | None = None
+    is_hopeless: bool = False
     retry: bool = False
     retry_after: float | None = None
     reset_tries: bool = False
@@ -126,20 +124,20 @@ class ProcessExecutor:
         try:
             while self._queue:
                 execution = self._queue.popleft()
-                execution.start(self._clock.now())
-                execution.runner = runner
+                execution.interrupt = runner.cancel
                 result: Any = None
                 error: BaseException | None = None
                 try:
+                    execution.start(self._clock.now())
                     with self._intercepted(execution):
                         result = await self._run_one(execution)
-                except asyncio.CancelledError as cancelled:
-                    if execution.cancel_reason is None:
-                        raise
-                    error = cancelled
-                except Exception as raised:
+                except BaseException as raised:  # also of an interceptor
+                    if execution.cancel_reason is None and (
+                        runner.cancelling() or type(raised) is GeneratorExit
+                    ):
+                        raise  # the node ends
                     error = raised
-                execution.runner = None
+                execution.interrupt = None
                 if execution.cancel_reason is not None:
                     while runner.cancelling():
                         runner.uncancel()
@@ -219,13 +217,12 @@ def _job(execution: Execution) -> bytes:
 
 
 def _unpack(answer: JobEnd) -> Any:
-    from fairlead.clock import to_datetime
-    from fairlead.errors import Retry, Snooze
-
     if answer.snooze_until is not None:
         raise Snooze(to_datetime(answer.snooze_until))
     if answer.retry:
         raise Retry(answer.retry_after, reset_tries=answer.reset_tries)
+    if answer.is_hopeless:
+        raise InvalidTask(answer.error_text)
     if answer.error_type is not None:
-        raise RemoteError(f"{answer.error_type}: {answer.error_text}")
+        raise RemoteError(answer.error_type, answer.error_text or "")
     return answer.result

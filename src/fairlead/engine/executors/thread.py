@@ -71,13 +71,11 @@ class ThreadExecutor:
             result: Any = None
             error: BaseException | None = None
             if execution.cancel_reason is None:  # else the run was stopped before it began
-                execution.start(self._clock.now())
                 set_run(execution)
                 try:
+                    execution.start(self._clock.now())
                     result = self._call(execution)
-                except (
-                    BaseException
-                ) as raised:  # also SystemExit of a handler, which would end the thread
+                except BaseException as raised:  # also SystemExit, which would end the thread
                     error = raised
                 set_run(None)
             with self._lock:
