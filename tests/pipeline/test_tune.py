@@ -315,7 +315,7 @@ def test_the_queue_with_least_work_is_the_canary_and_the_others_follow(
     assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
     assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
     assert all(change.guarded == change.now for change in found["other"].changes)
-    assert world.tune()["other"].holds == found["other"].holds  # still on trial
+    assert world.tune()["other"].holds == found["other"].holds  # still in its canary window
     assert world.weights("other") == {}
     both(world, 1)
     found = world.tune()

@@ -107,7 +107,10 @@ def test_limits_are_shown_as_a_diff_and_published_on_request(shop: Shop) -> None
     assert long == ["long", "none", "10", "13", "new", "one", "step", "of", "x1.25"]
     shop.run("tune", "apply", "--limits", "--queue", "mail", "--author", "ann")
     assert shop.app.management.limits("mail") == {"long": 13}
-    assert "limits of 1, version 1, on trial" in CliRunner().invoke(commands, ["doctor"]).output
+    assert (
+        "limits of 1, version 1, in its canary window"
+        in CliRunner().invoke(commands, ["doctor"]).output
+    )
     shown = shop.run("policies", "show", "1")
     assert "limits: slots of the key on each node" in shown and "one step of x1.25" in shown
     assert shop.run_json("policies")["policies"][0]["limits"] == {"long": 13}
@@ -141,13 +144,14 @@ def test_the_settings_file_can_switch_limits_on_and_off(shop: Shop) -> None:
 def test_versions_are_listed_shown_and_rolled_back(shop: Shop) -> None:
     assert shop.run_json("policies") == {"policies": [], "switches": []}
     shop.run("tune", "apply", "--author", "ann")
-    assert "active, on trial, canary" in shop.run("policies")
+    assert "active, in its canary window, canary queue" in shop.run("policies")
     (listed,) = shop.run_json("policies", "--queue", "payouts")["policies"]
     assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
     assert listed["computed_at"].startswith("20")
     shown = shop.run("policies", "show", "1")
     assert (
-        "version 1 of payouts: active, on trial, canary" in shown and "one step of x1.25" in shown
+        "version 1 of payouts: active, in its canary window, canary queue" in shown
+        and "one step of x1.25" in shown
     )
     assert shop.run_json("policies", "show", "1")["guarded"].keys() == {"long", "short"}
     assert shop.run_json(
@@ -185,7 +189,7 @@ def test_the_doctor_shows_whose_weights_count(shop: Shop) -> None:
 
     assert not says("computed weights")
     shop.run("tune", "apply")
-    assert says("queue payouts: computed weights of 2 keys, version 1, on trial")
+    assert says("queue payouts: computed weights of 2 keys, version 1, in its canary window")
     shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
     assert says("computed weights of every queue are off, by ann: odd waits")
     assert not says("computed weights of 2 keys")

@@ -211,7 +211,7 @@ def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
     assert world.policies.limits("other") == {}
 
 
-# trial, rollback, kill switch ---------------------------------------------------------------------
+# canary window, rollback, kill switch -------------------------------------------------------------
 
 WAITS = {"long": 50.0, "short": 20.0}
 

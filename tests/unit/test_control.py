@@ -176,7 +176,7 @@ def test_twice_the_run_time_is_half_the_weight() -> None:
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
-        "as far as the others let it: the sum stays",
+        "limited: the sum of the weights stays",
     )
 
 
@@ -230,7 +230,7 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its due")
     assert b.raw < 0.5 and (b.guarded, b.reason) == (
         pytest.approx(1.0),
-        "as far as the others let it: the sum stays",
+        "limited: the sum of the weights stays",
     )
 
 

@@ -134,7 +134,7 @@ def test_while_something_holds_or_no_node_lives_no_limit_changes(
                 assert change.guarded == change.now
 
 
-NOT_NEAR = "it does not come near it any more"
+NOT_NEAR = "the key no longer comes near it"
 
 
 def moves_until_rest(
@@ -357,7 +357,7 @@ def test_one_odd_hour_is_no_peak() -> None:
 def test_a_limit_is_removed_when_the_key_no_longer_comes_near_it() -> None:
     calm = {"long": Key(1.0, 1.0, had(7), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(calm, worked(16))["long"] == LimitChange(
-        "long", 10, pytest.approx(1.25 * 8), None, "it does not come near it any more"
+        "long", 10, pytest.approx(1.25 * 8), None, "the key no longer comes near it"
     )
     near = {"long": Key(1.0, 1.0, had(8.1), None, 10), "short": Key(1.0, 1.0, had(8))}
     assert of(near, worked(16))["long"].guarded == 10

@@ -103,7 +103,7 @@ class PolicyManagement:
             limits={} if earlier is None else earlier.limits,
             limit_reasons={} if earlier is None else earlier.limit_reasons,
             judged_at=now,
-            verdict="no trial: it counted before",
+            verdict="no canary window: it was in force before",
         )
         version = self._database.run(
             self._store.roll_back(draft, policy.version, f"by {author}: {why}")

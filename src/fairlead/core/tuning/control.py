@@ -234,7 +234,7 @@ def _reason(key: Key, raw: float, guarded: float, guards: Guards) -> str:
         return "as computed"
     least, most = _room(key, guards)
     if least < guarded < most:
-        return "as far as the others let it: the sum stays"
+        return "limited: the sum of the weights stays"
     if guarded in (guards.lowest * key.due, guards.highest * key.due, MIN_WEIGHT, MAX_WEIGHT):
         return f"at its bound, {guarded / key.due:g} times its due"
     return f"one step of x{guards.step:g}"

@@ -103,9 +103,9 @@ def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tup
     )
     if key.limit is None:
         if used <= target * (1 + guards.dead_band):
-            return None, "it never comes near one"
+            return None, "the key never comes near one"
     elif used * guards.step < key.limit and not waited:
-        return None, "it does not come near it any more"
+        return None, "the key no longer comes near it"
     elif key.limit < most and _is_near(key.limit, raw, guards.dead_band):
         return key.limit, f"within {guards.dead_band:.0%} of what it should be"
     guarded = _step(most if key.limit is None else key.limit, target, guards.step)

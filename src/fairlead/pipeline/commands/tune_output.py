@@ -83,7 +83,7 @@ def _change_of_limit(change: LimitChange) -> str:
     if not change.is_change:
         return ""
     if change.now is None or change.guarded is None:
-        return "new" if change.now is None else "gone"
+        return "new" if change.now is None else "removed"
     return f"{change.guarded - change.now:+d}"
 
 
@@ -99,5 +99,6 @@ def weight_text(weight: float | None) -> str:
 
 def state_text(policy: Policy) -> str:
     """Return the state of a version as text."""
-    trial = policy.state == "active" and policy.judged_at is None
-    return f"{policy.state}{', on trial' if trial else ''}{', canary' if policy.is_canary else ''}"
+    is_new = policy.state == "active" and policy.judged_at is None
+    window = ", in its canary window" if is_new else ""
+    return f"{policy.state}{window}{', canary queue' if policy.is_canary else ''}"

@@ -16,11 +16,11 @@ async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
     newest = survey.sql.database.read_now(survey.sql.policies().newest())
     for queue, policy in sorted(newest.items()):
         if policy.state == PolicyState.ACTIVE and (policy.guarded or policy.limits):
-            trial = ", on trial" if policy.judged_at is None else ""
+            window = ", in its canary window" if policy.judged_at is None else ""
             limits = f", limits of {len(policy.limits)}" if policy.limits else ""
             yield ok(
                 f"queue {queue}: computed weights of {len(policy.guarded)} keys{limits}, version"
-                f" {policy.version}{trial}",
+                f" {policy.version}{window}",
             )
 
 
