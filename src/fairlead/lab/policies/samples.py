@@ -1,4 +1,4 @@
-"""Samples of records that could have been: arrivals moved by seconds, users drawn anew. Intervals
+"""Samples of records that could have been: arrivals moved by seconds, users resampled. Intervals
 need them, since one record is one sample.
 
 Sources: Tsafrir and Feitelson, "Instability in parallel job scheduling simulation" (2006); Zakay

@@ -2,7 +2,7 @@
 with intervals.
 
 The rules of honesty are those of pipeline.md, section 4: a policy chosen on some arrivals is
-reported on others; one record is one sample, so its times are perturbed and its users drawn anew;
+reported on others; one record is one sample, so its times are perturbed and its users resampled;
 and every comparison states the distance between the simulation and the record.
 """
 

@@ -80,10 +80,10 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         int, typer.Option(min=0, help="Perturbed samples of each finalist.")
     ] = 20
     resamples: Annotated[
-        int, typer.Option(min=0, help="Samples with users drawn anew, of each finalist.")
+        int, typer.Option(min=0, help="Samples of each finalist with resampled users.")
     ] = 20
     finalists: Annotated[
-        int, typer.Option(min=1, help="So many of the best are reported with intervals.")
+        int, typer.Option(min=1, help="Number of best policies reported with intervals.")
     ] = 5
     closed: Annotated[
         bool,

@@ -98,8 +98,8 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
     if study.gap is not None:
         _print_gap(study.gap)
     print(
-        f"\nThe best on what they were chosen on, {study.objective}; 95 of 100 samples lie in the"
-        " intervals:"
+        f"\nBest policies, {study.objective} on the arrivals for choosing; each interval holds 95"
+        " of 100 samples:"
     )
     as_table(
         (
@@ -108,7 +108,7 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
             "chosen on",
             "reported",
             "perturbed",
-            "users drawn anew",
+            "resampled users",
             "against the baseline",
         ),
         [
@@ -124,7 +124,7 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
             for each in study.standings
         ],
     )
-    print("\nThe same on what came later:")
+    print("\nThese policies on later arrivals:")
     reported = [
         found
         for found in study.found
@@ -132,13 +132,13 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
     ]
     _print_measures(reported)
     ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
-    print(f"\nThe first {len(ranked)} of {len(trained)} on what they were chosen on:")
+    print(f"\nThe first {len(ranked)} of {len(trained)} on the arrivals for choosing:")
     _print_measures(ranked)
     for note in study.notes:
         print(f"  {note}")
     print(
         f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and"
-        " gold.replay_waits have all of it"
+        " gold.replay_waits have the details"
     )
 
 
@@ -155,7 +155,7 @@ def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -
 
 def _print_gap(gap: CalibrationGap) -> None:
     print(
-        f"\nThe record beside its own policy simulated ({gap.policy}), Kolmogorov-Smirnov distance"
+        f"\nThe record and a simulation of its policy ({gap.policy}), Kolmogorov-Smirnov distance"
         f" {gap.ks:.3f}:"
     )
     as_table(
