@@ -224,6 +224,28 @@ async def _raises_after_a_wait() -> None:
     raise OwnBase("after a wait")
 
 
+async def _exits() -> None:
+    raise SystemExit(3)
+
+
+async def _gathers_a_child_that_exits() -> None:
+    await asyncio.gather(_exits(), asyncio.sleep(0))
+
+
+async def _groups_a_child_that_exits() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_exits())
+        group.create_task(asyncio.sleep(1000))
+
+
+async def _waits_for_a_child_interrupted_by_hand() -> None:
+    async def interrupted() -> None:
+        await asyncio.sleep(0.001)
+        raise KeyboardInterrupt
+
+    await asyncio.wait_for(interrupted(), 10)
+
+
 ASYNC_FAILING: dict[str, Callable[[], Awaitable[None]]] = {
     "cancels itself": _cancels_itself,
     "cancels itself and waits": _cancels_itself_and_waits_for_another,
@@ -232,6 +254,9 @@ ASYNC_FAILING: dict[str, Callable[[], Awaitable[None]]] = {
     "is cancelled by its timer": _is_cancelled_by_its_child,
     "uncancels itself": _uncancels_itself,
     "raises after a wait": _raises_after_a_wait,
+    "gathers a child that exits": _gathers_a_child_that_exits,
+    "groups a child that exits": _groups_a_child_that_exits,
+    "waits for a child interrupted by hand": _waits_for_a_child_interrupted_by_hand,
 }
 """Treatments of its own asyncio task by a handler, which fail its attempt."""
 
@@ -275,6 +300,26 @@ async def _leaves_a_child_that_cancels_it() -> None:
     asyncio.get_running_loop().create_task(cancel_later())
 
 
+_children: set[asyncio.Task[None]] = set()
+
+
+async def _leaves_a_child_that_exits() -> None:
+    async def exit_later() -> None:
+        await asyncio.sleep(0.002)
+        await _exits()
+
+    child = asyncio.get_running_loop().create_task(exit_later())
+    _children.add(child)
+    child.add_done_callback(_children.discard)
+
+
+async def _cancels_a_child_before_it_starts() -> None:
+    child = asyncio.ensure_future(_exits())
+    child.cancel()
+    with suppress(asyncio.CancelledError):
+        await child
+
+
 ASYNC_RETURNING: dict[str, Callable[[], Awaitable[None]]] = {
     "cancels and returns": _cancels_and_returns,
     "cancels, uncancels and returns": _cancels_uncancels_and_returns,
@@ -283,6 +328,8 @@ ASYNC_RETURNING: dict[str, Callable[[], Awaitable[None]]] = {
     "is cancelled after its end": _is_cancelled_after_its_end,
     "leaves a timeout open": _leaves_a_timeout_open,
     "leaves a child that cancels it": _leaves_a_child_that_cancels_it,
+    "leaves a child that exits": _leaves_a_child_that_exits,
+    "cancels a child before it starts": _cancels_a_child_before_it_starts,
 }
 """Treatments of its own asyncio task by a handler that then returns, so that its run is done."""
 

@@ -3,9 +3,13 @@ written."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -74,6 +78,32 @@ def test_options_out_of_bounds_are_refused_rather_than_clamped(
 ) -> None:
     with pytest.raises(InvalidTask, match=said):
         pay.options(**options)
+
+
+@pytest.mark.parametrize("seconds", ["5", math.nan, math.inf, 0, -1, True, 1e300])
+@pytest.mark.parametrize("field", ["timeout", "max_stuck"])
+def test_a_processing_policy_of_ones_own_names_times_that_a_run_can_be_held_to(
+    app: App, field: str, seconds: Any
+) -> None:
+    policy = SimpleNamespace(**{"timeout": None, "max_stuck": None, field: seconds})
+    with pytest.raises(ConfigurationError, match=f"'work': {field}=.*above 0, at most 3155760000"):
+
+        @app.task(processing=policy)
+        async def work() -> None: ...
+
+
+def test_a_generator_is_refused_as_a_handler_because_it_would_never_run(app: App) -> None:
+    with pytest.raises(ConfigurationError, match="'lazy': a function with `yield` never runs"):
+
+        @app.task
+        def lazy() -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigurationError, match="'lazy': a function with `yield` never runs"):
+
+        @app.task
+        async def lazy() -> AsyncIterator[int]:
+            yield 1
 
 
 def test_declarations_that_cannot_work_are_refused(app: App, pay) -> None:

@@ -16,7 +16,7 @@ from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.queue import Queue
-from fairlead.errors import ConfigurationError
+from fairlead.errors import LONGEST_DELAY, ConfigurationError
 
 encode_result = msgspec.json.Encoder().encode
 
@@ -53,7 +53,7 @@ class Handler:
         self.name = name
         self.queue = queue
         self.retry = retry
-        self.processing = processing
+        self.processing = _checked(processing, name)
         self.concurrency = concurrency
         self.transactional = transactional
         self.keep_result = keep_result
@@ -62,6 +62,11 @@ class Handler:
                 f"task {name!r}: on_failure {on_failure!r}: use 'hold' or 'skip'"
             )
         self.skips_failed = on_failure == "skip"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"task {name!r}: a function with `yield` never runs as a handler; collect what it"
+                " yields, and return that"
+            )
         self.is_async = inspect.iscoroutinefunction(function)
         self.executor = self._executor(executor)
         injected = frozenset({"connection"}) if transactional else frozenset()
@@ -106,6 +111,22 @@ class Handler:
                 f"task {self.name!r}: a transaction cannot cross into another process"
             )
         return kind
+
+
+def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
+    """Return the policy. Raises ConfigurationError for times that no run could be held to."""
+    for field in ("timeout", "max_stuck"):
+        seconds = getattr(processing, field)
+        if seconds is not None and (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 0 < seconds <= LONGEST_DELAY
+        ):
+            raise ConfigurationError(
+                f"task {name!r}: {field}={seconds!r} of its processing policy: use a number of"
+                f" seconds above 0, at most {LONGEST_DELAY:.0f}, or None"
+            )
+    return processing
 
 
 class RunInterceptor:
