@@ -8,12 +8,20 @@ Comments in the source of a page steer the run:
     <!-- test: skip because REASON -->   the next block is not run
     <!-- test: append to FILE -->        the next block continues that file
     <!-- test: output -->                the next block is what the last commands printed
+    <!-- test: headings -->              the last commands printed the block's lines without digits
+    <!-- test: cron -->                  the command of each line of a crontab is run
     <!-- test: setup sh ... -->          commands that the reader is assumed to have run
     <!-- test: setup python ... -->      names that the next Python blocks assume
 
-Changes against the page: URLs of servers lead to the tests' servers, `ID` is the content of the
-file `ID` or else a task in ERROR, a worker gets `--until-empty`, `make` prints its commands only, and
-`pip` checks the extras.
+`spark` before a directive or after `setup`, or alone, marks what needs Spark. A page with such
+blocks runs once more in a test marked `spark`, with all of its blocks, beside a copy of a store and
+a lake with a recorded workload (`FAIRLEAD_URL`, `FAIRLEAD_LAKE`). Python for Spark runs in a process
+of its own.
+
+Changes against the page: URLs of servers lead to the tests' servers, folders such as `/var/lib` are
+below the temporary folder, `ID` is the content of the file `ID` or else a task in ERROR, a worker
+gets `--until-empty`, a relay and a stream get `--once`, `make` prints its commands only, and `pip`
+checks the extras. Beside a recorded workload, 2026-11-23 means today.
 """
 
 from __future__ import annotations
@@ -26,16 +34,19 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.test_command_line import ROOT, environment, fairlead
+from tests.pipeline.recorded_history import record
 
 PAGES = [
     ROOT / "README.md",
@@ -56,13 +67,29 @@ DATA = {
 SERVERS = {
     "migrated_postgres_url": re.compile(r"postgresql://(?:app@)?db/shop"),
     "redis_url": re.compile(r"redis://(?:localhost|r1):6379/0"),
-    "kafka_url": re.compile(r"kafka://k1:9092,k2:9092/\?prefix=shop\."),
+    "kafka_url": re.compile(
+        r"kafka://(?:k1:9092,k2:9092|broker:9092)/\?prefix=shop\.(?:&replication=3)?"
+    ),
     "cassandra_url": re.compile(r"cassandra://(?:user:password@)?c1[\w,]*/\w+\?replication=3"),
 }
 """URLs that pages show, by the fixture with the URL that a test uses instead."""
 
+FOLDERS = re.compile(r"(?<![\w.])/(?=(?:var/lib|etc|srv/www)/)")
+"""Roots of folders that pages show and that a test has in its own folder."""
+
+DAY = re.compile(r"\b2026-11-\d\d\b")
+PRESENT = date(2026, 11, 23)
+"""The day on which the pages are read."""
+
+DIRECTIVE = re.compile(
+    r"skip because .+|(?P<spark>spark\b ?)?(?P<rule>append to \S+|output|headings|cron)?", re.DOTALL
+)
+
 COMMANDS = {
-    "fairlead": """if [ "$1" = worker ]; then set -- "$@" --until-empty; fi
+    "fairlead": """case " $* " in
+  " worker "*) set -- "$@" --until-empty ;;
+  " pipeline relay "* | " pipeline ingest "*" --stream "*) set -- "$@" --once ;;
+esac
 exec "$PYTHON" -m fairlead "$@" """,
     "python": 'exec "$PYTHON" "$@"',
     "make": 'PATH="$OLD_PATH" exec make -C "$ROOT" --dry-run "$@"',
@@ -83,8 +110,10 @@ class Step:
     """Language of the block, or "setup sh", "setup python"."""
     text: str
     directive: str
+    """The rule of the comment before the block, without `spark`."""
     file: str | None
     """File to which the block is saved."""
+    needs_spark: bool = False
 
     @property
     def is_skipped(self) -> bool:
@@ -98,32 +127,40 @@ class Step:
 def read(page: Path) -> list[Step]:
     """Return the steps of a page in order. Raise ValueError for an unknown directive."""
     content = page.read_text()
-    steps, directive = [], ""
+    steps, directive, needs_spark = [], "", False
     for match in STEP.finditer(content):
         line = content[: match.start()].count("\n") + 1
         if (found := match["directive"]) is not None:
             if found.startswith("setup "):
                 kind, _, text = found.partition("\n")
-                steps.append(Step(page, line, kind, text + "\n", "", None))
-            elif re.match(r"skip because .|append to \S+$|output$", found, re.DOTALL):
-                directive = found
+                of_spark = kind.startswith("setup spark ")
+                kind = kind.replace("setup spark ", "setup ")
+                steps.append(Step(page, line, kind, text + "\n", "", None, of_spark))
+            elif found and (rule := DIRECTIVE.fullmatch(found)):
+                directive = (
+                    found if rule["rule"] is None and not rule["spark"] else rule["rule"] or ""
+                )
+                needs_spark = rule["spark"] is not None
             else:
                 raise ValueError(f"{page.name}:{line}: unknown directive {found!r}")
             continue
         named = FILE.match(match["text"]) or SAVE_AS.search(content[: match.start()].rstrip())
         appended = directive.removeprefix("append to ") if "append to" in directive else None
         file = appended or (named[1] if named else None)
-        steps.append(Step(page, line, match["language"], match["text"], directive, file))
-        directive = ""
+        steps.append(
+            Step(page, line, match["language"], match["text"], directive, file, needs_spark)
+        )
+        directive, needs_spark = "", False
     return steps
 
 
 class Reader:
     """A person who works through one page in `folder`."""
 
-    def __init__(self, folder: Path, urls: dict[str, str]) -> None:
-        """`urls` are the servers' URLs by the name of their fixture."""
-        self.folder, self.urls = folder, urls
+    def __init__(self, folder: Path, urls: dict[str, str], shift: timedelta | None = None) -> None:
+        """`urls` are the servers' URLs by the name of their fixture. `shift` is added to the dates
+        of the page."""
+        self.folder, self.urls, self.shift = folder, urls, shift
         self.names: dict[str, Any] = {"__name__": "__page__"}
         self.output = ""
         commands = folder / ".commands"
@@ -141,11 +178,15 @@ class Reader:
 
     def do(self, step: Step) -> None:
         """Run, save, parse or compare one step."""
-        text = step.text
-        for fixture, url in self.urls.items():
-            text = SERVERS[fixture].sub(lambda _, url=url: url, text)
+        text = self._adapted(step.text)
         if step.directive == "output":
             assert _lines(self.output) == _lines(text)
+        elif step.directive == "headings":
+            missing = set(_headings(text)) - set(_headings(self.output))
+            assert not missing, f"{missing} not in:\n{self.output}"
+        elif step.directive == "cron":
+            for line in _lines(text):
+                self._run(line.split(maxsplit=5)[5])
         elif step.file is not None:
             if step.kind in DATA:
                 DATA[step.kind](text)
@@ -155,10 +196,32 @@ class Reader:
             DATA[step.kind](text)
         elif step.kind.endswith("sh"):
             self._run(text)
+        elif step.kind.endswith("python") and step.needs_spark:
+            self._run_python(text, is_setup=not step.is_block)
         elif step.kind.endswith("python"):
             self._execute(text, f"{step.page.name}:{step.line}", step.line)
         else:
             raise AssertionError(f"no rule for a block of {step.kind or 'no language'}")
+
+    def _adapted(self, text: str) -> str:
+        for fixture, url in self.urls.items():
+            text = SERVERS[fixture].sub(lambda _, url=url: url, text)
+        for folder in ("var/lib/fairlead", "etc/fairlead", "srv/www"):
+            if f"/{folder}" in text:
+                (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        text = FOLDERS.sub(f"{self.folder}/", text)
+        if self.shift is not None:
+            shift = self.shift
+            text = DAY.sub(lambda day: str(date.fromisoformat(day[0]) + shift), text)
+        return text
+
+    def _run_python(self, text: str, is_setup: bool) -> None:
+        file = self.folder / ".block.py"
+        known = file.read_text() if file.exists() else ""
+        file.write_text(known + text)
+        if not is_setup:
+            self._run("python .block.py")
+            file.write_text(known)
 
     def _run(self, text: str) -> None:
         if re.search(r"(?<=[a-z] )ID\b", text):
@@ -169,7 +232,7 @@ class Reader:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=120 if self.shift is None else 900,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         self.output = done.stdout
@@ -214,12 +277,49 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def _with_marks(page: Path) -> Any:
-    name = str(page.relative_to(ROOT))
-    return pytest.param(page, id=name, marks=pytest.mark.slow)
+def _headings(text: str) -> list[str]:
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return [line for line in lines if line.strip(".") and not re.search(r"\d", line)]
 
 
-@pytest.mark.parametrize("page", [_with_marks(page) for page in PAGES])
+def _parameters(pages: list[Path], mark: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=mark) for page in pages]
+
+
+def _work_through(
+    page: Path,
+    steps: list[Step],
+    request: pytest.FixtureRequest,
+    folder: Path,
+    shift: timedelta | None = None,
+) -> None:
+    """Do the steps in order. Name page and line in an error."""
+    shown = "\n".join(step.text for step in steps)
+    urls = {
+        fixture: request.getfixturevalue(fixture)
+        for fixture, url in SERVERS.items()
+        if url.search(shown)
+    }
+    if shift is not None and "migrated_postgres_url" in urls:
+        record(urls["migrated_postgres_url"])
+    before = set(sys.modules)
+    reader = Reader(folder, urls, shift)
+    if shift is not None:
+        reader.environment |= RECORDED | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    try:
+        for step in steps:
+            try:
+                reader.do(step)
+            except BaseException as error:
+                error.add_note(f"{page.relative_to(ROOT)}:{step.line}")
+                raise
+    finally:
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", _parameters(PAGES, pytest.mark.slow))
 def test_the_blocks_of_a_page_run_as_the_reader_types_them(
     page: Path,
     request: pytest.FixtureRequest,
@@ -229,42 +329,62 @@ def test_the_blocks_of_a_page_run_as_the_reader_types_them(
 ) -> None:
     steps = read(page)
     blocks = [step for step in steps if step.is_block]
-    skipped = [step for step in blocks if step.is_skipped]
-    record_property("blocks run", len(blocks) - len(skipped))
-    record_property("blocks skipped", len(skipped))
-    print(f"{page.name}: {len(blocks)} blocks, {len(skipped)} skipped")
-    for step in skipped:
-        print(f"  line {step.line}: {step.directive}")
-    todo = [step for step in steps if not step.is_skipped]
-    if not any(step.is_block for step in todo):
-        return
-    shown = "\n".join(step.text for step in todo)
-    urls = {
-        fixture: request.getfixturevalue(fixture)
-        for fixture, url in SERVERS.items()
-        if url.search(shown)
-    }
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    reader = Reader(tmp_path, urls)
-    try:
-        for step in todo:
-            try:
-                reader.do(step)
-            except BaseException as error:
-                error.add_note(f"{page.relative_to(ROOT)}:{step.line}")
-                raise
-    finally:
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-                del sys.modules[name]
+    todo = [step for step in steps if not step.is_skipped and not step.needs_spark]
+    record_property("blocks run", sum(step.is_block for step in todo))
+    record_property("blocks skipped", sum(step.is_skipped for step in blocks))
+    if any(step.is_block for step in todo):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        _work_through(page, todo, request, tmp_path)
+
+
+RECORDED = {"FAIRLEAD_URL": "sqlite:///tasks.db", "FAIRLEAD_LAKE": "lake"}
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store, `tasks.db`, and a lake, `lake`, that Spark has built of it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    record(f"sqlite:///{folder / 'tasks.db'}")
+    for command in ("ingest", "build"):
+        subprocess.run(
+            [sys.executable, "-m", "fairlead", "pipeline", command],
+            cwd=folder,
+            env=environment() | RECORDED,
+            check=True,
+            timeout=900,
+        )
+    return folder
+
+
+SPARK_PAGES = [page for page in PAGES if any(step.needs_spark for step in read(page))]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", _parameters(SPARK_PAGES, pytest.mark.slow))
+def test_the_blocks_of_a_page_run_on_spark_beside_a_recorded_workload(
+    page: Path,
+    recorded: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "page"
+    shutil.copytree(recorded, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    steps = [step for step in read(page) if not step.is_skipped]
+    _work_through(page, steps, request, folder, datetime.now(UTC).date() - PRESENT)
 
 
 def test_every_skipped_block_names_its_reason_and_is_counted() -> None:
     blocks = [step for page in PAGES for step in read(page) if step.is_block]
     skipped = [step for step in blocks if step.is_skipped]
-    print(f"{len(blocks)} blocks, {len(blocks) - len(skipped)} run, {len(skipped)} skipped")
+    of_spark = sum(step.needs_spark for step in blocks)
+    print(
+        f"{len(blocks)} blocks, {len(blocks) - len(skipped)} run ({of_spark} on Spark),"
+        f" {len(skipped)} skipped"
+    )
     for step in skipped:
         print(f"{step.page.relative_to(ROOT)}:{step.line}: {step.directive}")
     assert all(len(step.directive.split()) > 3 for step in skipped)

@@ -16,7 +16,7 @@ from fairlead.core.ids import IdSource, id_text
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 START = 1_700_000_000_000_000
-_COLUMNS = (
+COLUMNS = (
     "task_id",
     "attempt",
     "tries",
@@ -96,10 +96,15 @@ def attempt(n: int) -> tuple[Any, ...]:
 
 
 def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
-    """In one statement, or in the connection's transaction."""
+    """Add attempts by their numbers, in one statement or in the connection's transaction."""
+    add_rows(connection, [attempt(n) for n in numbers])
+
+
+def add_rows(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Add rows of `COLUMNS` to the attempts, in one statement or in the connection's transaction."""
     marker = "%s" if type(connection).__module__.startswith("psycopg") else "?"
-    statement = f"INSERT INTO fairlead_attempts ({', '.join(_COLUMNS)}) VALUES ({', '.join([marker] * len(_COLUMNS))})"
-    connection.cursor().executemany(statement, [attempt(n) for n in numbers])
+    statement = f"INSERT INTO fairlead_attempts ({', '.join(COLUMNS)}) VALUES ({', '.join([marker] * len(COLUMNS))})"
+    connection.cursor().executemany(statement, rows)
 
 
 @contextmanager
