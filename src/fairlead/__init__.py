@@ -28,7 +28,7 @@ from fairlead.errors import (
     UnknownQueue,
     UnknownTask,
 )
-from fairlead.model import Outcome, State
+from fairlead.model import Incident, IncidentKind, Outcome, State
 
 __version__ = "0.1.0"
 
@@ -48,6 +48,8 @@ __all__ = [
     "Full",
     "Interceptor",
     "InvalidDelay",
+    "Incident",
+    "IncidentKind",
     "InvalidTask",
     "Limit",
     "LimitTree",

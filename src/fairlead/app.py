@@ -18,11 +18,11 @@ from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, UnknownQueue
-from fairlead.model import TaskRecord
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, Silent
 from fairlead.ports.sql_store import SqlStore
@@ -53,7 +53,9 @@ class App:
     kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: a folder, or
     $FAIRLEAD_LAKE, or a file as above; workers move the history of attempts there, as Parquet.
     `lake=""` means no lake, whatever is configured. `payload_limit`: most bytes of JSON for the
-    arguments of one task. `on_incident`: called with each task in ERROR or stuck.
+    arguments of one task. `on_incident`: called with each `Incident`, at least once, in a
+    thread; it may be an `async def`. A call that raises or takes more than `incident_timeout`
+    seconds is repeated later. Raises ConfigurationError for bad values.
     """
 
     # More than seven parameters: the public surface, by keyword; most applications use few of them.
@@ -71,13 +73,15 @@ class App:
         payload_limit: int = PAYLOAD_LIMIT,
         interceptors: Sequence[RunInterceptor] = (),
         observer: Observer | None = None,
-        on_incident: Callable[[TaskRecord], None] | None = None,
+        on_incident: OnIncident | None = None,
+        incident_timeout: float = INCIDENT_TIMEOUT,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
         self.payload_limit = payload_limit
         self.interceptors: Sequence[RunInterceptor] = tuple(interceptors)
         self.on_incident = on_incident
+        self.incident_timeout = checked_timeout(incident_timeout)
         self.clock = clock
         self._declared = Declarations()
         self.queues = self._declared.queues
@@ -354,6 +358,7 @@ class App:
             interceptors=self.interceptors,
             pollers=pollers,
             on_incident=self.on_incident,
+            incident_timeout=self.incident_timeout,
         )
         ports = NodePorts(
             store=store,

@@ -27,6 +27,8 @@ from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
     ClaimedTask,
+    IncidentKind,
+    IncidentReport,
     LaneKey,
     State,
     Submitted,
@@ -42,6 +44,7 @@ from fairlead.testing.contract.tasks import (
     SECOND,
     claimed,
     done,
+    errors,
     make,
     ready_ids,
     submit,
@@ -449,7 +452,7 @@ async def test_a_claimed_task_can_be_retried_put_into_error_or_snoozed(store: St
     assert {record.version for record in records.values()} == {3}
     assert records[retried.id].run_at == NOW + 7 * SECOND
     assert (records[failed.id].error_type, records[failed.id].error_text) == ("ValueError", AWKWARD)
-    assert [record.id for record in await store.incidents(10)] == [failed.id]
+    assert [record.id for record in await errors(store)] == [failed.id]
     assert ready_ids(store) == [again.id]
     assert await store.next_due() == NOW + 7 * SECOND
     assert history(store, failed.id)[0].next_state == "ERROR"
@@ -857,3 +860,50 @@ async def test_the_dialect_has_every_shared_statement(store: Store) -> None:
     )
     assert len(shared) > 30
     assert {one or other for one, other in shared} - own <= set(store.sql)
+
+
+async def test_a_person_who_settles_a_task_in_error_ends_its_incident(store: Store) -> None:
+    retried, ended = await in_error(store, 2)  # noqa: F405
+    store.database.run(store.move(retried, 3, State.SUBMITTED, NOW, NOW, True))
+    assert await store.incidents.counts() == {("error", "mail", "send"): 1}
+    store.database.run(store.end(ended, 3, State.FAILED, NOW, "me"))
+    assert await store.incidents.counts() == {}
+    assert await store.incidents.claim(NOW * 2, NOW * 2, 10) == []
+
+
+async def test_a_stuck_incident_ends_with_its_run_but_not_before_its_delivery(
+    store: Store,
+) -> None:
+    tasks = make(1)
+    submit(store, tasks)
+    (held,) = await claimed(store, tasks)
+    report = IncidentReport(
+        kind=IncidentKind.STUCK, subject=held.id, details="", since=NOW, version=held.version
+    )
+    await store.incidents.report([report], NOW)
+    await store.complete("node-1", [done(held)])
+    await store.incidents.sweep(0, NOW, 10)
+    (found,) = await store.incidents.claim(NOW, NOW, 10)
+    assert found.task is None
+    await store.incidents.delivered([found.id], NOW)
+    await store.incidents.sweep(0, NOW, 10)
+    assert await store.incidents.counts() == {}
+
+
+async def test_a_sweep_looks_at_every_incident_page_by_page(store: Store) -> None:
+    await in_error(store, 7)  # noqa: F405
+    after, pages = 0, 0
+    while (after := await store.incidents.sweep(after, NOW, 3)) != 0:
+        pages += 1
+    assert pages == 2
+    assert sum((await store.incidents.counts()).values()) == 7
+
+
+async def test_two_nodes_never_claim_the_same_incident(store: Store, url: str) -> None:
+    await in_error(store, 60)  # noqa: F405
+    other = open_store(url)
+    claims = [by.incidents.claim(NOW * 2, NOW * 3, 10) for _ in range(4) for by in (store, other)]
+    found = [incident.id for part in await asyncio.gather(*claims) for incident in part]
+    assert len(found) == len(set(found)) == 60
+    await other.database.close_async()
+    other.database.close()

@@ -338,7 +338,7 @@ async def test_the_error_about_missing_tables_names_the_command(postgres_url: st
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         store.database.run(store.submission(make(1)))
     with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
-        await store.incidents(1)
+        await store.wake_due(1, 1)
     await store.database.close_async()
 
 
@@ -348,7 +348,7 @@ async def test_prepared_statements_survive_a_migration(
     store = postgres_store
     for _ in range(8):
         store.database.run(store.submission(make(1)))
-        await store.incidents(10)
+        await store.wake_due(1, 1)
         await store.database.read(store.tasks(TaskFilter(), 10))
     async with _admin(postgres_url) as admin:
         await admin.execute(
@@ -358,7 +358,7 @@ async def test_prepared_statements_survive_a_migration(
     for attempt in range(4):
         try:
             store.database.run(store.submission(make(1)))
-            await store.incidents(10)
+            await store.wake_due(1, 1)
             await store.database.read(store.tasks(TaskFilter(), 10))
         except StoreUnavailable:
             assert attempt < 2  # a plan whose result type changed fails once and is then made again

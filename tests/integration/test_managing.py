@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
 from fairlead.contrib.prometheus import PrometheusObserver
+from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
@@ -156,7 +157,7 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     app = App(
         store_url,
         observer=PrometheusObserver(registry),
-        on_incident=lambda task: told.append(task.id),
+        on_incident=lambda incident: told.append(incident.subject),
     )
     app.migrate()
 
@@ -168,17 +169,16 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     await drain(app)
     labels = {"queue": "default", "name": "bad"}
     pollers = Pollers(
-        app.store,
-        app.channel.announce,
-        app.handlers,
-        app.observer,
-        app.on_incident,
-        app.clock,
-        Intervals(),
+        app.store, app.channel.announce, app.handlers, app.observer, app.clock, Intervals()
+    )
+    delivery = IncidentDelivery(
+        app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout
     )
     for _ in range(2):
-        await pollers.incidents()
-    assert registry.get_sample_value("fairlead_incidents", labels) == 1
+        await delivery.round()
+        await pollers.gauges()
+    kind = {**labels, "kind": "error"}
+    assert registry.get_sample_value("fairlead_incidents", kind) == 1
     assert told == [handle.id]  # once, however often it is seen
     assert registry.get_sample_value("fairlead_submitted_total", labels) == 1
     assert (
@@ -186,8 +186,8 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     )
     assert registry.get_sample_value("fairlead_run_seconds_count", labels) == 1
     app.management.fail(handle.id)
-    await pollers.incidents()
-    assert registry.get_sample_value("fairlead_incidents", labels) is None
+    await pollers.gauges()
+    assert registry.get_sample_value("fairlead_incidents", kind) is None
     await app.store.database.close_async()
     app.close()
 

@@ -26,6 +26,7 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
 from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
+from fairlead_toy.incidents import ToyIncidents
 
 T = TypeVar("T")
 
@@ -163,6 +164,7 @@ class ToyStore:
         self._queues: dict[str, QueueSettings] = {}
         self._nodes: dict[str, NodeRecord] = {}
         self._last_seq = 0
+        self.incidents = ToyIncidents(self._in_error)
 
     # abilities ------------------------------------------------------------------------------------
 
@@ -386,9 +388,6 @@ class ToyStore:
     async def clean(self, before: int, limit: int) -> int:
         return 0  # there is no history
 
-    async def incidents(self, limit: int) -> list[TaskRecord]:
-        return [row.record() for row in self._in(State.ERROR)[:limit]]
-
     # the cluster ----------------------------------------------------------------------------------
 
     async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
@@ -419,6 +418,9 @@ class ToyStore:
         return {queue: self._queues[queue] for queue in partitions}
 
     # helpers -------------------------------------------------------------------------------------
+
+    def _in_error(self) -> list[TaskRecord]:
+        return [row.record() for row in self._in(State.ERROR)]
 
     def _in(self, state: State) -> list[Row]:
         with self.database.lock:

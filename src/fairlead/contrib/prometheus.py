@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from fairlead.app import App
 from fairlead.clock import MICROS
-from fairlead.model import ClaimedTask, Finish, NewTask, TaskRecord, Trigger
+from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
+from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.observer import OrderedGauges
 
 _DELAYS = (
@@ -85,7 +86,9 @@ class PrometheusObserver:
                 ("failing_partitions", "Partitions that are being loaded anew"),
             )
         }
-        self._incidents = Gauge("fairlead_incidents", "Tasks in ERROR", labels, registry=r)
+        self._incidents = Gauge(
+            "fairlead_incidents", "Open incidents, by kind", ["kind", *labels], registry=r
+        )
         self._events = Counter(
             "fairlead_events",
             "Healed triggers, lost claims, resumed tasks and the like",
@@ -134,11 +137,11 @@ class PrometheusObserver:
         for queue, age in ages.items():
             self._oldest.labels(queue).set(age)
 
-    def incident(self, tasks: Sequence[TaskRecord]) -> None:
-        # A series appears with its first task in ERROR and is gone with the last.
+    def incidents(self, counts: IncidentCounts) -> None:
+        # A series appears with its first incident and is gone with the last.
         self._incidents.clear()
-        for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
-            self._incidents.labels(queue, name).set(count)
+        for (kind, queue, name), count in counts.items():
+            self._incidents.labels(kind, queue, name).set(count)
 
     def counted(self, what: str, count: int = 1) -> None:
         self._events.labels(what).inc(count)

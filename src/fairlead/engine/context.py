@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,13 +11,14 @@ from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
 from fairlead.engine.poller import Poller
 from fairlead.engine.queue_kinds import QueueKinds
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.view import View
-from fairlead.model import PartitionKey, TaskRecord, Trigger
+from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
@@ -51,8 +52,10 @@ class Served:
     interceptors: Sequence[RunInterceptor] = ()
     pollers: Sequence[Poller] = ()
     """Pollers in addition to the engine's own."""
-    on_incident: Callable[[TaskRecord], None] | None = None
-    """Called for each task that went to ERROR."""
+    on_incident: OnIncident | None = None
+    """Called with each incident, in a thread."""
+    incident_timeout: float = INCIDENT_TIMEOUT
+    """Seconds that one call of `on_incident` may take."""
 
 
 class NodeEvents(Protocol):
@@ -93,6 +96,9 @@ class NodeEvents(Protocol):
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
         """This node owns exactly these partitions from now on."""
+
+    def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        """A part found conditions that need a person: record and deliver each as an incident."""
 
     async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
         """Partitions are about to be released: stop them, and save the state for the next owner."""

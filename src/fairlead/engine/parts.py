@@ -24,19 +24,22 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.slots import Slots
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.gauges import Gauges
+from fairlead.engine.incident_reports import IncidentReports
+from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.partitions import Partitions
+from fairlead.engine.poller import Poller
 from fairlead.engine.pollers import ElectedPollers, Pollers
 from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.reconciler import Reconciler
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.view import View
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
@@ -93,10 +96,16 @@ class NodeParts:
             ports.channel.announce,
             served.handlers,
             observer,
-            served.on_incident,
             clock,
             settings.intervals,
         ).all()
+        self.delivery = IncidentDelivery(
+            ports.store.incidents, observer, clock, served.on_incident, served.incident_timeout
+        )
+        own.append(Poller("incidents", settings.intervals.incidents, self.delivery.round))
+        self.incident_reports = IncidentReports(
+            ports.store.incidents, clock, lambda: self.pollers.poke("incidents")
+        )
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
         self.ownership = Ownership(context, [*pollers], self.ordered.may_go)
         self.pollers = ElectedPollers(pollers, self.ownership)
@@ -109,7 +118,9 @@ class NodeParts:
             Gauges(context, self.ordered),
             self.reconciler,
             self.membership,
+            self.incident_reports,
             self.pollers,
+            self.delivery,
             Deadlines(context),
             completion,
             self.ordered,
@@ -176,6 +187,9 @@ class NodeParts:
 
     def on_taken_away(self, task_ids: Collection[str]) -> None:
         self.runs.taken_away(task_ids)
+
+    def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        self.incident_reports.add(reports)
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
         self.partitions.assign(owned)

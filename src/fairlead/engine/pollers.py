@@ -13,7 +13,7 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
-from fairlead.model import State, TaskRecord
+from fairlead.model import State
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
@@ -55,7 +55,6 @@ class Pollers:
         announce: Callable[[Notification], None],
         handlers: Mapping[str, Handler],
         observer: Observer,
-        on_incident: Callable[[TaskRecord], None] | None,
         clock: Clock,
         intervals: Intervals,
     ) -> None:
@@ -64,10 +63,8 @@ class Pollers:
         self._handlers = handlers
         self._skipping = sorted(name for name, handler in handlers.items() if handler.skips_failed)
         self._observer = observer
-        self._on_incident = on_incident
         self._clock = clock
         self._intervals = intervals
-        self._reported: set[tuple[str, int]] = set()
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
@@ -77,7 +74,7 @@ class Pollers:
             Poller("lost", intervals.lost, self.lost),
             Poller("stuck", intervals.stuck, self.stuck),
             Poller("clean", intervals.clean, self.clean),
-            Poller("incidents", intervals.incidents, self.incidents),
+            Poller("gauges", intervals.gauges, self.gauges),
         ]
 
     async def due(self) -> float | None:
@@ -140,24 +137,9 @@ class Pollers:
         deleted = await self._store.clean(before, BATCH)
         return 0.05 if deleted >= BATCH else None
 
-    async def incidents(self) -> float | None:
-        """Call `on_incident` for each task that went to ERROR, once each time."""
-        found = await self._store.incidents(BATCH)
-        new = [task for task in found if (task.id, task.version) not in self._reported]
-        self._reported = {(task.id, task.version) for task in found}
-        self._observer.incident(found)
-        for task in new:
-            log.error(
-                "incident: task in ERROR",
-                extra={
-                    "task_id": task.id,
-                    "task_name": task.name,
-                    "queue": task.queue,
-                    "error_type": task.error_type,
-                },
-            )
-            if self._on_incident is not None:
-                self._on_incident(task)
+    async def gauges(self) -> float | None:
+        """Observe the numbers of open incidents and the waits of the oldest ready tasks."""
+        self._observer.incidents(await self._store.incidents.counts())
         queues = await self._store.database.read(self._store.queue_settings())
         oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()

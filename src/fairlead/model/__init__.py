@@ -7,6 +7,13 @@ in SQL, logs and JSON.
 """
 
 from fairlead.model.attempt import AttemptRecord, Finish
+from fairlead.model.incident import (
+    ABOUT_TASKS,
+    INCIDENT_LINGERS,
+    Incident,
+    IncidentKind,
+    IncidentReport,
+)
 from fairlead.model.keys import BEFORE_ALL, LaneKey, PartitionKey, TaskKey
 from fairlead.model.lane import LaneRecord, RunTimesRecord
 from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
@@ -44,6 +51,11 @@ __all__ = [
     "Submitted",
     "ClaimedTask",
     "TaskRecord",
+    "IncidentKind",
+    "IncidentReport",
+    "Incident",
+    "ABOUT_TASKS",
+    "INCIDENT_LINGERS",
     "Level",
     "LOWEST",
     "Trigger",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from fairlead.model import ClaimedTask, Finish, NewTask, TaskRecord, Trigger
+from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
+from fairlead.ports.incident_store import IncidentCounts
 
 
 class OrderedGauges(NamedTuple):
@@ -48,12 +49,13 @@ class Observer(Protocol):
     def oldest_ready(self, ages: dict[str, float]) -> None:
         """Observe how long the oldest SUBMITTED task of each queue has waited (seconds)."""
 
-    def incident(self, tasks: Sequence[TaskRecord]) -> None:
-        """Observe tasks in ERROR or stuck, which need a person."""
+    def incidents(self, counts: IncidentCounts) -> None:
+        """Observe the numbers of open incidents, by (kind, queue, name of the task)."""
 
     def counted(self, what: str, count: int = 1) -> None:
         """Count another event: `healed_triggers`, `lost_claims`, `refused_completions`,
-        `resumed_tasks`, `unsent_triggers`, `corrupt_triggers` ..."""
+        `resumed_tasks`, `delivered_incidents`, `failed_deliveries`,
+        `unsent_triggers`, `corrupt_triggers` ..."""
 
 
 class Silent:
@@ -65,5 +67,5 @@ class Silent:
     def gauges(self, look_ahead: int, in_flight: int) -> None: ...
     def ordered(self, queues: dict[str, OrderedGauges]) -> None: ...
     def oldest_ready(self, ages: dict[str, float]) -> None: ...
-    def incident(self, tasks: Sequence[TaskRecord]) -> None: ...
+    def incidents(self, counts: IncidentCounts) -> None: ...
     def counted(self, what: str, count: int = 1) -> None: ...

@@ -23,6 +23,7 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.ports.cluster_state import ClusterState, QueueSettings
+from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
@@ -87,6 +88,10 @@ class TaskStore(ClusterState, Protocol):
     def records(self) -> TaskRecords:
         """Records for people, who look at tasks and change them. Raises NotSupported if the store
         keeps none."""
+
+    @property
+    def incidents(self) -> IncidentStore:
+        """Incidents of the tasks and nodes of this store."""
 
     def as_sql(self) -> SqlStore:
         """Return this store with the additions of SQL tables. Raises NotSupported if tasks do not
@@ -183,9 +188,6 @@ class TaskStore(ClusterState, Protocol):
     async def clean(self, before: int, limit: int) -> int:
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
         `before`."""
-
-    async def incidents(self, limit: int) -> list[TaskRecord]:
-        """Return tasks in ERROR, oldest first."""
 
     # the cluster ----------------------------------------------------------------------------------
 

@@ -262,11 +262,6 @@ SELECT seq, task_id::text, attempt, tries, queue, name, partition, priority, fai
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 
--- name: incidents
-SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT $1
-
 -- name: hold_readers
 LOCK TABLE fairlead_readers IN SHARE MODE
 

@@ -17,6 +17,7 @@ import msgspec
 
 from fairlead.backends.redis.database import CAN, RedisDatabase
 from fairlead.backends.redis.dead_letters import DeadLetters
+from fairlead.backends.redis.incidents import RedisIncidents
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded import message
@@ -68,6 +69,7 @@ class RedisTaskStore:
         self._registry = Registry(endpoint.prefix)
         self._queues = Queues(endpoint, MOST_LOST)
         self._dead_letters = DeadLetters(self._registry, self._queues)
+        self.incidents = RedisIncidents(endpoint.prefix, self.database, self._dead_letters)
 
     # abilities ------------------------------------------------------------------------------------
 
@@ -365,12 +367,6 @@ class RedisTaskStore:
 
     async def clean(self, before: int, limit: int) -> int:
         return 0
-
-    async def incidents(self, limit: int) -> list[TaskRecord]:
-        found: list[TaskRecord] = await self.database.read(
-            self.tasks(TaskFilter(State.ERROR), limit)
-        )
-        return found
 
     # the cluster ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.sql.history import SqlHistory
+from fairlead.backends.sql.incidents import SqlIncidents
 from fairlead.backends.sql.migrate import check, migrate
 from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.rows import (
@@ -57,6 +58,7 @@ class SqlTaskStore:
     def __init__(self, database: SqlDatabase, sql: dict[str, str]) -> None:
         self.database = database
         self.sql = sql
+        self.incidents = SqlIncidents(database)
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -213,6 +215,7 @@ class SqlTaskStore:
         )
         if not rows:
             return None
+        yield from self.incidents.drop_error(task_id, version)
         notification = (
             Notification(ready=lanes_of(rows))
             if ready_seq is not None
@@ -232,6 +235,7 @@ class SqlTaskStore:
         yield self.statement("note_event", task_id, version, kind, now, None, actor)
         ended = yield self.statement("end_task", task_id, version)
         if ended:
+            yield from self.incidents.drop_error(task_id, version)
             yield from self.announce(Notification(control=True, finished=[task_id]))
         return bool(ended)
 
@@ -411,6 +415,10 @@ class SqlTaskStore:
             ),
             node,
         )
+        failed = [f for f in finishes if f.next_state == State.ERROR]
+        if failed:
+            now = max(f.finished_at for f in failed)
+            yield from self.incidents.note_errors([f.id for f in failed], now)
         ready = [row[:4] for row in rows if row[4] == State.SUBMITTED]
         due = [row[5] for row in rows if row[4] == State.WAITING]
         return lanes_of(ready), due
@@ -505,6 +513,7 @@ class SqlTaskStore:
             yield self.statement(
                 "error_task", task_id, version, NODE_LOST, reason, batch(list(skipping))
             )
+        yield from self.incidents.note_errors([task_id for task_id, _ in failing], now)
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
         return Woken(len(held), woken.notification)
 
@@ -544,6 +553,8 @@ class SqlTaskStore:
         rows = yield self.statement(
             "error_task", task_id, version, record[6], reason, batch(list(skipping))
         )
+        if rows:
+            yield from self.incidents.note_errors([task_id], now)
         return (
             yield from self._announced(
                 Notification(control=True, finished=[task_id]) if rows else None
@@ -559,13 +570,6 @@ class SqlTaskStore:
     def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
         rows = yield self.statement(name, before, limit)
         return len(rows)
-
-    async def incidents(self, limit: int) -> list[TaskRecord]:
-        return await self.database.read(self._incidents(limit))
-
-    def _incidents(self, limit: int) -> Steps[list[TaskRecord]]:
-        rows = yield self.statement("incidents", limit)
-        return [task_record(row) for row in rows]
 
     # the cluster ----------------------------------------------------------------------------------
 

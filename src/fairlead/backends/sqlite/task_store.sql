@@ -223,11 +223,6 @@ SELECT seq, task_id, attempt, tries, queue, name, partition, priority, fairness_
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = ?1
 
--- name: incidents
-SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks WHERE state = 'ERROR' ORDER BY submitted_at LIMIT ?1
-
 -- name: clean_attempts
 -- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
 DELETE FROM fairlead_attempts

@@ -12,15 +12,17 @@ import msgspec
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.model import ClaimedTask, LaneKey, State, Submitted
+from fairlead.model import ClaimedTask, IncidentKind, IncidentReport, LaneKey, State, Submitted
 from fairlead.ports.notification import Lane
 from fairlead.ports.task_store import Claim, TaskStore
 from fairlead.testing.contract.tasks import (
     AWKWARD,
+    LATE,
     NOW,
     SECOND,
     claimed,
     done,
+    errors,
     make,
     ready,
     ready_ids,
@@ -269,7 +271,7 @@ async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -
     assert completed.notification is not None and completed.notification.due == NOW + 7 * SECOND
     assert completed.notification.finished == [failed.id]
     assert [lane[:3] for lane in map(_fields, completed.notification.ready)] == [("mail", 0, 5)]
-    (incident,) = await store.incidents(10)
+    (incident,) = await errors(store)
     assert (incident.id, incident.state, incident.error_type, incident.error_text) == (
         failed.id,
         State.ERROR,
@@ -367,7 +369,7 @@ async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> No
         await claimed(store, tasks, version=version)
         await store.resume_lost(["node-1"], NOW + 9, 10, most_lost=2)
     assert ready_ids(store) == []
-    assert [record.id for record in await store.incidents(10)] == [tasks[0].id]
+    assert [record.id for record in await errors(store)] == [tasks[0].id]
 
 
 @pytest.mark.parametrize("skipping", [[], ["send"]])
@@ -383,7 +385,7 @@ async def test_a_task_given_up_holds_its_ordering_key_unless_its_name_skips(
         submit(store, tasks)
         await claimed(store, [head])
         await release(head.id)
-        assert head.id in {record.id for record in await store.incidents(10)}
+        assert head.id in {record.id for record in await errors(store)}
         assert len(await claimed(store, [following], node="node-2")) == len(skipping)
 
 
@@ -402,9 +404,80 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStor
     assert notification is not None and len(notification.ready) == 1
     assert await store.release_stuck(two.id, two.version, State.ERROR, later, AWKWARD) is not None
     assert one.id in ready_ids(store)
-    (incident,) = await store.incidents(10)
+    (incident,) = await errors(store)
     assert (incident.id, incident.error_text) == (two.id, AWKWARD)
     assert await store.stuck(NOW + 99 * SECOND, 10) == []
+
+
+# incidents ----------------------------------------------------------------------------------------
+
+
+async def in_error(store: TaskStore, count: int) -> list[str]:
+    """Move so many new tasks to ERROR; return their ids."""
+    tasks = make(count)
+    submit(store, tasks)
+    held = await claimed(store, tasks)
+    failure = {"error_type": "ValueError", "error_text": "no"}
+    finishes = [done(task, outcome="failed", next_state="ERROR", **failure) for task in held]
+    await store.complete("node-1", finishes)
+    return [task.id for task in tasks]
+
+
+async def test_a_task_in_error_is_an_incident_until_it_is_delivered(store: TaskStore) -> None:
+    (task_id,) = await in_error(store, 1)
+    incidents = store.incidents
+    (found,) = await incidents.claim(LATE, LATE + SECOND, 10)
+    assert (found.kind, found.subject, found.version) == (IncidentKind.ERROR, task_id, 3)
+    assert (found.queue, found.name, found.details) == ("mail", "send", "ValueError: no")
+    assert (found.deliveries, found.delivered_at) == (1, None)
+    assert found.task is not None and found.task.state == State.ERROR
+    assert await incidents.claim(LATE + SECOND - 1, LATE + 9 * SECOND, 10) == []
+    (again,) = await incidents.claim(LATE + SECOND, LATE + 2 * SECOND, 10)
+    assert (again.id, again.deliveries) == (found.id, 2)
+    await incidents.delivered([found.id], LATE)
+    assert await incidents.claim(LATE + 9 * SECOND, LATE + 10 * SECOND, 10) == []
+    assert await incidents.counts() == {("error", "mail", "send"): 1}
+
+
+async def test_claims_of_incidents_bring_each_once_and_then_those_put_back(
+    store: TaskStore,
+) -> None:
+    expected = set(await in_error(store, 25))
+    found = [i for _ in range(4) for i in await store.incidents.claim(LATE, LATE + SECOND, 10)]
+    assert len(found) == 25 and {incident.subject for incident in found} == expected
+    first, second, *_ = found
+    await store.incidents.delivered([second.id], LATE)
+    await store.incidents.retry([(first.id, LATE), (second.id, LATE)])
+    put_back = await store.incidents.claim(LATE, LATE + SECOND, 10)
+    assert [incident.id for incident in put_back] == [first.id]
+
+
+async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
+    store: TaskStore,
+) -> None:
+    report = IncidentReport(
+        kind=IncidentKind.LANE_UNREADABLE,
+        subject="mail/0/5",
+        details=AWKWARD,
+        since=NOW,
+        queue="mail",
+    )
+    incidents = store.incidents
+    await incidents.report([report, report], NOW)
+    (found,) = await incidents.claim(NOW, NOW + SECOND, 10)
+    assert (found.subject, found.details, found.since) == ("mail/0/5", AWKWARD, NOW)
+    assert found.task is None
+    await incidents.delivered([found.id], NOW)
+    hour = 3600 * SECOND
+    await incidents.report([report], NOW + hour)
+    assert await incidents.claim(NOW + hour, NOW + hour, 10) == []
+    assert await incidents.sweep(0, NOW + 2 * hour - 1, 10) == 0
+    assert await incidents.counts() == {("lane_unreadable", "mail", ""): 1}
+    await incidents.sweep(0, NOW + 2 * hour + 1, 10)
+    assert await incidents.counts() == {}
+    await incidents.report([report], NOW + 3 * hour)
+    (new,) = await incidents.claim(NOW + 3 * hour, NOW + 4 * hour, 10)
+    assert new.id > found.id
 
 
 # the cluster --------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.core.ids import IdSource, id_text
-from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, Submitted, Trigger
+from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, Submitted, TaskRecord, Trigger
 from fairlead.ports.task_store import Claim, TaskStore
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
+LATE = NOW + 10_000_000 * SECOND
+"""Instant after all others of the tests."""
 AWKWARD = (
     """Robert'); DROP TABLE fairlead_tasks;-- "quoted" \\ %s $1 ?1 {x} """
     "\u00fc \U0001f9ed\nsecond line\ttab"
@@ -100,3 +102,10 @@ def ready(
 def ready_ids(store: TaskStore, **lane: int) -> list[str]:
     """Return the ids of the tasks that are ready in one lane, in their order."""
     return [trigger.id for trigger in ready(store, **lane)]
+
+
+async def errors(store: TaskStore) -> list[TaskRecord]:
+    """Return the tasks of the undelivered incidents of tasks in ERROR, which stay undelivered."""
+    found = await store.incidents.claim(LATE, LATE + 1, 100)
+    await store.incidents.retry([(incident.id, NOW) for incident in found])
+    return [incident.task for incident in found if incident.task is not None]

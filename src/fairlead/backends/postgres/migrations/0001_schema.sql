@@ -70,6 +70,25 @@ CREATE TABLE fairlead_unique_keys (
 
 CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
 
+-- Incidents: conditions that need a person, each delivered to `on_incident` at least once.
+CREATE TABLE fairlead_incidents (
+    id           bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- never used twice
+    kind         text    NOT NULL,                -- error, stuck, lane_unreadable, unserved_queue or blocked_loop
+    subject      text    NOT NULL,                -- the id of the task; the lane, queue or node
+    version      integer NOT NULL,                -- the version of the task; 0 without a task
+    queue        text    NOT NULL,                -- empty: no single queue
+    name         text    NOT NULL,                -- the name of the task; empty without a task
+    since        bigint  NOT NULL,                -- when the condition began
+    seen_at      bigint  NOT NULL,                -- when it was last reported
+    details      text    NOT NULL,
+    deliveries   integer NOT NULL DEFAULT 0,      -- calls of `on_incident` so far
+    deliver_at   bigint  NOT NULL,                -- earliest next call
+    delivered_at bigint,                          -- when a call had returned; NULL: not yet
+    UNIQUE (kind, subject, version)
+);
+
+CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, id) WHERE delivered_at IS NULL;
+
 -- Queues and nodes ----------------------------------------------------------------------------------------------------
 
 -- Queues that a node or a submitter has registered.

@@ -43,7 +43,6 @@ CREATE TABLE fairlead_tasks (
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (run_at) WHERE state = 'WAITING';
-CREATE INDEX fairlead_tasks_error ON fairlead_tasks (submitted_at) WHERE state = 'ERROR';
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
 
 -- The greatest ready_seq given so far, in one row.
@@ -81,6 +80,25 @@ CREATE TABLE fairlead_unique_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
+
+-- Incidents: conditions that need a person, each delivered to `on_incident` at least once.
+CREATE TABLE fairlead_incidents (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice
+    kind         TEXT    NOT NULL,                -- error, stuck, lane_unreadable, unserved_queue or blocked_loop
+    subject      TEXT    NOT NULL,                -- the id of the task; the lane, queue or node
+    version      INTEGER NOT NULL,                -- the version of the task; 0 without a task
+    queue        TEXT    NOT NULL,                -- empty: no single queue
+    name         TEXT    NOT NULL,                -- the name of the task; empty without a task
+    since        INTEGER NOT NULL,                -- when the condition began
+    seen_at      INTEGER NOT NULL,                -- when it was last reported
+    details      TEXT    NOT NULL,
+    deliveries   INTEGER NOT NULL DEFAULT 0,      -- calls of `on_incident` so far
+    deliver_at   INTEGER NOT NULL,                -- earliest next call
+    delivered_at INTEGER,                         -- when a call had returned; NULL: not yet
+    UNIQUE (kind, subject, version)
+) STRICT;
+
+CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, id) WHERE delivered_at IS NULL;
 
 -- Queues and nodes ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""Incidents in memory, for stores without tables: which to deliver next, and which are over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from fairlead.clock import MICROS
+from fairlead.model import INCIDENT_LINGERS, Incident, IncidentKind, IncidentReport, TaskRecord
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """An incident with its times (microseconds since the epoch)."""
+
+    incident: Incident
+    seen_at: int
+    """Instant of the last report."""
+    deliver_at: int
+    """Earliest next delivery."""
+
+
+def key_of(incident: Incident | IncidentReport) -> str:
+    """Return the key of an incident: the same for each report of one condition."""
+    return f"{incident.kind}:{incident.version}:{incident.subject}"
+
+
+def error_of(task: TaskRecord, now: int) -> IncidentReport:
+    """Return the report of a task in ERROR."""
+    details = ": ".join(part for part in (task.error_type, task.error_text) if part)
+    return IncidentReport(
+        kind=IncidentKind.ERROR,
+        subject=task.id,
+        details=details[:1000],
+        since=now,
+        queue=task.queue,
+        name=task.name,
+        version=task.version,
+    )
+
+
+class IncidentLedger:
+    """Entries by key. Methods return the keys of the entries that they changed or dropped."""
+
+    def __init__(self, entries: Mapping[str, LedgerEntry] | None = None) -> None:
+        self.entries = dict(entries or {})
+
+    def unknown(self, reports: Iterable[IncidentReport]) -> list[IncidentReport]:
+        """Return the reports of incidents that the ledger does not have, one of each."""
+        found = {key_of(report): report for report in reports}
+        return [report for key, report in found.items() if key not in self.entries]
+
+    def report(
+        self, reports: Sequence[IncidentReport], ids: Sequence[int], now: int
+    ) -> Collection[str]:
+        """Add the incidents or renew them; `ids` has a number for each of the `unknown` ones."""
+        numbers = iter(ids)
+        for report in reports:
+            key = key_of(report)
+            known = self.entries.get(key)
+            if known is None:
+                incident = Incident(
+                    id=next(numbers),
+                    kind=report.kind,
+                    subject=report.subject,
+                    details=report.details,
+                    since=report.since,
+                    queue=report.queue,
+                    name=report.name,
+                    version=report.version,
+                    deliveries=0,
+                    delivered_at=None,
+                )
+                self.entries[key] = LedgerEntry(incident, now, now)
+            else:
+                incident = msgspec.structs.replace(known.incident, details=report.details)
+                self.entries[key] = LedgerEntry(incident, now, known.deliver_at)
+        return {key_of(report) for report in reports}
+
+    def claim(self, now: int, until: int, limit: int) -> list[Incident]:
+        """Return incidents that are due, ascending by id, and hide them before `until`."""
+        due = [
+            (entry.deliver_at, entry.incident.id, key)
+            for key, entry in self.entries.items()
+            if entry.incident.delivered_at is None and entry.deliver_at <= now
+        ]
+        found = []
+        for _, _, key in sorted(due)[:limit]:
+            entry = self.entries[key]
+            calls = entry.incident.deliveries + 1
+            incident = msgspec.structs.replace(entry.incident, deliveries=calls)
+            self.entries[key] = LedgerEntry(incident, entry.seen_at, until)
+            found.append(incident)
+        return sorted(found, key=lambda incident: incident.id)
+
+    def delivered(self, ids: Collection[int], now: int) -> Collection[str]:
+        """Mark incidents as delivered."""
+        changed = set()
+        for key, entry in self.entries.items():
+            if entry.incident.id in ids and entry.incident.delivered_at is None:
+                incident = msgspec.structs.replace(entry.incident, delivered_at=now)
+                self.entries[key] = LedgerEntry(incident, entry.seen_at, entry.deliver_at)
+                changed.add(key)
+        return changed
+
+    def retry(self, instants: Mapping[int, int]) -> Collection[str]:
+        """Make undelivered incidents due at these instants, by id."""
+        changed = set()
+        for key, entry in self.entries.items():
+            if entry.incident.id in instants and entry.incident.delivered_at is None:
+                due = instants[entry.incident.id]
+                self.entries[key] = LedgerEntry(entry.incident, entry.seen_at, due)
+                changed.add(key)
+        return changed
+
+    def drop_over(self, now: int, in_error: Collection[tuple[str, int]]) -> Collection[str]:
+        """Drop incidents that are over. `in_error`: (id, version) of the tasks in ERROR. A `stuck`
+        is over like an incident without a task."""
+        before = now - round(INCIDENT_LINGERS * MICROS)
+        over = [
+            key
+            for key, entry in self.entries.items()
+            if (
+                (entry.incident.subject, entry.incident.version) not in in_error
+                if entry.incident.kind is IncidentKind.ERROR
+                else entry.incident.delivered_at is not None and entry.seen_at < before
+            )
+        ]
+        for key in over:
+            del self.entries[key]
+        return over
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """Return the numbers of incidents by (kind, queue, name of the task)."""
+        found = (entry.incident for entry in self.entries.values())
+        return dict(Counter((i.kind.value, i.queue, i.name) for i in found))
+
+    def undelivered(self, limit: int) -> list[Incident]:
+        """Return undelivered incidents, ascending by id."""
+        found = [entry.incident for entry in self.entries.values()]
+        waiting = [incident for incident in found if incident.delivered_at is None]
+        return sorted(waiting, key=lambda incident: incident.id)[:limit]

@@ -1,0 +1,250 @@
+"""The delivery of incidents to the application: at least once, each once in the ordinary case.
+
+A round claims incidents that are due, calls `on_incident` in threads, and records each call that
+returned. A claim hides an incident from other nodes for a while, so that a new elected node goes on
+where the previous one stopped, and delivers what a dead node had claimed once that time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable
+from typing import Any
+
+from fairlead.clock import MICROS, Clock
+from fairlead.declare.on_incident import OnIncident
+from fairlead.model import Incident
+from fairlead.ports.incident_store import IncidentStore
+from fairlead.ports.observer import Observer
+
+log = logging.getLogger("fairlead.incidents")
+
+CALLS = 4
+"""Calls of `on_incident` at once."""
+
+MOST_HANGING = 8
+"""Calls beyond their time limit after which no further call begins until one of them ends."""
+
+CLAIM = 5 * CALLS
+"""Incidents in one claim. An incident waits for at most five calls before its own."""
+
+FIRST_RETRY, LONGEST_RETRY = 10.0, 3600.0
+"""Seconds before the second call for an incident, and the greatest number after doubling."""
+
+STOP_SECONDS = 5.0
+"""Seconds that a node which stops waits for calls of `on_incident`."""
+
+SWEEP = 1000
+"""Incidents that one round looks at, to drop those that are over."""
+
+
+class IncidentDelivery:
+    """Rounds that deliver incidents, and the part of the node that ends them with the node. Without
+    `callback`, an incident is delivered to the log."""
+
+    def __init__(
+        self,
+        store: IncidentStore,
+        observer: Observer,
+        clock: Clock,
+        callback: OnIncident | None,
+        timeout: float,
+    ) -> None:
+        """`timeout`: seconds that one call may take."""
+        self._store = store
+        self._observer = observer
+        self._clock = clock
+        self._callback = callback
+        self._timeout = timeout
+        self._claimed: list[Incident] = []
+        """Claimed incidents, the next one last."""
+        self._claiming = asyncio.Lock()
+        self._recording = asyncio.Lock()
+        self._returned: list[int] = []
+        """Ids whose calls returned and that the store does not have as delivered yet."""
+        self._failed: list[tuple[int, int]] = []
+        """Pairs of (id, instant of the next call) that the store does not have yet."""
+        self._hanging: dict[int, asyncio.Future[Any]] = {}
+        """Calls beyond their time limit, by the id of the incident."""
+        self._next_retry: int | None = None
+        """Earliest instant of a repeated call, as far as this node knows."""
+        self._swept = 0
+        """Highest id that the sweep has looked at."""
+        self._is_stopping = False
+        self._idle = asyncio.Event()
+        """Set while no round runs."""
+        self._idle.set()
+
+    async def run(self) -> None:
+        """Return at once: the rounds run in the pollers."""
+
+    async def stop(self) -> None:
+        """Begin no further call. Wait for calls that run, for at most STOP_SECONDS, so that another
+        node does not repeat them."""
+        self._is_stopping = True
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("node stops during a call of on_incident; it will be repeated")
+
+    async def round(self) -> float | None:
+        """Deliver every incident that is due. Return the seconds until a failed one is due
+        again."""
+        self._next_retry = None
+        self._idle.clear()
+        try:
+            self._settle_hanging()
+            await self._record()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CALLS):
+                    group.create_task(self._deliver())
+        except ExceptionGroup as group_of:
+            raise group_of.exceptions[0] from None
+        finally:
+            try:
+                await self._release()
+            finally:
+                self._idle.set()
+        self._swept = await self._store.sweep(self._swept, self._clock.now(), SWEEP)
+        if self._next_retry is None:
+            return None
+        return max(0.0, (self._next_retry - self._clock.now()) / MICROS)
+
+    async def _deliver(self) -> None:
+        while len(self._hanging) < MOST_HANGING and (incident := await self._next()) is not None:
+            if incident.id in self._hanging:
+                continue  # The claim has hidden the incident again while its call still runs.
+            log.error(
+                "incident",
+                extra={
+                    "kind": incident.kind.value,
+                    "incident_id": incident.id,
+                    "subject": incident.subject,
+                    "queue": incident.queue,
+                    "task_name": incident.name,
+                    "details": incident.details,
+                },
+            )
+            error = None if self._callback is None else await self._call(self._callback, incident)
+            if error is None:
+                self._returned.append(incident.id)
+                self._observer.counted("delivered_incidents")
+            else:
+                self._on_failed(incident, error)
+            await self._record()
+
+    async def _next(self) -> Incident | None:
+        async with self._claiming:
+            if self._is_stopping:
+                return None
+            if not self._claimed:
+                now = self._clock.now()
+                until = now + round((CLAIM // CALLS + 1) * self._timeout * MICROS)
+                found = await self._store.claim(now, until, CLAIM)
+                self._claimed = found[::-1]
+            return self._claimed.pop() if self._claimed else None
+
+    async def _call(self, callback: OnIncident, incident: Incident) -> BaseException | None:
+        """Return None if the call returned in time, else its exception or a TimeoutError."""
+        try:
+            result = await self._in_time(_in_thread(callback, incident), incident)
+            if inspect.isawaitable(result):
+                task = asyncio.ensure_future(_awaited(result))
+                try:
+                    result = await self._in_time(task, incident)
+                finally:
+                    task.cancel()
+        except TimeoutError as error:
+            return error
+        return result if isinstance(result, BaseException) else None
+
+    async def _in_time(self, call: asyncio.Future[Any], incident: Incident) -> Any:
+        await asyncio.wait([call], timeout=self._timeout)
+        if not call.done():
+            self._hanging[incident.id] = call
+            raise TimeoutError(f"on_incident has not returned within {self._timeout:g} s")
+        return asyncio.CancelledError() if call.cancelled() else call.result()
+
+    def _on_failed(self, incident: Incident, error: BaseException) -> None:
+        pause = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(incident.deliveries - 1, 20))
+        log.error(
+            "on_incident failed; it is called again later",
+            extra={"incident_id": incident.id, "seconds": pause},
+            exc_info=error,
+        )
+        self._observer.counted("failed_deliveries")
+        due = self._clock.now() + round(pause * MICROS)
+        self._failed.append((incident.id, due))
+        self._next_retry = due if self._next_retry is None else min(self._next_retry, due)
+
+    def _settle_hanging(self) -> None:
+        """Take the results of late calls: one that returned has delivered its incident."""
+        for number, call in list(self._hanging.items()):
+            if call.done():
+                del self._hanging[number]
+                result = asyncio.CancelledError() if call.cancelled() else call.result()
+                if inspect.iscoroutine(result):
+                    result.close()  # Too late to run it: the incident is delivered again.
+                elif not isinstance(result, BaseException):
+                    self._returned.append(number)
+                    self._observer.counted("delivered_incidents")
+        if len(self._hanging) >= MOST_HANGING:
+            log.error(
+                "on_incident hangs: no incident is delivered until a call returns",
+                extra={"calls": len(self._hanging)},
+            )
+
+    async def _record(self) -> None:
+        """Write the results of calls; calls that end meanwhile share the next write."""
+        async with self._recording:
+            returned, self._returned = self._returned, []
+            failed, self._failed = self._failed, []
+            try:
+                if returned:
+                    await self._store.delivered(returned, self._clock.now())
+                if failed:
+                    await self._store.retry(failed)
+            except BaseException:
+                self._returned = returned + self._returned
+                self._failed = failed + self._failed
+                raise
+
+    async def _release(self) -> None:
+        """Make claimed incidents that were not called due at once, for any node."""
+        rest, self._claimed = self._claimed, []
+        now = self._clock.now()
+        self._failed += [(i.id, now) for i in rest]
+        await self._record()
+
+
+def _in_thread(callback: OnIncident, incident: Incident) -> asyncio.Future[Any]:
+    """Call in a thread of its own, which does not keep the process from ending. The future has the
+    returned value, or the exception as a value."""
+    call: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            result: Any = callback(incident)
+        except BaseException as error:
+            result = error
+        if not call.cancelled():
+            call.set_result(result)
+
+    call.set_running_or_notify_cancel()  # A cancelled wait leaves the thread alone.
+    threading.Thread(target=run, name="fairlead-on-incident", daemon=True).start()
+    return asyncio.wrap_future(call)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    """Return the result of the coroutine, or its exception as a value."""
+    try:
+        return await result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error

@@ -1,0 +1,69 @@
+"""Incidents: conditions that need a person, as parts report them and as the store keeps them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from fairlead.model.task import TaskRecord
+
+
+class IncidentKind(StrEnum):
+    """The closed set of kinds of incidents."""
+
+    ERROR = "error"
+    """A task went to ERROR. `subject` is its id."""
+    STUCK = "stuck"
+    """A run is in PROCESSING beyond its greatest time. `subject` is the id of the task."""
+    LANE_UNREADABLE = "lane_unreadable"
+    """A record of a lane cannot be read. `subject` is QUEUE/PARTITION/PRIORITY."""
+    UNSERVED_QUEUE = "unserved_queue"
+    """No node serves a queue that has tasks. `subject` is the name of the queue."""
+    BLOCKED_LOOP = "blocked_loop"
+    """A handler blocks the event loop of its node. `subject` is the name of the node."""
+
+
+ABOUT_TASKS = frozenset({IncidentKind.ERROR, IncidentKind.STUCK})
+"""Kinds whose subject is a task."""
+
+INCIDENT_LINGERS = 3600.0
+"""Seconds after the last report during which a delivered incident without a task stays open.
+Reports of the same condition within this time deliver nothing new."""
+
+
+class IncidentReport(msgspec.Struct, frozen=True):
+    """A condition as a part of a node has found it. Kind, subject and version identify it."""
+
+    kind: IncidentKind
+    subject: str
+    details: str
+    """The cause and the cure, for a person."""
+    since: int
+    """Beginning of the condition (microseconds since the epoch)."""
+    queue: str = ""
+    """Name of the queue; empty if the condition concerns no single queue."""
+    name: str = ""
+    """Name of the task; empty without a task."""
+    version: int = 0
+    """Version of the task; 0 without a task."""
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """An incident in the store. Instants are in microseconds since the epoch."""
+
+    id: int
+    """Number that the store never gives twice, for use as an idempotency key."""
+    kind: IncidentKind
+    subject: str
+    details: str
+    since: int
+    queue: str
+    name: str
+    version: int
+    deliveries: int
+    """Calls of `on_incident` so far, including the one that gets this value."""
+    delivered_at: int | None
+    """Instant at which a call of `on_incident` had returned; None before."""
+    task: TaskRecord | None = None
+    """The task as it is now, for the kinds `error` and `stuck`; None if it has left the store."""

@@ -1,0 +1,258 @@
+"""Incidents reach `on_incident` at least once, and each once while nodes end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fairlead import App, Incident, NoRetry, State
+from fairlead.engine.incidents import IncidentDelivery
+from fairlead.engine.settings import Intervals
+from fairlead.ports.observer import Silent
+from fairlead.testing import running, settled
+from fairlead.testing.contract.task_store import in_error
+
+pytestmark = [pytest.mark.stores, pytest.mark.virtual_time]
+
+FAST = Intervals(incidents=1.0)
+
+
+def failing(app: App, count: int) -> list[str]:
+    """Submit so many tasks that go to ERROR; return their ids."""
+
+    @app.task(retry=NoRetry())
+    async def bad(n: int) -> None:
+        raise ValueError(f"no {n}")
+
+    return [handle.id for handle in bad.submit_many([{"n": n} for n in range(count)])]
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    """Return when the condition holds."""
+    while not is_so():
+        await asyncio.sleep(0.05)
+
+
+def delivery(app: App, timeout: float = 30.0) -> IncidentDelivery:
+    """Return the delivery of a node of this application."""
+    return IncidentDelivery(app.store.incidents, Silent(), app.clock, app.on_incident, timeout)
+
+
+@asynccontextmanager
+async def erring(app: App, count: int) -> AsyncIterator[list[str]]:
+    """Move so many tasks to ERROR, without a node; give their ids."""
+    yield await in_error(app.store, count)
+    await app.store.database.close_async()
+
+
+@pytest.fixture
+def lite(sqlite_url: str) -> Iterator[App]:
+    """Return an application on SQLite, for tests of minutes, which virtual time shortens."""
+    application = App(sqlite_url)
+    application.migrate()
+    yield application
+    application.close()
+
+
+async def test_each_of_2500_tasks_in_error_is_told_once(app: App) -> None:
+    seen: Counter[str] = Counter()
+    app.on_incident = lambda incident: seen.update([incident.subject])
+    ids = failing(app, 2500)
+    async with running(app, intervals=FAST) as node:
+        await settled(app, node)
+        await eventually(lambda: len(seen) == 2500)
+    assert seen == Counter(ids)
+    assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
+
+
+async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_no_other(
+    lite: App,
+) -> None:
+    app = lite
+    calls: Counter[str] = Counter()
+    ids = failing(app, 30)
+    odd = ids[7]
+
+    def receive(incident: Incident) -> None:
+        calls[incident.subject] += 1
+        assert incident.task is not None and incident.task.state == State.ERROR
+        if incident.subject == odd and calls[odd] < 3:
+            raise BaseException("not now")
+
+    app.on_incident = receive
+    began = app.clock.monotonic()
+    async with running(app, intervals=FAST) as node:
+        await settled(app, node)
+        await eventually(lambda: len(calls) == 30)
+        assert calls[odd] < 3
+        await eventually(lambda: calls[odd] == 3)
+        await asyncio.sleep(100)
+    assert calls == Counter({**dict.fromkeys(ids, 1), odd: 3})
+    assert app.clock.monotonic() - began >= 10 + 20  # seconds of back-off
+
+
+async def test_a_new_elected_node_goes_on_where_the_previous_one_stopped(app: App) -> None:
+    calls: Counter[str] = Counter()
+    app.on_incident = lambda incident: calls.update([incident.subject])
+    ids = failing(app, 40)
+    for _ in range(3):
+        async with running(app, intervals=FAST) as node:
+            await settled(app, node)
+            await eventually(lambda: len(calls) >= 20)
+    async with running(app, intervals=FAST):
+        await eventually(lambda: len(calls) == 40)
+    assert calls == Counter(ids)
+
+
+async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(lite: App) -> None:
+    app = lite
+    calls: Counter[str] = Counter()
+    begun = asyncio.Event()
+
+    async def receive(incident: Incident) -> None:
+        begun.set()
+        await asyncio.sleep(2)
+        calls[incident.subject] += 1
+
+    app.on_incident = receive
+    ids = failing(app, 30)
+    async with running(app, intervals=FAST) as node:
+        await settled(app, node)
+        await begun.wait()
+    assert 0 < len(calls) < 30
+    async with running(app, intervals=FAST):
+        await eventually(lambda: len(calls) == 30)
+    assert calls == Counter(ids)
+
+
+async def test_what_a_dead_node_had_claimed_is_told_after_its_claim(lite: App) -> None:
+    app = lite
+    calls: list[str] = []
+    app.on_incident = lambda incident: calls.append(incident.subject)
+    async with erring(app, 3) as ids:
+        now = app.clock.now()
+        dead = await app.store.incidents.claim(now, now + 60_000_000, 2)
+        first = delivery(app)
+        await first.round()
+        assert calls == [ids[2]]
+        await asyncio.sleep(60)
+        await first.round()
+        assert sorted(calls) == sorted(ids) and len(dead) == 2
+
+
+async def test_an_async_callback_runs_on_the_loop_of_the_node(app: App) -> None:
+    loops = []
+
+    async def receive(incident: Incident) -> None:
+        await asyncio.sleep(0.1)
+        loops.append(asyncio.get_running_loop())
+
+    app.on_incident = receive
+    async with erring(app, 2):
+        await delivery(app).round()
+    assert loops == [asyncio.get_running_loop()] * 2
+
+
+@pytest.mark.parametrize("how", ["hangs", "cancels itself", "ignores its cancellation"])
+async def test_an_async_callback_that_does_not_end_in_time_is_called_again(
+    lite: App, how: str
+) -> None:
+    app = lite
+    calls: Counter[str] = Counter()
+
+    async def receive(incident: Incident) -> None:
+        calls[incident.subject] += 1
+        if incident.subject != odd or calls[odd] > 1:
+            return
+        if how == "cancels itself":
+            raise asyncio.CancelledError
+        while True:
+            try:
+                await asyncio.sleep(1000)
+                return
+            except asyncio.CancelledError:
+                if how == "hangs":
+                    raise
+
+    app.on_incident = receive
+    async with erring(app, 10) as ids:
+        odd = ids[0]
+        told = delivery(app)
+        pause = await told.round()
+        assert calls == Counter(ids) and pause is not None
+        await asyncio.sleep(3000)
+        await told.round()
+        repeats = 1 if how == "ignores its cancellation" else 2
+        assert calls == Counter({**dict.fromkeys(ids, 1), odd: repeats})
+        assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
+
+
+@pytest.mark.system_time
+async def test_a_callback_that_hangs_in_its_thread_holds_up_neither_others_nor_the_loop(
+    app: App,
+) -> None:
+    gate = threading.Event()
+    calls: Counter[str] = Counter()
+
+    def receive(incident: Incident) -> None:
+        calls[incident.subject] += 1
+        if incident.subject == odd:
+            gate.wait()
+
+    app.on_incident = receive
+    async with erring(app, 30) as ids:
+        odd = ids[3]
+        told = delivery(app, timeout=0.05)
+        await told.round()
+        assert calls == Counter(ids)
+        (left,) = app.store.database.read_now(app.store.incidents.undelivered(10))
+        assert left.subject == odd
+        # The call returns late, which delivers the incident all the same.
+        gate.set()
+        await eventually(lambda: all(call.done() for call in told._hanging.values()))
+        await told.round()
+        assert calls == Counter(ids)
+        assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
+
+
+@pytest.mark.system_time
+async def test_calls_that_all_hang_take_a_bounded_number_of_threads(app: App) -> None:
+    gate = threading.Event()
+    calls: list[int] = []
+
+    def receive(incident: Incident) -> None:
+        calls.append(incident.id)
+        gate.wait()
+
+    app.on_incident = receive
+    async with erring(app, 40):
+        told = delivery(app, timeout=0.01)
+        await told.round()
+        await told.round()
+        assert len(calls) <= 12
+        gate.set()
+
+
+async def test_without_a_callback_the_log_takes_the_incidents(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with erring(app, 3) as ids:
+        app.on_incident = None
+        for _ in range(2):
+            await delivery(app).round()
+    told = [record.subject for record in caplog.records if record.msg == "incident"]
+    assert sorted(told) == sorted(ids)
+
+
+async def test_an_incident_settled_before_its_delivery_is_not_told(app: App) -> None:
+    calls: list[str] = []
+    app.on_incident = lambda incident: calls.append(incident.subject)
+    async with erring(app, 2) as ids:
+        app.management.retry(ids[0])
+        await delivery(app).round()
+    assert calls == [ids[1]]
