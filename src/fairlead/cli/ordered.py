@@ -127,7 +127,7 @@ def attempts(id: str, options: LookOptions) -> None:
 @with_options
 def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
     """End a task, whatever its state, so that the next task of its ordering key can run. Without
-    --at, end the first task of the key.
+    --run-at, end the first task of the key.
 
     Example: fairlead ordered drop reminders user-7
     """
