@@ -40,6 +40,10 @@ the server's limit is 2 s."""
 REQUEST_TIMEOUT = 10.0
 """Seconds to wait for a response; the server's own limits are lower."""
 
+_SCHEMA_SECONDS = 15.0
+"""Seconds for a server to describe all its tables when a connection opens. The driver's default of
+2 is too short for a busy server with many tables."""
+
 _SCAN_PAGE = 10_000
 _PORT = 9042
 _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
@@ -351,6 +355,7 @@ class CassandraSession:
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             protocol_version=ProtocolVersion.V5,
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10.0, max_attempts=None),
+            control_connection_timeout=_SCHEMA_SECONDS,
         )
 
     @contextlib.contextmanager
