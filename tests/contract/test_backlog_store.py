@@ -189,6 +189,36 @@ async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Ad
         await store.write(LANE, owned[PARTITION], make(1), LaneRecord())
 
 
+async def test_a_record_that_cannot_be_read_is_named_and_costs_no_other_lane(
+    store: Adapter, kind: str
+) -> None:
+    if kind == "memory":
+        pytest.skip("records in memory are no texts")
+    range_id = (await store.take_over(PARTITION)).range_id
+    sound = record_of(make(3), buffered=2)
+    await store.write(LANE, range_id, [], sound)
+    for priority, broken in ((3, "{"), (4, '{"read_seq":"many"}')):
+        if kind == "cassandra":
+            params = (priority, broken, *PARTITION, range_id)
+            await store.session.batch([("keep_record", params)])
+        else:
+            await store._database.run_async(
+                store._rows("keep_record", *PARTITION, priority, broken)
+            )
+    found = await store.take_over(PARTITION)
+    assert found.lanes == {5: sound}
+    assert found.unreadable.keys() == {3, 4}
+    assert all(
+        "fairlead_backlog" in error and "payouts" in error for error in found.unreadable.values()
+    )
+    assert "$.read_seq" in found.unreadable[4]
+    assert await store.unreadable(PARTITION) == found.unreadable
+    assert (await store.records())[PARTITION] == found
+    await store.write(LaneKey(*PARTITION, 3), found.range_id, [], sound)
+    assert (await store.unreadable(PARTITION)).keys() == {4}
+    assert await store.unreadable(PartitionKey("nobody", 0)) == {}
+
+
 # writes -------------------------------------------------------------------------------------------
 
 

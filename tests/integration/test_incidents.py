@@ -13,7 +13,9 @@ import pytest
 from fairlead import App, Incident, NoRetry, State
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.settings import Intervals
+from fairlead.model import LaneKey
 from fairlead.ports.observer import Silent
+from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
 
@@ -256,3 +258,69 @@ async def test_an_incident_settled_before_its_delivery_is_not_told(app: App) -> 
         app.management.retry(ids[0])
         await delivery(app).round()
     assert calls == [ids[1]]
+
+
+# lane records that cannot be read -----------------------------------------------------------------
+
+LANE = "fairlead_backlog_lanes WHERE queue = 'shop' AND partition = 0 AND priority = 5"
+
+
+def run_sql(app: App, sql: str) -> None:
+    """Run one statement in a transaction of its own."""
+
+    def steps() -> Steps[None]:
+        yield Statement(sql)
+
+    app.sql_store.database.run(steps())
+
+
+@pytest.mark.parametrize("cure", ["delete", "correct"])
+async def test_a_lane_record_that_cannot_be_read_stops_its_lane_only_until_it_is_cured(
+    lite: App, cure: str
+) -> None:
+    app = lite
+    ran: Counter[str] = Counter()
+    incidents: list[Incident] = []
+    app.on_incident = incidents.append
+    app.queue("shop", partitions=1)
+    app.queue("other", partitions=1)
+
+    @app.task(queue="shop")
+    async def pay(which: str) -> None:
+        ran[which] += 1
+
+    @app.task(queue="other")
+    async def mail() -> None:
+        ran["other queue"] += 1
+
+    pay.submit(which="before")
+    async with running(app) as node:
+        await settled(app, node)
+    sound = app.store.database.read_now(one_lane(app))
+    run_sql(app, f"UPDATE {LANE}".replace(" WHERE", ' SET record = \'{"read_seq": "x\' WHERE'))
+    pay.submit(which="waits")
+    pay.options(priority=3).submit(which="other lane")
+    mail.submit()
+    for _ in range(2):  # The next node meets the same record.
+        async with running(app, intervals=FAST):
+            await eventually(lambda: ran["other lane"] == 1 and ran["other queue"] == 1)
+            await eventually(lambda: len(incidents) == 1)
+    assert ran["waits"] == 0
+    (incident,) = incidents
+    assert (incident.kind, incident.subject) == ("lane_unreadable", "shop/0/5")
+    assert "queue 'shop', partition 0 and priority 5" in incident.details
+    async with running(app) as node:
+        await eventually(lambda: node.parts.backlogs.room(LaneKey("shop", 0, 3)) > 0)
+        if cure == "delete":
+            run_sql(app, f"DELETE FROM {LANE}")
+        else:
+            run_sql(app, f"UPDATE {LANE}".replace(" WHERE", f" SET record = '{sound}' WHERE"))
+        await eventually(lambda: ran["waits"] == 1)
+    assert ran == Counter(dict.fromkeys(["before", "waits", "other lane", "other queue"], 1))
+    assert len(incidents) == 1
+
+
+def one_lane(app: App) -> Steps[str]:
+    """Return the record of the lane."""
+    record: str = (yield Statement(f"SELECT record FROM {LANE}"))[0][0]
+    return record

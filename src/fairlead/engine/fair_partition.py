@@ -24,7 +24,14 @@ from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
+from fairlead.model import (
+    IncidentKind,
+    IncidentReport,
+    LaneKey,
+    LaneRecord,
+    PartitionKey,
+    Trigger,
+)
 from fairlead.ports.backlog_store import BacklogStore, Fenced
 from fairlead.ports.trigger_channel import TriggerChannel
 
@@ -51,8 +58,21 @@ that a second read brings again."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
+CHECK_SECONDS = 30.0
+"""Seconds between two reads of lane records that could not be read."""
+
 _LONGEST_WAIT = 1.0
 """Longest pause, in seconds, between checks for records to delete or save."""
+
+
+_CURE = (
+    "its tasks wait meanwhile, other lanes go on. Correct the record, or delete it: then the lane"
+    " starts anew from the rows of its tasks. The owner looks again every 30 s"
+)
+
+
+class _Readable(Exception):
+    """Raised when a lane record that could not be read can be read again."""
 
 
 @dataclass(eq=False)
@@ -114,6 +134,10 @@ class FairPartition:
         self._events = context.events
         self._clock = context.clock
         self._lanes: dict[int, _FairLane] = {}
+        self._unreadable: dict[int, str] = {}
+        """Record and error, by priority, of the lanes that stand still."""
+        self._check_at = 0.0
+        """Monotonic seconds from which these records are read again."""
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
@@ -133,7 +157,10 @@ class FairPartition:
                     extra={"partition": self.key, "error": str(fenced)},
                 )
                 self.drop()
-            await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+            except _Readable:
+                log.info("a lane record can be read again", extra={"partition": self.key})
+                self.drop()
 
     async def _take_over(self) -> None:
         while True:
@@ -147,6 +174,8 @@ class FairPartition:
         self._began = self._clock.monotonic()
         for priority, record in sorted(found.lanes.items()):
             self._add_lane(priority, record)
+        self._unreadable = found.unreadable
+        self._report_unreadable()
         self.is_started = True
         self._events.on_positions_changed()
 
@@ -193,6 +222,8 @@ class FairPartition:
 
     def room(self, priority: int) -> int:
         """Return how many more triggers the lane takes from the channel now."""
+        if priority in self._unreadable:
+            return 0
         lane = self._lanes.get(priority)
         if lane is None:
             return PAGE
@@ -202,6 +233,8 @@ class FairPartition:
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
         expensive."""
+        if priority in self._unreadable:
+            return 0
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
@@ -209,6 +242,9 @@ class FairPartition:
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
+        if priority in self._unreadable:
+            self._events.on_dropped(triggers)  # Read again from the store with the record.
+            return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         if lane.backlog.is_stored:
             self._sort_out(lane, triggers)
@@ -300,12 +336,46 @@ class FairPartition:
                     )
                     await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
                     is_busy = True
+            if self._unreadable and self._clock.monotonic() >= self._check_at:
+                await self._check_unreadable()
             if not is_busy:
                 try:
                     async with asyncio.timeout(self._until_due()):
                         await self._work.wait()
                 except TimeoutError:
                     pass
+
+    def _report_unreadable(self) -> None:
+        """Report the lanes whose record cannot be read, as incidents."""
+        self._check_at = self._clock.monotonic() + CHECK_SECONDS
+        for priority, error in self._unreadable.items():
+            log.error(
+                "lane stands still: its record cannot be read",
+                extra={"partition": self.key, "priority": priority, "error": error},
+            )
+        self._events.on_incidents(
+            [
+                IncidentReport(
+                    kind=IncidentKind.LANE_UNREADABLE,
+                    subject=f"{self.key.queue}/{self.key.partition}/{priority}",
+                    details=f"cannot read {error}; {_CURE}",
+                    since=self._clock.now(),
+                    queue=self.key.queue,
+                )
+                for priority, error in self._unreadable.items()
+            ]
+        )
+
+    async def _check_unreadable(self) -> None:
+        """Read the records again. Raise _Readable when one of them can be read or is gone."""
+        try:
+            unreadable = await self._store.unreadable(self.key)
+        except StoreUnavailable:
+            self._check_at = self._clock.monotonic() + _PAUSE_AFTER_TROUBLE
+            return
+        if self._unreadable.keys() - unreadable.keys():
+            raise _Readable
+        self._report_unreadable()
 
     def _until_due(self) -> float:
         """Return the seconds until the next work that no event announces."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import msgspec
 
 from fairlead.model.trigger import LOWEST, Level
@@ -37,3 +39,21 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """(fairness key, next pass) of the keys furthest ahead."""
     run_times: RunTimesRecord | None = None
     """None if the queue counts tasks."""
+
+
+_decode = msgspec.json.Decoder(LaneRecord).decode
+
+
+def read_lanes(
+    records: Iterable[tuple[int, str]], name: Callable[[int], str]
+) -> tuple[dict[int, LaneRecord], dict[int, str]]:
+    """Decode pairs of (priority, record as JSON). Return the records, and for each one that cannot
+    be read its name in the store, `name(priority)`, with the error."""
+    lanes: dict[int, LaneRecord] = {}
+    unreadable: dict[int, str] = {}
+    for priority, record in records:
+        try:
+            lanes[priority] = _decode(record)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            unreadable[priority] = f"{name(priority)}: {error}"
+    return lanes, unreadable

@@ -23,6 +23,8 @@ class OwnedBacklog(msgspec.Struct, frozen=True):
     """Range id of the new owner, greater than any before it; fences every write from now on."""
     lanes: dict[int, LaneRecord]
     """Records by priority, of lanes that were ever written."""
+    unreadable: dict[int, str] = {}
+    """Name of the record and the error, by priority, for lanes whose record cannot be read."""
 
 
 class BacklogStore(Protocol):
@@ -40,8 +42,13 @@ class BacklogStore(Protocol):
 
     async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         """Become the owner of all lanes of the partition: raise its range id and read its records,
-        in one step. Raises StoreUnavailable; the takeover may have happened all the same, which is
+        in one step. A record that cannot be read is named in `unreadable` and costs no other lane.
+        Raises StoreUnavailable; the takeover may have happened all the same, which is
         harmless: take over again."""
+
+    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
+        """Return the records that cannot be read, as `take_over` names them, and change nothing.
+        Raises StoreUnavailable."""
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord

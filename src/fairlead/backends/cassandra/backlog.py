@@ -11,14 +11,21 @@ import msgspec
 from cassandra.query import UNSET_VALUE
 
 from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl
-from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import (
+    LaneKey,
+    LaneRecord,
+    Level,
+    PartitionKey,
+    Trigger,
+    TriggerPath,
+    read_lanes,
+)
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
 
-_record = msgspec.json.Decoder(LaneRecord)
 _encode = msgspec.json.encode
 
 
@@ -58,7 +65,11 @@ class CassandraBacklogStore:
         # at the same quorum. A later unfinished transaction is a write of our own that raised
         # StoreUnavailable and will be repeated.
         rows = await self.session.execute("lanes", *partition)
-        return OwnedBacklog(range_id, _lanes(rows[0][3]))
+        return _owned(partition, range_id, rows[0][3])
+
+    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
+        rows = await self.session.execute("lanes", *partition)
+        return _owned(partition, 0, rows[0][3] if rows else None).unreadable
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -122,7 +133,7 @@ class CassandraBacklogStore:
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions."""
         return {
-            PartitionKey(queue, partition): OwnedBacklog(range_id, _lanes(records))
+            (key := PartitionKey(queue, partition)): _owned(key, range_id, records)
             async for queue, partition, range_id, records in self.session.rows("owners")
         }
 
@@ -232,5 +243,12 @@ def _trigger(lane: LaneKey, row: Row) -> Trigger:
     )
 
 
-def _lanes(records: dict[int, str] | None) -> dict[int, LaneRecord]:
-    return {priority: _record.decode(record) for priority, record in (records or {}).items()}
+def _owned(key: PartitionKey, range_id: int | None, records: dict[int, str] | None) -> OwnedBacklog:
+    def name(priority: int) -> str:
+        return (
+            f"records[{priority}] of fairlead_backlog with queue {key.queue!r} and partition"
+            f" {key.partition}"
+        )
+
+    lanes, unreadable = read_lanes((records or {}).items(), name)
+    return OwnedBacklog(range_id or 0, lanes, unreadable)

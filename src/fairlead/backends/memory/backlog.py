@@ -35,6 +35,9 @@ class MemoryBacklogStore:
         self._owners[partition] = self._owners.get(partition, 0) + 1
         return self._ownership(partition)
 
+    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
+        return {}
+
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:

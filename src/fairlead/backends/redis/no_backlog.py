@@ -22,6 +22,9 @@ class NoBacklog:
     async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
         _refuse()
 
+    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
+        return {}
+
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:

@@ -17,11 +17,18 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import canonical
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import (
+    LaneKey,
+    LaneRecord,
+    Level,
+    PartitionKey,
+    Trigger,
+    TriggerPath,
+    read_lanes,
+)
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.ports.statements import Row, Statement, Steps
 
-_record = msgspec.json.Decoder(LaneRecord)
 _encode = msgspec.json.encode
 
 
@@ -50,9 +57,11 @@ class SqlBacklogStore(ABC):
         # read next include that write.
         range_id = (yield self._statement("take_over", *partition))[0][0]
         rows = yield self._statement("lanes", *partition)
-        return OwnedBacklog(
-            range_id, {priority: _record.decode(record) for priority, record in rows}
-        )
+        return _owned(partition, range_id, rows)
+
+    async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
+        rows = await self._database.read(self._rows("lanes", *partition))
+        return _owned(partition, 0, rows).unreadable
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -126,12 +135,12 @@ class SqlBacklogStore(ABC):
         return await self._database.read(self._records())
 
     def _records(self) -> Steps[dict[PartitionKey, OwnedBacklog]]:
-        found: dict[PartitionKey, OwnedBacklog] = {}
+        found: dict[PartitionKey, tuple[int, list[Row]]] = {}
         for queue, partition, range_id, priority, record in (yield self._statement("owners")):
-            owned = found.setdefault(PartitionKey(queue, partition), OwnedBacklog(range_id, {}))
+            _, rows = found.setdefault(PartitionKey(queue, partition), (range_id, []))
             if priority is not None:
-                owned.lanes[priority] = _record.decode(record)
-        return found
+                rows.append((priority, record))
+        return {key: _owned(key, range_id, rows) for key, (range_id, rows) in found.items()}
 
     async def ahead(self, lane: LaneKey, above: Level, through: Level) -> tuple[int, int]:
         tasks, keys = (await self._database.read(self._rows("ahead", *lane, *above, *through)))[0]
@@ -153,6 +162,17 @@ class SqlBacklogStore(ABC):
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
+
+
+def _owned(key: PartitionKey, range_id: int, rows: Sequence[Row]) -> OwnedBacklog:
+    def name(priority: int) -> str:
+        return (
+            f"the row of fairlead_backlog_lanes with queue {key.queue!r}, partition"
+            f" {key.partition} and priority {priority}"
+        )
+
+    lanes, unreadable = read_lanes(((row[0], row[1]) for row in rows), name)
+    return OwnedBacklog(range_id, lanes, unreadable)
 
 
 def columns(entry: Trigger) -> tuple[Any, ...]:
