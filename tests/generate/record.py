@@ -19,7 +19,7 @@ _UNKNOWN = (
     "ordering_key",
     "unique_key_hash",
     "received_at",
-    "booked_at",
+    "acquired_at",
     "worker",
     "policy_version",
 )

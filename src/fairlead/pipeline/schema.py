@@ -82,5 +82,5 @@ class Table(NamedTuple):
 
 
 WRITTEN_UNDER = Column(
-    "schema_version", "smallint", "the version of these tables under which the row was written"
+    "schema_version", "smallint", "version of the tables when the row was written"
 )
