@@ -76,7 +76,7 @@ S = TypeVar("S", bound=Server)
 
 
 @contextmanager
-def _or_skipped(name: str) -> Iterator[None]:
+def or_skipped(name: str) -> Iterator[None]:
     """Skip the test where a server's program is missing; with FAIRLEAD_REQUIRE_<NAME>=1 fail."""
     try:
         yield
@@ -87,8 +87,8 @@ def _or_skipped(name: str) -> Iterator[None]:
 
 
 def own(server_class: type[S]) -> Iterator[S]:
-    """A server of whoever asks; see `_or_skipped`."""
-    with _or_skipped(server_class.name):
+    """A server of whoever asks; see `or_skipped`."""
+    with or_skipped(server_class.name):
         server = server_class()
     server.start()
     yield server
@@ -98,7 +98,7 @@ def own(server_class: type[S]) -> Iterator[S]:
 
 def shared(server_class: type[S]) -> S:
     """The run's server of this kind, on which each process makes names of its own."""
-    with _or_skipped(server_class.name):
+    with or_skipped(server_class.name):
         running = servers.running(server_class.name)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     return server_class.attached(running, worker and f"{worker}_")

@@ -10,18 +10,20 @@ Comments in the source of a page steer the run:
     <!-- test: output -->                the next block is what the last commands printed
     <!-- test: headings -->              the last commands printed the block's lines without digits
     <!-- test: cron -->                  the command of each line of a crontab is run
+    <!-- test: services -->              the lines run side by side until the last one prints a line
     <!-- test: setup sh ... -->          commands that the reader is assumed to have run
     <!-- test: setup python ... -->      names that the next Python blocks assume
 
 `spark` before a directive or after `setup`, or alone, marks what needs Spark. A page with such
 blocks runs once more in a test marked `spark`, with all of its blocks, beside a copy of a store and
 a lake with a recorded workload (`FAIRLEAD_URL`, `FAIRLEAD_LAKE`). Python for Spark runs in a process
-of its own.
+of its own, and SQL in `spark-sql`.
 
 Changes against the page: URLs of servers lead to the tests' servers, folders such as `/var/lib` are
 below the temporary folder, `ID` is the content of the file `ID` or else a task in ERROR, a worker
 gets `--until-empty`, a relay and a stream get `--once`, `make` prints its commands only, and `pip`
-checks the extras. Beside a recorded workload, 2026-11-23 means today.
+checks the extras. Beside a recorded workload, 2026-11-23 means today, and every
+instant of SQL is now.
 """
 
 from __future__ import annotations
@@ -37,14 +39,20 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services import iceberg
+from tests.conftest import or_skipped
 from tests.end_to_end.test_command_line import ROOT, environment, fairlead
 from tests.pipeline.recorded_history import record
 
@@ -71,6 +79,7 @@ SERVERS = {
         r"kafka://(?:k1:9092,k2:9092|broker:9092)/\?prefix=shop\.(?:&replication=3)?"
     ),
     "cassandra_url": re.compile(r"cassandra://(?:user:password@)?c1[\w,]*/\w+\?replication=3"),
+    "webhook_url": re.compile(r"https://hook\.example/\w+"),
 }
 """URLs that pages show, by the fixture with the URL that a test uses instead."""
 
@@ -81,14 +90,18 @@ DAY = re.compile(r"\b2026-11-\d\d\b")
 PRESENT = date(2026, 11, 23)
 """The day on which the pages are read."""
 
+INSTANT = re.compile(r"'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d'")
+
 DIRECTIVE = re.compile(
-    r"skip because .+|(?P<spark>spark\b ?)?(?P<rule>append to \S+|output|headings|cron)?", re.DOTALL
+    r"skip because .+|(?P<spark>spark\b ?)?(?P<rule>append to \S+|output|headings|cron|services)?",
+    re.DOTALL,
 )
 
 COMMANDS = {
     "fairlead": """case " $* " in
   " worker "*) set -- "$@" --until-empty ;;
-  " pipeline relay "* | " pipeline ingest "*" --stream "*) set -- "$@" --once ;;
+  " pipeline relay "* | " pipeline ingest "*" --stream "*)
+    if [ -z "$KEEPS_RUNNING" ]; then set -- "$@" --once; fi ;;
 esac
 exec "$PYTHON" -m fairlead "$@" """,
     "python": 'exec "$PYTHON" "$@"',
@@ -187,6 +200,8 @@ class Reader:
         elif step.directive == "cron":
             for line in _lines(text):
                 self._run(line.split(maxsplit=5)[5])
+        elif step.directive == "services":
+            self._serve(text)
         elif step.file is not None:
             if step.kind in DATA:
                 DATA[step.kind](text)
@@ -194,6 +209,9 @@ class Reader:
                 file.write(text)
         elif step.kind in DATA:
             DATA[step.kind](text)
+        elif step.kind == "sql":
+            (self.folder / ".block.sql").write_text(INSTANT.sub(f"'{datetime.now(UTC)}'", text))
+            self._run('"$SPARK_SQL" --conf spark.sql.session.timeZone=UTC -f .block.sql')
         elif step.kind.endswith("sh"):
             self._run(text)
         elif step.kind.endswith("python") and step.needs_spark:
@@ -239,6 +257,27 @@ class Reader:
         pairs = (self.folder / ".environment").read_text().split("\0")
         exported = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         self.environment |= {k: v for k, v in exported.items() if k.startswith("FAIRLEAD_")}
+
+    def _serve(self, text: str) -> None:
+        environment = self.environment | {"KEEPS_RUNNING": "1"}
+        with ExitStack() as stack, (self.folder / "services.log").open("w") as log:
+            for line in _lines(text):
+                service = subprocess.Popen(
+                    ["bash", "-c", f"exec {line}"],
+                    cwd=self.folder,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+                stack.enter_context(service)
+                stack.callback(service.terminate)
+            too_late = threading.Timer(300, service.kill)
+            too_late.start()
+            stack.callback(too_late.cancel)
+            self.output = service.stdout.readline()
+        assert self.output, (self.folder / "services.log").read_text()
+        assert service.returncode == 0
 
     def _task_in_error(self, text: str) -> str:
         if (known := self.folder / "ID").exists():
@@ -305,7 +344,12 @@ def _work_through(
     before = set(sys.modules)
     reader = Reader(folder, urls, shift)
     if shift is not None:
-        reader.environment |= RECORDED | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        reader.environment |= RECORDED | {
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "SPARK_SQL": str(
+                Path(pytest.importorskip("pyspark").__file__).parent / "bin/spark-sql"
+            ),
+        }
     try:
         for step in steps:
             try:
@@ -336,6 +380,26 @@ def test_the_blocks_of_a_page_run_as_the_reader_types_them(
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
         _work_through(page, todo, request, tmp_path)
+
+
+@pytest.fixture
+def webhook_url() -> Iterator[str]:
+    """Serve a webhook that gets at least one request."""
+    bodies = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/fairlead"
+        server.shutdown()
+        thread.join()
+    assert bodies
 
 
 RECORDED = {"FAIRLEAD_URL": "sqlite:///tasks.db", "FAIRLEAD_LAKE": "lake"}
@@ -374,6 +438,9 @@ def test_the_blocks_of_a_page_run_on_spark_beside_a_recorded_workload(
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     steps = [step for step in read(page) if not step.is_skipped]
+    if any("services.iceberg" in step.text for step in steps):
+        with or_skipped("iceberg"):
+            iceberg.jar()
     _work_through(page, steps, request, folder, datetime.now(UTC).date() - PRESENT)
 
 
