@@ -230,7 +230,9 @@ async def test_only_changed_limits_wake_the_dispatcher(
             with monkeypatch.context() as patch:
                 patch.setattr(node.parts.dispatcher, "wake", lambda: notifications.append(1))
                 node.parts.on_view(
-                    View({"q": settings["q"]}, {}, {"q": limits}, node.parts.ownership.members)
+                    View(
+                        {"q": settings["q"]}, {}, {"q": limits}, node.parts.ownership.shares.members
+                    )
                 )
             assert len(notifications) == expected
             assert node.parts.context.ledger.limits("q") == limits

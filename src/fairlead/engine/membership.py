@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairlead.clock import MICROS
+from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 log = logging.getLogger("fairlead.membership")
 
 HEARTBEAT_SECONDS = 2.5
 SILENT_SECONDS = 10.0
 """Seconds without a heartbeat after which a node counts as dead."""
+
+_AHEAD = round(5.0 * MICROS)
+"""Microseconds by which the clocks of nodes may differ, in a heartbeat that is set ahead."""
 
 _MARK = "#"
 
@@ -125,6 +129,18 @@ class Membership(SimplePart):
         self._weights.update((queue, queues[queue].weights_version) for queue in changed)
         return weights, limits
 
+    def _members(self, living: Sequence[NodeRecord], now: int) -> Members:
+        by_queue: dict[str, set[str]] = {queue: set() for queue in self._partitions}
+        for record in living:
+            for queue in self._partitions.keys() & record.queues:
+                by_queue[queue].add(identity_of(record.node))
+        # A node that will restart has set its heartbeat ahead.
+        restarting = [each for each in living if each.heartbeat_at > now + _AHEAD]
+        return Members(
+            {queue: frozenset(members) for queue, members in by_queue.items()},
+            frozenset(identity_of(record.node) for record in restarting),
+        )
+
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
         now = self._context.clock.now()
@@ -134,11 +150,7 @@ class Membership(SimplePart):
         queues = await self._queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
-        members = frozenset(
-            identity_of(record.node)
-            for record in nodes
-            if record.node not in silent and not self._partitions.keys().isdisjoint(record.queues)
-        )
+        members = self._members([each for each in nodes if each.node not in silent], now)
         self._context.events.on_view(View(queues, *await self._changed(queues), members))
         held = list(self._claimer.held())
         if held:

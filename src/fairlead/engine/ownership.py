@@ -1,4 +1,4 @@
-"""The ownership of partitions and pollers: leases, shared evenly among the living nodes.
+"""The ownership of partitions and pollers: leases, each queue shared evenly among its nodes.
 
 A channel may assign the partitions of its queues itself (`TriggerChannel.shares_partitions`).
 Leases then elect the pollers and assign the partitions of other queues.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.context import NodeContext
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
@@ -34,7 +34,7 @@ def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
 
 
 class Ownership:
-    """Renew this node's leases, acquire free ones up to its share, release those beyond it.
+    """Renew this node's leases, acquire free ones and release those beyond its share.
 
     After `NodeSettings.lease_seconds` without a renewal the node acts as if it owned nothing,
     whatever the coordinator says later.
@@ -59,8 +59,8 @@ class Ownership:
         self._expires = 0.0
         self.partitions: Mapping[str, int] = {}
         """Number of partitions of each served queue."""
-        self.members: frozenset[str] = frozenset()
-        """Identities of the living nodes to share with, updated by the membership."""
+        self.shares = PartitionShares(identity_of(context.name), self._lease_seconds)
+        """Shares of this node; the membership sets their members."""
         self.owned: frozenset[PartitionKey] = frozenset()
         self._elected: set[str] = set()
         self.changed = asyncio.Event()
@@ -117,28 +117,25 @@ class Ownership:
             self._hold(held)
             return
         leases = await self._coordinator.leases()
-        wanted = [
-            lease_of(PartitionKey(queue, partition))
+        partitions = {
+            queue: count
             for queue, count in self.partitions.items()
             if not self._is_shared_out(queue)
-            for partition in range(count)
-        ]
-        beyond = [
-            lease_of(key) for key in self._may_go(_partitions(self._beyond_share(held, wanted)))
-        ]
+        }
+        owners = {key: identity_of(owner) for key, owner in owners_of(leases).items()}
+        mine = _partitions(held)
+        beyond = self._may_go(self.shares.beyond(partitions, mine, owners, began))
         if beyond:
-            held = {name: range_id for name, range_id in held.items() if name not in beyond}
+            names = [lease_of(key) for key in beyond]
+            held = {name: range_id for name, range_id in held.items() if name not in set(names)}
             # Stop them before the next owner can take them.
-            await self._context.events.on_releasing(_partitions(beyond))
+            await self._context.events.on_releasing(beyond)
             self._hold(held)
-            await self._release(beyond)
+            await self._release(names)
+            mine = mine.difference(beyond)
+        wanted = self.shares.wanted(partitions, mine, owners, began)
         taken = {lease.name for lease in leases}
-        free = [name for name in wanted if name not in taken]
-        mine = [name for name in held if name.startswith(_PARTITION)]
-        room = self._share(len(wanted)) - len(mine)
-        # Each node begins at another position, so that two seldom try the same lease.
-        start = zlib.crc32(self._node.encode()) % max(1, len(free))
-        ask = (free[start:] + free[:start])[: max(0, room)]
+        ask = [lease_of(key) for key in wanted]
         ask += [_POLLER + name for name in self._pollers if _POLLER + name not in taken]
         if ask:
             held |= await self._coordinator.acquire(ask, self._node, self._lease_seconds)
@@ -179,26 +176,11 @@ class Ownership:
         if notification is not None:
             self._context.channel.announce(notification)
 
-    def _share(self, partitions: int) -> int:
-        identity = identity_of(self._node)
-        nodes = sorted(self.members | {identity})
-        base, rest = divmod(partitions, len(nodes))
-        return base + (nodes.index(identity) < rest)
-
     def _is_shared_out(self, queue: str) -> bool:
         """Return whether the channel, not leases, assigns the partitions of this queue
         (`on_gained`, `hand_over`, `on_lost`)."""
         context = self._context
         return context.channel.shares_partitions and queue not in context.kinds.ordered
-
-    def _beyond_share(self, held: Mapping[str, int], wanted: Sequence[str]) -> list[str]:
-        mine = sorted(name for name in held if name.startswith(_PARTITION))
-        too_many = len(mine) - self._share(len(wanted))
-        strangers = [name for name in mine if name not in set(wanted)]
-        rest = [name for name in mine if name in set(wanted)]
-        return strangers + (
-            rest[-(too_many - len(strangers)) :] if too_many > len(strangers) else []
-        )
 
     def _hold(self, held: Mapping[str, int]) -> None:
         self._elect(held)

@@ -200,8 +200,7 @@ class NodeParts:
     def on_view(self, view: View) -> None:
         self.partitions.resize({queue: found.partitions for queue, found in view.queues.items()})
         self.controls.apply(view)
-        if view.members != self.ownership.members:
-            self.ownership.members = view.members
+        if self.ownership.shares.set_members(view.members):
             self.ownership.poke()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fairlead.core.sharding.shares import Members
 from fairlead.ports.cluster_state import QueueSettings
 
 Weights = Mapping[str, float]
@@ -21,5 +22,5 @@ class View(msgspec.Struct, frozen=True):
     """Weights by fairness key, of queues whose weights or limits changed."""
     limits: Mapping[str, Limits]
     """Tasks of a fairness key that each node may run at once, of the same queues."""
-    members: frozenset[str]
-    """Identities of the living nodes that share a queue with this one."""
+    members: Members
+    """Living nodes that share a queue with this one."""
