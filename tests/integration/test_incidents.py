@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fairlead import App, Incident, NoRetry, State
+from fairlead import App, Incident, NoRetry, Processing, State
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.settings import Intervals
 from fairlead.model import LaneKey
@@ -324,3 +324,63 @@ def one_lane(app: App) -> Steps[str]:
     """Return the record of the lane."""
     record: str = (yield Statement(f"SELECT record FROM {LANE}"))[0][0]
     return record
+
+
+# stuck runs ---------------------------------------------------------------------------------------
+
+
+async def test_a_run_beyond_its_greatest_time_is_told_once_and_goes_on(lite: App) -> None:
+    app, incidents = lite, list[Incident]()
+    gates = {name: asyncio.Event() for name in ("default", "own", "short")}
+
+    def is_open(name: str) -> bool:
+        return gates[name].is_set()
+
+    @app.task(name="default")
+    async def default() -> None:
+        await eventually(lambda: is_open("default"))
+
+    @app.task(name="own", processing=Processing(max_stuck=60, when_stuck="ignore"))
+    async def own() -> None:
+        await eventually(lambda: is_open("own"))
+
+    @app.task(name="short")
+    async def short() -> None:
+        await asyncio.sleep(3000)
+
+    app.on_incident = incidents.append
+    handles = [task.submit() for task in (default, own, short)]
+    async with running(app) as node:
+        await asyncio.sleep(120)
+        assert [(i.kind, i.name) for i in incidents] == [("stuck", "own")]
+        assert incidents[0].task is not None and incidents[0].task.state == State.PROCESSING
+        await asyncio.sleep(7000)
+        assert [(i.kind, i.name) for i in incidents] == [("stuck", "own"), ("stuck", "default")]
+        assert sum((await app.store.incidents.counts()).values()) == 2
+        for gate in gates.values():
+            gate.set()
+        await settled(app, node)
+        await asyncio.sleep(60)
+        assert await app.store.incidents.counts() == {}
+    assert [handle.state() for handle in handles] == [State.DONE] * 3
+    assert [len(app.management.attempts(handle.id)) for handle in handles] == [1] * 3
+
+
+async def test_a_stuck_run_that_is_resumed_is_told_although_its_task_goes_on(lite: App) -> None:
+    app, incidents = lite, list[Incident]()
+    runs: list[int] = []
+
+    @app.task(processing=Processing(max_stuck=30, when_stuck="resume"))
+    async def hang() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            await asyncio.sleep(1e6)
+
+    app.on_incident = incidents.append
+    handle = hang.submit()
+    async with running(app, intervals=Intervals(incidents=1.0, stuck=10.0)) as node:
+        await settled(app, node, 600)
+    async with running(app, intervals=FAST):
+        await eventually(lambda: len(incidents) == 1)
+    assert (incidents[0].kind, incidents[0].subject) == ("stuck", handle.id)
+    assert handle.state() == State.DONE and len(runs) == 2

@@ -169,7 +169,13 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     await drain(app)
     labels = {"queue": "default", "name": "bad"}
     pollers = Pollers(
-        app.store, app.channel.announce, app.handlers, app.observer, app.clock, Intervals()
+        app.store,
+        app.channel.announce,
+        app.handlers,
+        app.observer,
+        app.clock,
+        Intervals(),
+        lambda reports: None,
     )
     delivery = IncidentDelivery(
         app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout

@@ -675,7 +675,13 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
     now = app.clock.now()
     await store.claim("ghost", [Claim(handle.id, 1, "hook", now - 1) for handle in handles], now)
     await Pollers(
-        store, lambda notification: None, app.handlers, Silent(), app.clock, Intervals()
+        store,
+        lambda notification: None,
+        app.handlers,
+        Silent(),
+        app.clock,
+        Intervals(),
+        lambda reports: None,
     ).stuck()
     assert [handle.state() for handle in handles] == [
         State.SUBMITTED,

@@ -361,8 +361,9 @@ class ToyStore:
         again = [row for row in rows if row.state is State.SUBMITTED]
         return Woken(len(rows), _notification(again) if again else None)
 
-    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
-        rows = [row for row in self._in(State.PROCESSING) if row.stuck_at < now]
+    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
+        running = self._in(State.PROCESSING)
+        rows = [r for r in running if r.stuck_at < now and r.task.name not in ignoring]
         return [row.record() for row in rows[:limit]]
 
     async def release_stuck(

@@ -38,6 +38,7 @@ from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.reconciler import Reconciler
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
+from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
@@ -98,6 +99,7 @@ class NodeParts:
             observer,
             clock,
             settings.intervals,
+            self.on_incidents,
         ).all()
         self.delivery = IncidentDelivery(
             ports.store.incidents, observer, clock, served.on_incident, served.incident_timeout
@@ -122,6 +124,7 @@ class NodeParts:
             self.pollers,
             self.delivery,
             Deadlines(context),
+            StuckRuns(context),
             completion,
             self.ordered,
             self.ownership,

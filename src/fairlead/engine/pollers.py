@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.clock import MICROS, Clock
 from fairlead.declare.handler import Handler
@@ -13,7 +13,7 @@ from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
-from fairlead.model import State
+from fairlead.model import IncidentKind, IncidentReport, State, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
@@ -57,14 +57,20 @@ class Pollers:
         observer: Observer,
         clock: Clock,
         intervals: Intervals,
+        report: Callable[[Sequence[IncidentReport]], None],
     ) -> None:
+        """`report`: takes reports of incidents."""
         self._store = store
         self._announce = announce
         self._handlers = handlers
         self._skipping = sorted(name for name, handler in handlers.items() if handler.skips_failed)
+        self._ignoring = sorted(
+            name for name, handler in handlers.items() if handler.processing.when_stuck == "ignore"
+        )
         self._observer = observer
         self._clock = clock
         self._intervals = intervals
+        self._report = report
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
@@ -112,11 +118,9 @@ class Pollers:
         if all(handler.processing.max_stuck is None for handler in self._handlers.values()):
             return None
         now = self._clock.now()
-        for task in await self._store.stuck(now, BATCH):
+        for task in await self._store.stuck(now, BATCH, self._ignoring):
             handler = self._handlers.get(task.name)
             what = handler.processing.when_stuck if handler is not None else "error"
-            if what == "ignore":
-                continue
             to = State.SUBMITTED if what == "resume" else State.ERROR
             reason = f"stuck: claimed by {task.node} and not finished within its greatest time"
             notification = await self._store.release_stuck(
@@ -125,6 +129,7 @@ class Pollers:
             if notification is not None:
                 self._announce(notification)
                 self._observer.counted("stuck_tasks")
+                self._report([_stuck(task, reason, now)])
                 log.warning(
                     "stuck task released",
                     extra={"task_id": task.id, "queue": task.queue, "to": to.value},
@@ -154,3 +159,15 @@ class Pollers:
     def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:
             self._announce(woken.notification)
+
+
+def _stuck(task: TaskRecord, reason: str, now: int) -> IncidentReport:
+    return IncidentReport(
+        kind=IncidentKind.STUCK,
+        subject=task.id,
+        details=reason,
+        since=task.claimed_at or now,
+        queue=task.queue,
+        name=task.name,
+        version=task.version,
+    )

@@ -10,6 +10,9 @@ LEASE_SECONDS = 10.0
 PERMIT_SECONDS = 15.0
 """Seconds for which permits of cluster-wide limits may be used without a renewal."""
 
+STUCK_SECONDS = 3600.0
+"""Seconds after which a run is reported as stuck, for a task without a `max_stuck` of its own."""
+
 LOOK_AHEAD = 10_000
 """Most triggers in memory for each priority of a fifo queue, and for each fair lane."""
 
@@ -57,6 +60,7 @@ class NodeSettings:
     intervals: Intervals = field(default_factory=Intervals)
     lease_seconds: float = LEASE_SECONDS
     look_ahead: int = LOOK_AHEAD
+    stuck_seconds: float = STUCK_SECONDS
     permit_seconds: float = PERMIT_SECONDS
     """Seconds for which permits of cluster-wide limits may be used without a renewal, and for which
     no other node gets them after a crash."""

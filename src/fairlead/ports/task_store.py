@@ -170,8 +170,9 @@ class TaskStore(ClusterState, Protocol):
         be the one that kills its nodes. `skipping`: names of tasks that, in ERROR, do not hold the
         later tasks of their ordering key."""
 
-    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
-        """Return tasks in PROCESSING past their stuck_at."""
+    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
+        """Return at most `limit` tasks in PROCESSING past their stuck_at, without those of the
+        names in `ignoring`."""
 
     async def release_stuck(
         self,

@@ -198,7 +198,11 @@ SELECT id::text, version, node,
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
 -- name: stuck_ids
-SELECT id::text FROM fairlead_tasks WHERE state = 'PROCESSING' AND stuck_at < $1 ORDER BY stuck_at LIMIT $2
+SELECT id::text
+  FROM fairlead_tasks
+ WHERE state = 'PROCESSING' AND stuck_at < $1 AND name NOT IN (SELECT json_array_elements_text($3::json))
+ ORDER BY stuck_at
+ LIMIT $2
 
 -- name: note_event
 -- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor

@@ -351,7 +351,7 @@ class RedisTaskStore:
     ) -> Woken:
         return Woken(0, None)
 
-    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
+    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
         return []
 
     async def release_stuck(

@@ -517,12 +517,12 @@ class SqlTaskStore:
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
         return Woken(len(held), woken.notification)
 
-    async def stuck(self, now: int, limit: int) -> list[TaskRecord]:
-        return await self.database.read(self._stuck(now, limit))
+    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
+        return await self.database.read(self._stuck(now, limit, ignoring))
 
-    def _stuck(self, now: int, limit: int) -> Steps[list[TaskRecord]]:
+    def _stuck(self, now: int, limit: int, ignoring: Sequence[str]) -> Steps[list[TaskRecord]]:
         found = []
-        for (task_id,) in (yield self.statement("stuck_ids", now, limit)):
+        for (task_id,) in (yield self.statement("stuck_ids", now, limit, batch(list(ignoring)))):
             rows = yield self.statement("task", task_id)
             found += [task_record(row) for row in rows]
         return found

@@ -163,6 +163,7 @@ SELECT t.id
   FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1
+   AND t.name NOT IN (SELECT value FROM json_each(?3))
  LIMIT ?2
 
 -- name: note_event

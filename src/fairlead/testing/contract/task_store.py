@@ -396,6 +396,8 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStor
     assert await store.stuck(NOW + 10 * SECOND, 10) == []
     found = await store.stuck(NOW + 11 * SECOND, 10)
     assert {record.id for record in found} == {task.id for task in tasks[:2]}
+    assert await store.stuck(NOW + 11 * SECOND, 10, ["send"]) == []
+    assert len(await store.stuck(NOW + 11 * SECOND, 10, ["other"])) == 2
     one, two = found
     for to in (State.SUBMITTED, State.ERROR):
         assert await store.release_stuck(one.id, one.version - 1, to, NOW, "stale") is None

@@ -1,0 +1,64 @@
+"""Stuck runs: report each run of this node that takes longer than its greatest time."""
+
+from __future__ import annotations
+
+from fairlead.clock import MICROS
+from fairlead.engine.context import NodeContext
+from fairlead.engine.execution import Execution
+from fairlead.engine.lifecycle import SimplePart
+from fairlead.model import IncidentKind, IncidentReport
+
+CHECK_EVERY = 5.0
+"""Seconds between two checks of all runs in flight."""
+
+
+class StuckRuns(SimplePart):
+    """Report incidents of the kind `stuck`, once for each run. The pollers resume or fail the task,
+    if its policy says so."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._reported: set[tuple[str, int]] = set()
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        while True:
+            await self._context.clock.sleep(CHECK_EVERY)
+            self._check()
+
+    def _check(self) -> None:
+        context, now = self._context, self._context.clock.now()
+        stuck = {
+            (execution.claimed.id, execution.claimed.version): execution
+            for execution in context.in_flight.values()
+            if execution.is_running
+            and execution.started_at is not None
+            and now - execution.started_at > self._greatest(execution) * MICROS
+        }
+        new = [run for key, run in stuck.items() if key not in self._reported]
+        self._reported = set(stuck)
+        if new:
+            context.observer.counted("stuck_runs", len(new))
+            context.events.on_incidents([self._report(execution) for execution in new])
+
+    def _greatest(self, execution: Execution) -> float:
+        """Return the seconds after which the run counts as stuck."""
+        handler = execution.handler
+        own = None if handler is None else handler.processing.max_stuck
+        return self._context.settings.stuck_seconds if own is None else own
+
+    def _report(self, execution: Execution) -> IncidentReport:
+        trigger, claimed = execution.trigger, execution.claimed
+        return IncidentReport(
+            kind=IncidentKind.STUCK,
+            subject=claimed.id,
+            details=(
+                f"task {trigger.name!r} runs on node {self._context.name} for more than"
+                f" {self._greatest(execution):g} s; look at what its handler waits for, or set"
+                " timeout= or max_stuck= of the task"
+            ),
+            since=execution.started_at or 0,
+            queue=trigger.queue,
+            name=trigger.name,
+            version=claimed.version,
+        )
