@@ -166,7 +166,8 @@ async def test_any_odd_endings_at_any_position_hurt_no_other_task(
     app = App(sqlite_url)
     app.queue("default", partitions=draw.choice([1, 2]), order=draw.choice(["fair", "fifo"]))
     app.migrate()
-    endings = [draw.choice(ALL) for _ in range(draw.randint(1, 3 * SLOTS))]
+    kinds = draw.choices(sorted({kind for kind, _ in ALL}), k=draw.randint(1, 3 * SLOTS))
+    endings = [draw.choice([each for each in ALL if each[0] == kind]) for kind in kinds]
     positions = [draw.randrange(3 * SLOTS) for _ in endings]
     await check(app, declare(app), endings, positions)
     app.close()
@@ -525,3 +526,34 @@ async def test_an_ordered_queue_tries_a_task_again_whatever_it_raised(sqlite_url
     outcomes = [attempt.outcome for attempt in app.management.attempts(handle.id)]
     assert outcomes == ["retried"] * 3 + ["done"]
     app.close()
+
+
+async def test_an_attempt_ends_though_its_handler_ignores_the_timeout(app: App) -> None:
+    release = asyncio.Event()
+    ran: list[int] = []
+
+    @app.task(timeout=0.1, retry=NoRetry())
+    async def stubborn() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+
+    @app.task
+    async def plain(n: int) -> None:
+        ran.append(n)
+
+    handle = stubborn.submit()
+    async with running(app, concurrency=2) as node:
+        async with asyncio.timeout(20):
+            while handle.state() != State.ERROR:
+                await asyncio.sleep(0.1)
+        assert [a.outcome for a in app.management.attempts(handle.id)] == ["timed_out"]
+        assert node.parts.context.ledger.room == 1, "the handler still runs"
+        plain.submit(n=1)
+        await settled(app, node)
+        release.set()
+        async with asyncio.timeout(20):
+            while node.parts.context.ledger.acquired:
+                await asyncio.sleep(0.1)
+    assert ran == [1]
+    assert [a.outcome for a in app.management.attempts(handle.id)] == ["timed_out"]

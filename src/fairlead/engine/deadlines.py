@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 
+from fairlead.clock import MICROS
 from fairlead.engine.context import NodeContext
+from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.lifecycle import SimplePart
 
 log = logging.getLogger("fairlead.deadlines")
 
 CHECK_EVERY = 0.05
 """Seconds between two checks: the most by which a timeout is late."""
+
+PATIENCE = 10.0
+"""Seconds that an interrupted handler gets to clean up. Then its attempt ends without it."""
 
 
 class Deadlines(SimplePart):
@@ -29,15 +34,25 @@ class Deadlines(SimplePart):
             await context.clock.sleep(CHECK_EVERY)
             now = context.clock.now()
             for execution in list(context.in_flight.values()):
-                deadline = execution.deadline
-                if deadline is None or deadline > now or execution.cancel_reason is not None:
-                    continue
                 if execution.is_running:  # not only waiting for its completion
-                    log.warning(
-                        "task ran into its timeout",
-                        extra={
-                            "task_id": execution.claimed.id,
-                            "task_name": execution.trigger.name,
-                        },
-                    )
-                    context.events.on_overdue(execution)
+                    self._check(execution, now)
+
+    def _check(self, execution: Execution, now: int) -> None:
+        deadline = execution.deadline
+        if deadline is None or deadline > now:
+            return
+        if execution.cancel_reason is None:
+            what = "task ran into its timeout"
+        elif (
+            execution.cancel_reason is CancelReason.TIMEOUT
+            and not execution.is_abandoned
+            and now >= deadline + round(PATIENCE * MICROS)
+        ):
+            what = "a handler ignores its timeout; its attempt ends, and its slot stays taken"
+        else:
+            return
+        log.warning(
+            what,
+            extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
+        )
+        self._context.events.on_overdue(execution)

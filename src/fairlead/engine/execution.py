@@ -62,7 +62,7 @@ class Execution:
         self.is_done = False
         """True when the run has ended its task."""
         self.is_abandoned = False
-        """True when the end is written while the thread still runs; its return value is dropped."""
+        """True when the end is written while the handler still runs; its result is dropped."""
         self.started_at: int | None = None
         self.deadline: int | None = None
         """Instant at which the run is stopped, in microseconds since the epoch."""

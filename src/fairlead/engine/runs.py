@@ -130,8 +130,12 @@ class Runs:
                 execution.cancel(CancelReason.PERMITS)
 
     def overdue(self, execution: Execution) -> None:
-        """Stop a run that exceeded its timeout."""
-        self._stop(execution, CancelReason.TIMEOUT)
+        """Stop a run that exceeded its timeout; called again, end its attempt without waiting for
+        the handler."""
+        if execution.cancel_reason is None:
+            self._stop(execution, CancelReason.TIMEOUT)
+        else:
+            self._abandon(execution)
 
     def taken_away(self, ids: Collection[str]) -> None:
         """Stop the runs of tasks that the store gave to other nodes, or ended."""
@@ -146,10 +150,13 @@ class Runs:
         thread returns."""
         is_interruptible = execution.interrupt is not None
         execution.cancel(reason)
-        if (
-            not is_interruptible
-            and (finish := stopped(execution, self._context.clock.now())) is not None
-        ):
+        if not is_interruptible:
+            self._abandon(execution)
+
+    def _abandon(self, execution: Execution) -> None:
+        """Write the end of a stopped run before its handler returns. The run keeps its slot until
+        then."""
+        if (finish := stopped(execution, self._context.clock.now())) is not None:
             execution.is_abandoned = True
             self._end(execution, finish)
 

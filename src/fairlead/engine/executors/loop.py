@@ -146,6 +146,7 @@ class LoopExecutor:
         queue, clock = self._queue, self._clock
         runner = asyncio.current_task()
         assert isinstance(runner, _Runner)
+        interrupt = runner.interrupt
         while not self._is_ending:
             self._getting_ready = False
             now = clock.now()
@@ -160,7 +161,7 @@ class LoopExecutor:
                 result: Any = None
                 error: BaseException | None = None
                 runner.execution = execution
-                execution.interrupt = runner.interrupt
+                execution.interrupt = interrupt
                 set_run(execution)
                 try:
                     execution.start(now)
