@@ -14,6 +14,7 @@ from fairlead import App, Incident, NoRetry, Processing, State
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.settings import Intervals
 from fairlead.model import LaneKey
+from fairlead.operate.doctor import examine, explain
 from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
@@ -240,6 +241,21 @@ async def test_calls_that_all_hang_take_a_bounded_number_of_threads(app: App) ->
         gate.set()
 
 
+async def test_the_doctor_names_incidents_that_are_not_delivered(lite: App) -> None:
+    app = lite
+
+    def receive(incident: Incident) -> None:
+        raise ConnectionError("no pager")
+
+    app.on_incident = receive
+    async with erring(app, 5) as ids:
+        await delivery(app).round()
+        said = [finding.what for finding in await examine(app.operate_context)]
+        (what,) = [what for what in said if "incidents are not delivered" in what]
+        assert what.startswith("5 incidents") and what.endswith("and 2 more")
+        assert f"error of {ids[0]} after 1 calls" in what
+
+
 async def test_without_a_callback_the_log_takes_the_incidents(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,7 +314,7 @@ async def test_a_lane_record_that_cannot_be_read_stops_its_lane_only_until_it_is
         await settled(app, node)
     sound = app.store.database.read_now(one_lane(app))
     run_sql(app, f"UPDATE {LANE}".replace(" WHERE", ' SET record = \'{"read_seq": "x\' WHERE'))
-    pay.submit(which="waits")
+    waiting = pay.submit(which="waits")
     pay.options(priority=3).submit(which="other lane")
     mail.submit()
     for _ in range(2):  # The next node meets the same record.
@@ -306,6 +322,10 @@ async def test_a_lane_record_that_cannot_be_read_stops_its_lane_only_until_it_is
             await eventually(lambda: ran["other lane"] == 1 and ran["other queue"] == 1)
             await eventually(lambda: len(incidents) == 1)
     assert ran["waits"] == 0
+    said = [finding.what for finding in await examine(app.operate_context)]
+    assert any("priority 5 of partition 0 of shop stands still" in what for what in said)
+    (why,) = await explain(app.operate_context, waiting.id)
+    assert "its record cannot be read" in why.what
     (incident,) = incidents
     assert (incident.kind, incident.subject) == ("lane_unreadable", "shop/0/5")
     assert "queue 'shop', partition 0 and priority 5" in incident.details
@@ -331,34 +351,30 @@ def one_lane(app: App) -> Steps[str]:
 
 async def test_a_run_beyond_its_greatest_time_is_told_once_and_goes_on(lite: App) -> None:
     app, incidents = lite, list[Incident]()
-    gates = {name: asyncio.Event() for name in ("default", "own", "short")}
-
-    def is_open(name: str) -> bool:
-        return gates[name].is_set()
+    gate = asyncio.Event()
 
     @app.task(name="default")
     async def default() -> None:
-        await eventually(lambda: is_open("default"))
+        await gate.wait()
 
     @app.task(name="own", processing=Processing(max_stuck=60, when_stuck="ignore"))
     async def own() -> None:
-        await eventually(lambda: is_open("own"))
+        await gate.wait()
 
     @app.task(name="short")
     async def short() -> None:
-        await asyncio.sleep(3000)
+        await asyncio.sleep(400)
 
     app.on_incident = incidents.append
     handles = [task.submit() for task in (default, own, short)]
-    async with running(app) as node:
+    async with running(app, stuck_seconds=600) as node:
         await asyncio.sleep(120)
         assert [(i.kind, i.name) for i in incidents] == [("stuck", "own")]
         assert incidents[0].task is not None and incidents[0].task.state == State.PROCESSING
-        await asyncio.sleep(7000)
+        await asyncio.sleep(800)
         assert [(i.kind, i.name) for i in incidents] == [("stuck", "own"), ("stuck", "default")]
         assert sum((await app.store.incidents.counts()).values()) == 2
-        for gate in gates.values():
-            gate.set()
+        gate.set()
         await settled(app, node)
         await asyncio.sleep(60)
         assert await app.store.incidents.counts() == {}

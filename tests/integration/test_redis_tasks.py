@@ -23,6 +23,7 @@ from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint  # noq
 from fairlead.backends.redis.sharded.steps import RedisCall  # noqa: E402
 from fairlead.backends.redis.task_messages import RETRY, Body, entry  # noqa: E402
 from fairlead.declare.current import current_task  # noqa: E402
+from fairlead.engine.settings import Intervals  # noqa: E402
 from fairlead.errors import (  # noqa: E402
     ConfigurationError,
     InvalidTask,
@@ -587,3 +588,37 @@ def test_no_secret_is_in_an_error() -> None:
 def test_an_unknown_task_is_not_found(app: App) -> None:
     with pytest.raises((NotSupported, UnknownTask)):
         app.management.show("01938d2c-0000-7000-8000-000000000000")
+
+
+async def test_tasks_in_error_are_delivered_as_incidents_once_by_any_elected_worker(
+    app: App,
+) -> None:
+    calls: Counter[str] = Counter()
+    odd: list[str] = []
+
+    def receive(incident: fairlead.Incident) -> None:
+        calls[incident.subject] += 1
+        assert incident.kind == "error" and incident.task is not None
+        if not odd:
+            odd.append(incident.subject)
+            raise ConnectionError("not now")
+
+    app.on_incident = receive
+
+    @app.task(retry=NoRetry())
+    async def bad(n: int) -> None:
+        raise ValueError("no")
+
+    handles = bad.submit_many([{"n": n} for n in range(30)])
+    for _ in range(2):
+        async with running(app, intervals=Intervals(incidents=0.1)) as node:
+            await settled(app, node)
+            await until(lambda: len(calls) == 30)
+    assert calls == Counter({handle.id: 1 for handle in handles})
+    ((kind, _, name),) = await app.store.incidents.counts()
+    assert (kind, name) == ("error", "bad")
+    (left,) = app.store.database.read_now(app.store.incidents.undelivered(10))
+    assert [left.subject] == odd
+    app.management.retry(odd[0])
+    assert await app.store.incidents.claim(left.since * 2, left.since * 2, 10) == []
+    await app.store.database.close_async()

@@ -111,6 +111,11 @@ async def _position(context: OperateContext, record: TaskRecord) -> tuple[str, s
     store, backlog = context.store, context.backlog
     lane = LaneKey(record.queue, record.partition, record.priority)
     owned = (await backlog.records()).get(PartitionKey(record.queue, record.partition))
+    if owned is not None and record.priority in owned.unreadable:
+        return (
+            "in a lane that stands still: its record cannot be read",
+            f"correct or delete {owned.unreadable[record.priority]}",
+        )
     kept = None if owned is None else owned.lanes.get(record.priority)
     entry = None if kept is None else await backlog.entry(lane, record.id)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"

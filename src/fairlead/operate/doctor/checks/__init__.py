@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from fairlead.operate.doctor.checks import channel, cluster, history, limits, policies, queues
+from fairlead.operate.doctor.checks import (
+    channel,
+    cluster,
+    history,
+    incidents,
+    limits,
+    policies,
+    queues,
+)
 from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.doctor.survey import Survey
 
@@ -16,6 +24,8 @@ CHECKS: Sequence[Check] = (
     channel.check_channel,
     cluster.check_silent_nodes,
     queues.check_queues,
+    incidents.check_lanes,
+    incidents.check_incidents,
     history.check_readers,
     policies.check_policies,
     policies.check_switches,

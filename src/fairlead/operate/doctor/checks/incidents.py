@@ -1,0 +1,51 @@
+"""Checks of incidents: those that were not delivered, and lanes whose record cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fairlead.clock import MICROS
+from fairlead.errors import StoreUnavailable
+from fairlead.operate.doctor.finding import Finding, problem
+from fairlead.operate.doctor.survey import Survey
+
+LATE_SECONDS = 300
+"""Age of an undelivered incident, in seconds, from which it is reported."""
+
+_MOST = 1000
+"""Undelivered incidents that are counted."""
+
+_SHOWN = 3
+"""Undelivered incidents that are shown one by one."""
+
+
+async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
+    """Report incidents that wait for their delivery."""
+    store = survey.context.store
+    found = await store.database.read(store.incidents.undelivered(_MOST))
+    late = [i for i in found if survey.now - i.since > LATE_SECONDS * MICROS]
+    if not late:
+        return
+    shown = "; ".join(f"{i.kind} of {i.subject} after {i.deliveries} calls" for i in late[:_SHOWN])
+    more = "" if len(late) <= _SHOWN else f"; and {len(late) - _SHOWN} more"
+    many = f"{_MOST} or more" if len(found) == _MOST else str(len(late))
+    yield problem(
+        f"{many} incidents are not delivered: {shown}{more}",
+        "start a worker, or look in its log why on_incident fails",
+    )
+
+
+async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:
+    """Report lanes that stand still because their record cannot be read."""
+    try:
+        records = await survey.context.backlog.records()
+    except StoreUnavailable as error:
+        yield problem(f"the store of backlogs does not respond: {error}", "start it")
+        return
+    for key, owned in sorted(records.items()):
+        for priority, broken in sorted(owned.unreadable.items()):
+            yield problem(
+                f"priority {priority} of partition {key.partition} of {key.queue} stands still:"
+                f" cannot read {broken}",
+                "correct that record or delete it",
+            )
