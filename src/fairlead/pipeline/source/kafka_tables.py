@@ -35,8 +35,8 @@ class TopicTable:
 
 
 def _attempts(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    told = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
-    found = [(offset, message) for offset, message in told if isinstance(message, Attempt)]
+    messages = [(offset, read(value, f"{whence}, offset {offset}")) for offset, value in page]
+    found = [(offset, message) for offset, message in messages if isinstance(message, Attempt)]
     attempts = [attempt for _, attempt in found]
     return [offset for offset, _ in found], {
         **recorded_of(attempts),
@@ -48,8 +48,8 @@ def _messages(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
     return [offset for offset, _ in page], {"value": [value for _, value in page]}
 
 
-def _signs_topic(place: KafkaEndpoint) -> Topic:
-    return Topic(place, place.signs)
+def _signs_topic(endpoint: KafkaEndpoint) -> Topic:
+    return Topic(endpoint, endpoint.signs)
 
 
 def _signs(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
@@ -62,16 +62,16 @@ def _signs(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
 
 
 def _table(name: str, meaning: str, *columns: Column, instant: str = "") -> Table:
-    placed = (
-        Column("kafka_partition", "int", "of the topic"),
-        Column("kafka_offset", "bigint", "of the message in its partition"),
+    position = (
+        Column("kafka_partition", "int", "partition of the topic"),
+        Column("kafka_offset", "bigint", "offset of the message in the partition"),
     )
     return Table(
         name,
         meaning,
-        key=tuple(each.name for each in placed),
+        key=tuple(each.name for each in position),
         instant=instant,
-        columns=(*placed, *columns),
+        columns=(*position, *columns),
     )
 
 
@@ -80,7 +80,7 @@ _BRONZE = {column.name: column for column in ATTEMPTS.columns}
 ATTEMPTS_SENT = TopicTable(
     _table(
         "attempts",
-        "one attempt as a relay has sent it; what a relay has sent twice comes twice",
+        "one attempt as sent by a relay; an attempt sent twice has two rows",
         _BRONZE["store_id"],
         *(_BRONZE[name] for name in RECORDED_FIELDS),
         instant="finished_at",
@@ -92,7 +92,7 @@ ATTEMPTS_SENT = TopicTable(
 MESSAGES_SENT = TopicTable(
     _table(
         "messages",
-        "one message of the topic as it is, attempt or mark",
+        "one unchanged message of the topic, attempt or mark",
         Column("value", "string", "JSON; see fairlead.pipeline.stream.messages"),
     ),
     AttemptsTopic,
@@ -102,9 +102,9 @@ MESSAGES_SENT = TopicTable(
 SIGNS_SENT = TopicTable(
     _table(
         "signs",
-        "what a relay saw of a queue at an instant, for alerts",
-        Column("store_id", "string", "which store it comes from"),
-        Column("queue", "string", "which queue of it"),
+        "heartbeat of a queue at an instant, sent by a relay for alerts",
+        Column("store_id", "string", "identity of the store"),
+        Column("queue", "string", "queue of that store"),
         Column("sign", "string", "JSON; see fairlead.pipeline.alerts.sign"),
     ),
     _signs_topic,
