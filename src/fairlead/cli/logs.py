@@ -67,3 +67,15 @@ def configure(level: str, log_format: str) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     handler.addFilter(ContextFilter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def name_node(node: str) -> None:
+    """Put the name of this process's node on every log record from now on."""
+
+    def add(record: logging.LogRecord) -> bool:
+        if not hasattr(record, "node"):
+            record.node = node
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(add)

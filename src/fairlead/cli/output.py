@@ -36,16 +36,26 @@ def one_line_errors() -> Iterator[None]:
     shows its traceback."""
     try:
         yield
-    except FairleadError as error:
-        print(f"fairlead: {error}", file=sys.stderr)
-        raise typer.Exit(WRONG_USE if isinstance(error, _WRONG_USE) else WORK_FAILED) from None
-    except ExceptionGroup as group:
-        ours, other = group.split(FairleadError)
-        if other is not None or ours is None:
+    except (FairleadError, ExceptionGroup) as error:
+        found = expected(error)
+        if found is None:
             raise
-        for inner in ours.exceptions:
-            print(f"fairlead: {inner}", file=sys.stderr)
-        raise typer.Exit(WRONG_USE) from None
+        messages, code = found
+        for message in messages:
+            print(f"fairlead: {message}", file=sys.stderr)
+        raise typer.Exit(code) from None
+
+
+def expected(error: BaseException) -> tuple[list[str], int] | None:
+    """Return the messages and the exit code of Fairlead's errors; None for any other error, which
+    is a bug."""
+    if isinstance(error, FairleadError):
+        return [str(error)], WRONG_USE if isinstance(error, _WRONG_USE) else WORK_FAILED
+    if isinstance(error, ExceptionGroup):
+        ours, other = error.split(FairleadError)
+        if other is None and ours is not None:
+            return [str(inner) for inner in ours.exceptions], WRONG_USE
+    return None
 
 
 def as_json(value: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
 
 from fairlead.app import App
 from fairlead.clock import MICROS
@@ -147,9 +148,14 @@ class PrometheusObserver:
         self._events.labels(what).inc(count)
 
 
-def observe(app: App, host: str, port: int) -> None:
-    """Serve the metrics of this application on `host:port`. Raise OSError when the port is
-    taken."""
+def observe(app: App) -> CollectorRegistry:
+    """Count the events of this application from now on; return the registry of its metrics."""
     observer = PrometheusObserver()
     app.observer = observer
-    start_http_server(port, host, observer.registry)
+    return observer.registry
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Return the metrics in the format that the Accept header asks for, and their content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

@@ -55,6 +55,8 @@ class Membership(SimplePart):
         self._claimer = claimer
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._look = asyncio.Event()
+        self.is_store_reachable = True
+        """Whether the last heartbeat reached the store."""
         self._is_registered = False
         self._is_retired = False
         self._weights: dict[str, int] = {}
@@ -96,7 +98,9 @@ class Membership(SimplePart):
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
                     await self.beat()
+                self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
+                self.is_store_reachable = False
                 log.warning("no heartbeat: the store is away", extra={"error": str(error)})
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):

@@ -45,6 +45,16 @@ class Node:
         return len(self._context.in_flight)
 
     @property
+    def not_ready(self) -> str | None:
+        """Reason why this node does not serve now: it starts, drains or cannot reach its store;
+        None while it serves."""
+        if self._stopping.is_set():
+            return "draining"
+        if not self.ready.is_set():
+            return "starting"
+        return None if self.parts.membership.is_store_reachable else "the store is away"
+
+    @property
     def queues(self) -> list[str]:
         """Names of the served queues, sorted."""
         return sorted(self.parts.ownership.partitions)

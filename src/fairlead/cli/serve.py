@@ -1,0 +1,245 @@
+"""The processes behind `fairlead worker`: one node alone, a supervisor, or one of its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairlead.app import App
+from fairlead.cli.application import load
+from fairlead.cli.logs import name_node
+from fairlead.cli.output import expected
+from fairlead.cli.worker import WorkerOptions
+from fairlead.engine.node import Node
+from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.supervisor.fleet import KILL_GRACE, Fleet
+from fairlead.supervisor.health import NodeHealth, health_routes
+from fairlead.supervisor.http import StatusServer, serve_in_thread
+from fairlead.supervisor.link import Report, SupervisorEnd, WorkerEnd
+from fairlead.supervisor.processes import (
+    Process,
+    can_fork,
+    fork,
+    ignore_signals_of_terminal,
+    spawn,
+)
+from fairlead.supervisor.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry  # of an extra
+
+log = logging.getLogger("fairlead.worker")
+
+_LOOK_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
+
+
+def serve(options: WorkerOptions) -> int:
+    """Run the worker or the workers; return the exit code. Raise FairleadError."""
+    link = WorkerEnd.inherited()
+    if link is not None:
+        ignore_signals_of_terminal()
+        return _serve_child(None, options, link)
+    workers = options.number_of_workers()
+    return _serve_alone(options) if workers is None else _supervise(workers, options)
+
+
+def _serve_alone(options: WorkerOptions) -> int:
+    app = load(options.application)
+    registry = _count_metrics(app, options)
+    node = _node(app, options, options.name)
+    health = NodeHealth(node)
+    if registry is not None and options.metrics_port is not None:
+        from fairlead.supervisor.exposition import metrics_routes
+
+        routes = health_routes(health, metrics_routes(registry))
+        serve_in_thread(StatusServer(options.metrics_host, options.metrics_port, routes))
+    _log_start(app, node, options)
+    asyncio.run(_run(node, options.until_empty, health))
+    app.close()
+    return 0
+
+
+def _node(app: App, options: WorkerOptions, identity: str | None) -> Node:
+    return app.node(
+        queues=options.names_of_queues(),
+        identity=identity,
+        restart_seconds=0.0 if identity is None else options.restart,
+        concurrency=options.concurrency,
+        threads=options.threads,
+        processes=options.processes,
+        drain=options.drain,
+        application=options.application,
+    )
+
+
+def _count_metrics(app: App, options: WorkerOptions) -> CollectorRegistry | None:
+    """Count the metrics of this process, if they are served. Raise ConfigurationError when the
+    library is missing."""
+    if options.metrics_port is None:
+        return None
+    try:
+        from fairlead.contrib.prometheus import observe
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--metrics-port needs {error.name}: pip install 'fairlead[prometheus]'"
+        ) from error
+    return observe(app)
+
+
+def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
+    log.info(
+        "worker starts",
+        extra={
+            "node": node.settings.name,
+            "store": app.store.database.location,
+            "tasks": len(app.handlers),
+            "concurrency": options.concurrency,
+        },
+    )
+
+
+async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal asked
+        if asked:
+            logging.shutdown()
+            os._exit(128 + number)  # at once: whatever is held is resumed by others
+        asked = True
+        log.info(
+            "stopping: running tasks may end; once more ends at once",
+            extra={"in_flight": node.in_flight},
+        )
+        node.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    await _serve(node, until_empty, health)
+    if node.unstoppable:
+        logging.shutdown()
+        os._exit(0)  # the event loop would wait for them for ever
+
+
+async def _serve(node: Node, until_empty: bool, health: NodeHealth) -> None:
+    """Run the node beside the watch over its event loop and, on request, over what is left."""
+    beside = [asyncio.ensure_future(health.run())]
+    if until_empty:
+        beside.append(asyncio.ensure_future(_stop_when_empty(node)))
+    try:
+        await node.run()
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+async def _stop_when_empty(node: Node) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        await node.ready.wait()
+        if node.in_flight:
+            continue
+        unfinished, in_error = await node.unfinished()
+        if not unfinished:
+            log.info("nothing is left to run", extra={"tasks_in_error": in_error})
+            node.stop()
+            return
+
+
+# several workers ----------------------------------------------------------------------------------
+
+
+def _supervise(workers: int, options: WorkerOptions) -> int:
+    """Run the workers under a supervisor; return the exit code."""
+    app = load(options.application)
+    _count_metrics(app, options)
+    _ = app.connections  # Raises for bad URLs, and imports the backends before the fork.
+    app.close()  # A connection that the application opened must not be shared.
+    fleet = Fleet(workers, drain=options.drain, until_empty=options.until_empty)
+    is_shared = can_fork()
+    if not is_shared:
+        log.info("workers share no memory: this process cannot fork safely")
+
+    def launch(
+        slot: int, generation: int, close_inherited: Callable[[], None]
+    ) -> tuple[Process, SupervisorEnd]:
+        # A reload loads the code that is on disk by then.
+        if is_shared and generation == 0:
+            return fork(slot, close_inherited, lambda link: _serve_child(app, options, link))
+        return spawn(slot, sys.argv[1:])
+
+    supervisor = Supervisor(workers, fleet, launch)
+    if options.metrics_port is not None:
+        from fairlead.supervisor.exposition import metrics_routes, registry_of
+
+        routes = metrics_routes(registry_of(supervisor.total))
+        supervisor.serve_status(options.metrics_host, options.metrics_port, routes)
+    log.info("supervisor starts", extra={"workers": workers, "pid": os.getpid()})
+    code = supervisor.run()
+    if code and supervisor.last_error is not None:
+        print(f"fairlead: {supervisor.last_error}", file=sys.stderr)
+    return code
+
+
+def _serve_child(app: App | None, options: WorkerOptions, link: WorkerEnd) -> int:
+    """Run one worker of a supervisor; return the exit code. `app` is None in a spawned process."""
+    try:
+        app = app or load(options.application)
+        name = None if options.name is None else f"{options.name}-{link.slot}"
+        registry = _count_metrics(app, options)
+        node = _node(app, options, name)
+        name_node(node.settings.name)
+        _log_start(app, node, options)
+        asyncio.run(_run_child(node, options, link, registry))
+        app.close()
+    except (FairleadError, ExceptionGroup) as error:
+        found = expected(error)
+        if found is None:
+            raise
+        messages, code = found
+        link.fail("; ".join(messages))
+        return code
+    return 0
+
+
+async def _run_child(
+    node: Node,
+    options: WorkerOptions,
+    link: WorkerEnd,
+    registry: CollectorRegistry | None,
+) -> None:
+    health = NodeHealth(node)
+
+    def report() -> Report:
+        if registry is None:
+            return Report(health=health.check())
+        from fairlead.supervisor.exposition import families_of
+
+        return Report(health=health.check(), metrics=families_of(registry))
+
+    def drain() -> None:
+        # Asked twice by a service manager that signals all processes: only the supervisor kills.
+        node.stop()
+        link.poke()
+
+    async def report_ready() -> None:
+        await node.ready.wait()
+        link.poke()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain)
+    link.serve(report, drain, options.drain + KILL_GRACE)
+    ready = asyncio.ensure_future(report_ready())
+    try:
+        await _serve(node, options.until_empty, health)
+    finally:
+        ready.cancel()
+        link.close()
+    if node.unstoppable:
+        logging.shutdown()
+        os._exit(0)  # the event loop would wait for them for ever

@@ -1,0 +1,75 @@
+"""The health of a worker: is the process alive, and is it ready for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.supervisor.http import Response, Routes
+
+if TYPE_CHECKING:
+    from fairlead.engine.node import Node  # of workers only, not of the supervisor
+
+LIVE_SECONDS = 10.0
+"""Seconds without a response of the event loop after which a worker counts as not alive."""
+
+_BEAT_SECONDS = 1.0
+LIVE, READY = "/live", "/ready"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of a node at one moment."""
+
+    node: str
+    live: bool
+    """Whether the event loop responds."""
+    ready: bool
+    """Whether the node has registered, reaches its store and does not drain."""
+    reason: str | None = None
+    """Reason why the node is not live or not ready."""
+
+
+class NodeHealth:
+    """Watches the event loop of one node. `check` may be called from any thread."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._responded_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Note each second that the event loop responds, until cancelled."""
+        while True:
+            self._responded_at = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    def check(self) -> Health:
+        """Return the health now."""
+        name, silent = self._node.settings.name, time.monotonic() - self._responded_at
+        if silent >= LIVE_SECONDS:
+            blocked = f"the event loop has not responded for {silent:.0f} seconds"
+            return Health(node=name, live=False, ready=False, reason=blocked)
+        reason = self._node.not_ready
+        return Health(node=name, live=True, ready=reason is None, reason=reason)
+
+
+def health_routes(node: NodeHealth, metrics: Routes) -> Routes:
+    """Return the routes of one worker: its health, and `metrics` for all other paths."""
+
+    def respond(path: str, accept: str) -> Response | None:
+        if path not in (LIVE, READY):
+            return metrics(path, accept)
+        health = node.check()
+        return health_response(health.live if path == LIVE else health.ready, health)
+
+    return respond
+
+
+def health_response(is_good: bool, body: msgspec.Struct | Mapping[str, object]) -> Response:
+    """Return 200 or 503, with the health as JSON."""
+    status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
+    return Response(status, msgspec.json.encode(body) + b"\n")

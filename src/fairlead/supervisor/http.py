@@ -1,0 +1,177 @@
+"""A small HTTP server for probes and metrics, driven by a selector: it needs no thread.
+
+A supervisor must have no thread when it forks, so it serves HTTP from its own loop. Each connection
+carries one GET request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fairlead.errors import ConfigurationError
+
+_LONGEST_REQUEST = 16_384
+_PATIENCE = 5.0  # seconds for a client to send its request and read the response
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to one request."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+Routes = Callable[[str, str], Response | None]
+"""Return the response for a path and the Accept header; None where nothing is."""
+
+
+@dataclass
+class _Connection:
+    socket: socket.socket
+    expires_at: float
+    received: bytes = b""
+    unsent: bytes = b""
+
+
+class StatusServer:
+    """Listens on an address and responds from the routes. Register its sockets with `selector`."""
+
+    def __init__(self, host: str, port: int, routes: Routes) -> None:
+        """Raise ConfigurationError when the address cannot be used."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, port), family=family, backlog=64)
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics cannot be served on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._listener.setblocking(False)
+        self._routes = routes
+        self._selector: selectors.BaseSelector | None = None
+        self._connections: dict[int, _Connection] = {}
+
+    @property
+    def port(self) -> int:
+        """Port on which the server listens."""
+        return int(self._listener.getsockname()[1])
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Let `selector` watch the server; the data of its keys is a callable to call."""
+        self._selector = selector
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for connection in [*self._connections.values()]:
+            self._drop(connection)
+        if self._selector is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def close_inherited(self) -> None:
+        """Close the copies of the sockets in a forked process; leave the selector alone."""
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._listener.close()
+
+    def drop_expired(self) -> None:
+        """Close connections whose clients are too slow."""
+        now = time.monotonic()
+        for connection in [*self._connections.values()]:
+            if connection.expires_at <= now:
+                self._drop(connection)
+
+    def _accept(self) -> None:
+        assert self._selector is not None
+        self.drop_expired()
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:  # the client has gone, or descriptors ran out
+            return
+        accepted.setblocking(False)
+        connection = _Connection(accepted, time.monotonic() + _PATIENCE)
+        self._connections[accepted.fileno()] = connection
+        self._selector.register(accepted, selectors.EVENT_READ, lambda: self._receive(connection))
+
+    def _receive(self, connection: _Connection) -> None:
+        assert self._selector is not None
+        if connection.socket.fileno() < 0:
+            return  # dropped in this round
+        try:
+            data = connection.socket.recv(_LONGEST_REQUEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        connection.received += data
+        if not data or len(connection.received) > _LONGEST_REQUEST:
+            self._drop(connection)
+        elif b"\r\n\r\n" in connection.received:
+            connection.unsent = _encoded(self._respond(connection.received))
+            self._selector.modify(
+                connection.socket, selectors.EVENT_WRITE, lambda: self._send(connection)
+            )
+
+    def _respond(self, request: bytes) -> Response:
+        first, *headers = request.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+        method, _, rest = first.partition(" ")
+        if method != "GET":
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"")
+        path = rest.partition(" ")[0].partition("?")[0]
+        named = (header.partition(":") for header in headers)
+        accept = next((value.strip() for name, _, value in named if name.lower() == "accept"), "")
+        return self._routes(path, accept) or Response(HTTPStatus.NOT_FOUND, b"")
+
+    def _send(self, connection: _Connection) -> None:
+        if connection.socket.fileno() < 0:
+            return  # dropped in this round
+        try:
+            sent = connection.socket.send(connection.unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        connection.unsent = connection.unsent[sent:]
+        if not connection.unsent:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        assert self._selector is not None
+        self._connections.pop(connection.socket.fileno(), None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+
+def serve_in_thread(server: StatusServer) -> None:
+    """Serve until the process ends, in a thread of its own."""
+    selector = selectors.DefaultSelector()
+    server.register(selector)
+
+    def serve() -> None:
+        while True:
+            for key, _ in selector.select():
+                key.data()
+
+    threading.Thread(target=serve, name="fairlead-status", daemon=True).start()
+
+
+def _encoded(response: Response) -> bytes:
+    head = (
+        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
+        f"Content-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + response.body

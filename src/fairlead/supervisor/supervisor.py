@@ -1,0 +1,223 @@
+"""The supervisor: carries out what the fleet decides, in one thread, with one selector."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead.supervisor.fleet import Action, Drain, End, Fleet, Kill, Log, Start
+from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, Health, health_response
+from fairlead.supervisor.http import Response, Routes, StatusServer
+from fairlead.supervisor.link import SupervisorEnd
+from fairlead.supervisor.metrics import Total
+from fairlead.supervisor.processes import Process
+
+log = logging.getLogger("fairlead.supervisor")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+Launch = Callable[[int, int, Callable[[], None]], tuple[Process, SupervisorEnd]]
+"""Start a process for a slot and a generation. In a forked process, the callable closes the sockets
+of the supervisor."""
+
+
+@dataclass
+class _Worker:
+    process: Process
+    link: SupervisorEnd
+    slot: int
+    health: Health | None = None
+    heard_at: float = 0.0
+    error: str | None = None
+    has_ended_link: bool = False
+
+
+class Supervisor:
+    """Runs N workers until they are stopped."""
+
+    def __init__(self, workers: int, fleet: Fleet, launch: Launch) -> None:
+        self.total = Total()
+        """Metrics of all workers."""
+        self._slots = range(1, workers + 1)
+        self._fleet = fleet
+        self._launch = launch
+        self._workers: dict[int, _Worker] = {}
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._signals = socket.socketpair()
+        self._server: StatusServer | None = None
+        self._code: int | None = None
+        self._had_terminal = _has_terminal()
+        self.last_error: str | None = None
+        """Message of the error that ended the last worker that named one."""
+
+    def serve_status(self, host: str, port: int, metrics: Routes) -> int:
+        """Serve health and metrics on this address; return the port. Raise ConfigurationError."""
+        self._server = StatusServer(host, port, self._routes(metrics))
+        self._server.register(self._selector)
+        return self._server.port
+
+    def run(self) -> int:
+        """Run the workers; return the exit code."""
+        for end in (self._waker, self._signals):
+            end.setblocking(False)
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
+        before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        wakeup = signal.set_wakeup_fd(self._waker.fileno())
+        try:
+            self._do(self._fleet.start(time.monotonic()))
+            while self._code is None:
+                self._wait()
+            return self._code
+        finally:
+            self._end()
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _wait(self) -> None:
+        due, now = self._fleet.next_due, time.monotonic()
+        for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
+            key.data()
+        if self._code is None:
+            self._do(self._fleet.on_time(time.monotonic()))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(child, slot, generation):
+                    self._start(child, slot, generation)
+                case Drain(child):
+                    self._workers[child].link.drain()
+                case Kill(child):
+                    self._workers[child].process.kill()
+                case Log(event, fields, is_warning):
+                    log.log(logging.WARNING if is_warning else logging.INFO, event, extra=fields)
+                case End(code):
+                    self._code = code
+
+    def _start(self, child: int, slot: int, generation: int) -> None:
+        process, link = self._launch(slot, generation, self._close_inherited)
+        self._workers[child] = _Worker(process, link, slot)
+        self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._on_reports(child))
+
+    def _on_reports(self, child: int) -> None:
+        worker = self._workers.get(child)
+        if worker is None or worker.has_ended_link:
+            return
+        try:
+            reports = worker.link.reports()
+        except EOFError:
+            self._end_link(worker)  # The end of the process follows, as a signal.
+            return
+        for report in reports:
+            worker.error = report.error or worker.error
+            if report.health is None:
+                continue
+            worker.health, worker.heard_at = report.health, time.monotonic()
+            if report.metrics is not None:
+                self.total.update(child, report.health.node, report.metrics)
+            if report.health.ready:
+                self._do(self._fleet.on_ready(child, time.monotonic()))
+
+    def _end_link(self, worker: _Worker) -> None:
+        if not worker.has_ended_link:
+            worker.has_ended_link = True
+            self._selector.unregister(worker.link.socket)
+
+    def _on_signals(self) -> None:
+        for number in self._signals.recv(4096):
+            now = time.monotonic()
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number == signal.SIGHUP and not self._has_lost_terminal():
+                self._do(self._fleet.reload(now))
+            elif number in _SIGNALS:
+                self._do(self._fleet.stop(number, now))
+
+    def _reap(self) -> None:
+        for child, worker in [*self._workers.items()]:
+            code = worker.process.poll()
+            if code is None:
+                continue
+            self._on_reports(child)  # the last ones
+            self._end_link(worker)
+            worker.link.close()
+            del self._workers[child]
+            self.total.on_exit(child)
+            if worker.error is not None:
+                self.last_error = worker.error
+            exit_code = code if code >= 0 else 128 - code
+            self._do(self._fleet.on_exit(child, exit_code, time.monotonic()))
+
+    def _end(self) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
+        if self._server is not None:
+            self._server.close()
+        self._selector.close()
+        self._waker.close()
+        self._signals.close()
+
+    def _close_inherited(self) -> None:
+        """Close the supervisor's sockets in a forked process: while a copy of them is open, other
+        workers would not see the end of the supervisor."""
+        for worker in self._workers.values():
+            worker.link.close()
+        if self._server is not None:
+            self._server.close_inherited()
+        self._selector.close()
+        self._waker.close()
+        self._signals.close()
+
+    def _has_lost_terminal(self) -> bool:
+        """Return whether SIGHUP means that the terminal of this process was closed."""
+        return self._had_terminal and not _has_terminal()
+
+    # health ---------------------------------------------------------------------------------------
+
+    def _routes(self, metrics: Routes) -> Routes:
+        def respond(path: str, accept: str) -> Response | None:
+            if path not in (LIVE, READY):
+                return metrics(path, accept)
+            found = {slot: self._health(slot) for slot in self._slots}
+            ready = sum(health.ready for health in found.values())
+            is_ready = ready == len(found) and not self._fleet.is_stopping
+            is_live = all(health.live for health in found.values())
+            body: dict[str, object] = {
+                "live": is_live,
+                "ready": is_ready,
+                "reason": None if is_ready else f"{ready} of {len(found)} workers are ready",
+                "workers": list(found.values()),
+            }
+            if self._fleet.is_stopping:
+                body["reason"] = "draining"
+            return health_response(is_live if path == LIVE else is_ready, body)
+
+        return respond
+
+    def _health(self, slot: int) -> Health:
+        """Return the health of the worker in a slot."""
+        child = self._fleet.serving(slot)
+        worker = None if child is None else self._workers.get(child.number)
+        if worker is None or worker.health is None:
+            # The supervisor starts it, and starts it again when it ends.
+            return Health(node="", live=True, ready=False, reason="starting")
+        silent = time.monotonic() - worker.heard_at
+        if silent >= LIVE_SECONDS:
+            reason = f"the worker has sent no report for {silent:.0f} seconds"
+            return Health(node=worker.health.node, live=False, ready=False, reason=reason)
+        return worker.health
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""The supervisor without processes: back-off, the fleet's decisions, and metrics of several workers."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.supervisor.backoff import Backoff
+from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
+from fairlead.supervisor.metrics import Family, Sample, Total
+from fairlead.supervisor.processes import usable_cores
+
+
+def orders(actions: list[Any]) -> list[Any]:
+    """Return the actions without log lines."""
+    return [action for action in actions if not isinstance(action, Log)]
+
+
+def running(workers: int, **options: Any) -> Fleet:
+    """Return a fleet whose workers are ready, as processes 1 to N, started at 0."""
+    fleet = Fleet(workers, **options)
+    for start in fleet.start(0.0):
+        assert isinstance(start, Start)
+        fleet.on_ready(start.child, 1.0)
+    return fleet
+
+
+# back-off -----------------------------------------------------------------------------------------
+
+
+def test_delays_double_up_to_the_longest() -> None:
+    backoff = Backoff(first=0.5, longest=30)
+    assert [backoff.delay(n) for n in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.delay(10_000) == 30
+
+
+def test_a_long_life_begins_the_delays_anew() -> None:
+    backoff = Backoff(settled=10)
+    assert backoff.failures(7, lived=10.0) == 0
+    assert backoff.failures(7, lived=9.9) == 8
+
+
+# restarts -----------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_lived_long_is_started_again_at_once() -> None:
+    fleet = running(2)
+    assert orders(fleet.on_exit(1, 137, 100.0)) == []
+    assert fleet.next_due == 100.0
+    assert fleet.on_time(100.0) == [Start(3, 1, 0)]
+
+
+def test_early_ends_wait_longer_each_time() -> None:
+    fleet = running(2, backoff=Backoff(first=0.5, settled=10))
+    now, child, waits = 1.0, 1, []
+    for _ in range(4):
+        fleet.on_exit(child, 1, now)
+        assert fleet.next_due is not None
+        waits.append(fleet.next_due - now)
+        now = fleet.next_due
+        (start,) = fleet.on_time(now)
+        child = start.child
+    assert waits == [0.5, 1, 2, 4]
+
+
+def test_early_ends_of_one_worker_never_end_the_others() -> None:
+    fleet = running(2)
+    child = 1
+    for _ in range(10 * EARLY_ENDS):
+        assert orders(fleet.on_exit(child, 1, 1.0)) == []
+        (start,) = fleet.on_time(fleet.next_due)
+        child = start.child
+
+
+def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready() -> None:
+    fleet, now = Fleet(1), 0.0
+    (start,) = fleet.start(now)
+    for _ in range(EARLY_ENDS - 1):
+        assert orders(fleet.on_exit(start.child, 3, now)) == []
+        now = fleet.next_due
+        (start,) = fleet.on_time(now)
+    assert orders(fleet.on_exit(start.child, 3, now)) == [End(3)]
+
+
+def test_wrong_use_at_the_first_start_ends_the_supervisor_at_once() -> None:
+    fleet = Fleet(2)
+    fleet.start(0.0)
+    assert orders(fleet.on_exit(1, 2, 0.1)) == [Drain(2)]
+    assert orders(fleet.on_exit(2, 0, 0.2)) == [End(2)]
+
+
+def test_wrong_use_after_a_worker_was_ready_is_tried_again() -> None:
+    fleet = running(2)
+    fleet.on_exit(1, 137, 100.0)
+    fleet.on_time(100.0)
+    assert orders(fleet.on_exit(3, 2, 100.1)) == []  # such as a store that is away
+    assert fleet.next_due == 100.6
+
+
+# stopping -----------------------------------------------------------------------------------------
+
+
+def test_the_first_signal_drains_all_and_the_supervisor_ends_after_the_last() -> None:
+    fleet = running(3)
+    assert orders(fleet.stop(signal.SIGTERM, 50.0)) == [Drain(1), Drain(2), Drain(3)]
+    assert fleet.on_exit(2, 0, 51.0) == []
+    assert fleet.on_exit(1, 0, 51.0) == []
+    assert fleet.on_exit(3, 0, 51.0) == [End(0)]
+
+
+def test_the_second_signal_kills_all() -> None:
+    fleet = running(2)
+    fleet.stop(signal.SIGINT, 50.0)
+    assert fleet.stop(signal.SIGINT, 50.1) == [Kill(1), Kill(2), End(130)]
+
+
+def test_a_worker_that_does_not_drain_is_killed() -> None:
+    fleet = running(1, drain=20.0)
+    fleet.stop(signal.SIGTERM, 50.0)
+    assert fleet.next_due == 80.0
+    assert orders(fleet.on_time(80.0)) == [Kill(1)]
+    assert fleet.on_exit(1, 137, 80.1) == [End(137)]
+
+
+def test_a_stop_cancels_waiting_restarts() -> None:
+    fleet = running(1)
+    fleet.on_exit(1, 1, 2.0)
+    assert orders(fleet.stop(signal.SIGTERM, 2.1)) == [End(0)]
+    assert fleet.next_due is None
+
+
+def test_until_empty_ends_after_the_last_worker_and_restarts_only_failed_ones() -> None:
+    fleet = running(2, until_empty=True)
+    assert orders(fleet.on_exit(1, 0, 5.0)) == []
+    assert fleet.next_due is None
+    assert orders(fleet.on_exit(2, 137, 20.0)) == []
+    assert fleet.on_time(20.0) == [Start(3, 2, 0)]
+    assert orders(fleet.on_exit(3, 0, 21.0)) == [End(0)]
+
+
+# reloading ----------------------------------------------------------------------------------------
+
+
+def test_a_reload_replaces_one_worker_after_another_each_after_the_new_one_is_ready() -> None:
+    fleet = running(2)
+    assert orders(fleet.reload(50.0)) == [Start(3, 1, 1)]
+    assert orders(fleet.on_ready(3, 51.0)) == [Drain(1)]
+    assert orders(fleet.on_exit(1, 0, 52.0)) == [Start(4, 2, 1)]
+    assert orders(fleet.on_ready(4, 53.0)) == [Drain(2)]
+    assert orders(fleet.on_exit(2, 0, 54.0)) == []
+    assert {child.generation for child in fleet.children.values()} == {1}
+    assert fleet.next_due is None
+
+
+def test_code_that_cannot_run_replaces_nothing() -> None:
+    fleet = running(2)
+    fleet.reload(50.0)
+    (failed,) = fleet.on_exit(3, 2, 50.5)
+    assert isinstance(failed, Log) and failed.is_warning
+    assert {*fleet.children} == {1, 2}
+    # The old code is started again after a crash, not the new one.
+    fleet.on_exit(1, 137, 100.0)
+    assert fleet.on_time(100.0) == [Start(4, 1, 0)]
+
+
+def test_a_worker_that_dies_during_its_replacement_is_not_started_again() -> None:
+    fleet = running(1)
+    fleet.reload(50.0)
+    assert orders(fleet.on_exit(1, 137, 50.1)) == []
+    assert fleet.next_due is None
+    assert orders(fleet.on_ready(2, 51.0)) == []
+
+
+def test_a_second_reload_begins_after_the_replacement_under_way() -> None:
+    fleet = running(1)
+    assert orders(fleet.reload(50.0)) == [Start(2, 1, 1)]
+    assert orders(fleet.reload(50.1)) == []
+    assert orders(fleet.on_ready(2, 51.0)) == [Drain(1)]
+    assert orders(fleet.on_exit(1, 0, 52.0)) == [Start(3, 1, 2)]
+
+
+def test_a_reload_waits_for_a_worker_that_starts() -> None:
+    fleet = Fleet(1)
+    fleet.start(0.0)
+    assert orders(fleet.reload(0.1)) == []
+    assert orders(fleet.on_ready(1, 1.0)) == [Start(2, 1, 1)]
+
+
+# metrics and cores --------------------------------------------------------------------------------
+
+
+def counted(value: float) -> Family:
+    samples = [Sample("x_total", (("queue", "a"),), value), Sample("x_created", (), 1.7e9)]
+    return Family("x", "Counts.", "counter", samples)
+
+
+def held(value: float) -> Family:
+    return Family("held", "Holds.", "gauge", [Sample("held", (), value)])
+
+
+def test_counters_add_up_and_do_not_fall_when_a_worker_ends() -> None:
+    total = Total()
+    total.update(1, "w-1", [counted(3)])
+    total.update(2, "w-2", [counted(4)])
+    total.on_exit(1)
+    total.update(3, "w-1", [counted(1)])
+    (family,) = total.families()
+    assert family.samples == [Sample("x_total", (("queue", "a"),), 8)]
+
+
+def test_gauges_have_the_node_as_label_and_end_with_it() -> None:
+    total = Total()
+    total.update(1, "w-1", [held(3)])
+    total.update(2, "w-2", [held(4)])
+    (family,) = total.families()
+    assert [(each.labels, each.value) for each in family.samples] == [
+        ((("node", "w-1"),), 3),
+        ((("node", "w-2"),), 4),
+    ]
+    total.on_exit(1)
+    assert [each.value for each in total.families()[0].samples] == [4]
+
+
+@pytest.mark.parametrize(("quota", "limit"), [("50000 100000", 1), ("max 100000", 10_000)])
+def test_usable_cores_respect_the_quota_of_a_container(
+    tmp_path: Path, quota: str, limit: int
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    assert 1 <= usable_cores(tmp_path / "cpu.max") <= limit
