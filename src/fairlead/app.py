@@ -19,7 +19,6 @@ from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
-from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, UnknownQueue
@@ -213,17 +212,22 @@ class App:
 
         return register if function is None else register(function)
 
-    def periodic(self, cron: str, *, timezone: str = "UTC", **options: Any) -> Callable[[Any], Any]:
+    def periodic(
+        self, cron: str, *, timezone: str = "UTC", catch_up: str = "last", **options: Any
+    ) -> Callable[[Any], Any]:
         """Submit a task at each time of a cron expression, once in the whole cluster.
 
         Use it above `@app.task`, or on a plain function, which it makes a task. The function takes
-        no arguments, or one named `slot`: the aware datetime it runs for. Raises ConfigurationError
-        for a bad expression or timezone.
+        no arguments, or one named `slot`: the aware datetime it runs for. `catch_up`: the slots to
+        run that no worker submitted in time: "last" runs the latest one, "all" runs each of them,
+        at most the latest 1,000, and "none" skips those more than a minute late. No slot from
+        before the first worker with this declaration runs. Raises ConfigurationError for a bad
+        expression, timezone or catch-up policy.
         """
 
         def register(target: Any) -> Any:
             task = target if isinstance(target, Task) else self.task(**options)(target)
-            self.periodics.append(Periodic(task.handler, cron, timezone))
+            self._declared.add_periodic(task.handler, cron, timezone, catch_up)
             return task
 
         return register
@@ -324,7 +328,7 @@ class App:
         from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
-        from fairlead.engine.periodic import periodic_poller
+        from fairlead.engine.periodic import PeriodicTasks
         from fairlead.engine.poller_registry import PollerContext, registered
         from fairlead.engine.settings import NodeSettings
 
@@ -350,13 +354,22 @@ class App:
         node_settings = NodeSettings(**settings)
         context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
         pollers = registered(context, self._lake)
+        periodic = None
         if self.periodics:
-            pollers.append(periodic_poller(self.periodics, self.submit_many_async, self.clock))
+            periodic = PeriodicTasks(
+                node_settings.name,
+                self.periodics,
+                store.database,
+                store.periodics,
+                self.submitter,
+                self.clock,
+            )
         served = Served(
             queues=declared,
             handlers=self.handlers,
             interceptors=self.interceptors,
             pollers=pollers,
+            periodic=periodic,
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
         )

@@ -768,23 +768,6 @@ async def test_runs_that_outlast_the_shutdown_time_are_handed_back(app: App) -> 
     assert app.management.nodes() == []
 
 
-@pytest.mark.smoke
-async def test_each_slot_of_a_periodic_task_is_submitted_once_by_all_nodes_together(
-    app: App,
-) -> None:
-    from fairlead.engine.periodic import periodic_poller
-
-    @app.periodic("* * * * *", timezone="Europe/Athens")
-    async def tick(slot: datetime) -> None: ...
-
-    for _ in range(3):  # three nodes, each as if newly elected
-        await periodic_poller(app.periodics, app.submit_many_async, app.clock)._round()
-    found = app.management.find(name="tick")
-    assert 4 <= len(found) <= 6  # the slots of the last five minutes
-    assert len({task.unique_key for task in found}) == len(found)
-    await app.store.database.close_async()
-
-
 def test_nothing_is_written_when_one_task_of_a_bulk_submit_is_invalid(app: App) -> None:
     @app.task
     async def pay(amount: int) -> None: ...

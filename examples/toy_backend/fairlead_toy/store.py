@@ -22,6 +22,7 @@ from fairlead.model import (
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 from fairlead.ports.notification import Lane, Notification
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
@@ -185,6 +186,10 @@ class ToyStore:
     @property
     def records(self) -> TaskRecords:
         raise NotSupported(f"{self.database.location} shows no tasks; sqlite:// does")
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        raise NotSupported(f"{self.database.location} has no periodic tasks; sqlite:// has")
 
     def as_sql(self) -> SqlStore:
         raise NotSupported(f"{self.database.location} has no tables; sqlite:// has")

@@ -33,6 +33,13 @@ class Declarations:
             if handler.queue == name:
                 handler.fit(queue, DEFAULT_RETRY)
 
+    def add_periodic(self, handler: Handler, cron: str, timezone: str, catch_up: str) -> None:
+        """Add times of a task; the second declaration of a task is named `TASK#2`. Raises
+        ConfigurationError for bad values."""
+        earlier = sum(periodic.handler is handler for periodic in self.periodics)
+        name = f"{handler.name}#{earlier + 1}" if earlier else handler.name
+        self.periodics.append(Periodic(handler, cron, timezone, catch_up, name))
+
     def add_handler(self, handler: Handler) -> None:
         """Add a task; declare its queue with the defaults if it is not declared yet. Raises
         ConfigurationError for a name that is taken, or a task that does not fit its queue."""

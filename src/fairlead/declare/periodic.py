@@ -2,51 +2,112 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from fairlead.core.policies.catch_up import CatchUp
 from fairlead.declare.handler import Handler
 from fairlead.errors import ConfigurationError
 
+_FIRST_WINDOW = timedelta(hours=1)
+_GROWTH = 8
 
-class Periodic:
-    """A handler and its times. If a clock change skips a slot's local time, the slot runs right
-    after the gap; if the change repeats the time, the slot runs once (the rules of cronsim and
-    Debian's cron)."""
 
-    def __init__(self, handler: Handler, cron: str, timezone: str) -> None:
+class CronTimes:
+    """Slots of a cron expression in a timezone. If a clock change skips a slot's local time, the
+    slot runs right after the gap; if the change repeats the time, the slot runs once (the rules of
+    cronsim and Debian's cron)."""
+
+    def __init__(self, cron: str, timezone: str) -> None:
+        """Raise ConfigurationError for an expression or timezone that is unknown."""
         try:
             self._zone = ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ConfigurationError(
-                f"task {handler.name!r}: timezone {timezone!r} is unknown"
-            ) from error
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ConfigurationError(f"timezone {timezone!r} is unknown") from error
         try:
             CronSim(cron, datetime(2026, 1, 1, tzinfo=self._zone))
         except CronSimError as error:
             raise ConfigurationError(
-                f"task {handler.name!r}: cron expression {cron!r}: {error}; five fields are needed,"
-                " as in '*/5 * * * *'"
+                f"cron expression {cron!r}: {error}; five fields are needed, as in '*/5 * * * *'"
             ) from error
-        self.handler = handler
-        self.cron = cron
+        self._cron = cron
+
+    def after(self, instant: datetime) -> Iterator[datetime]:
+        """Yield the slots after `instant`, in order."""
+        for slot in CronSim(self._cron, instant.astimezone(self._zone)):
+            # Within an hour that clocks repeat, cronsim also yields slots of its first pass.
+            if slot.timestamp() > instant.timestamp():
+                yield slot
+
+    def slots(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the slots after `after` and up to `until`, in order."""
+        for slot in self.after(after):
+            if slot.timestamp() > until.timestamp():
+                return
+            yield slot
+
+    def latest(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
+        """Return the latest slots after `after` and up to `until`, in order, at most `limit`. The
+        cost grows with `limit`, not with the number of slots."""
+        window = _FIRST_WINDOW
+        while True:
+            start = max(after, until - window)
+            found = deque(self.slots(start, until), limit)
+            if len(found) == limit or start == after:
+                return list(found)
+            window *= _GROWTH
+
+    def next_slot(self, after: datetime) -> datetime | None:
+        """Return the first slot after `after`; None if the expression never matches again."""
+        return next(self.after(after), None)
+
+    def local(self, instant: datetime) -> datetime:
+        """Return the instant in the timezone of the slots."""
+        return instant.astimezone(self._zone)
+
+
+@lru_cache(maxsize=10_000)
+def cron_times(cron: str, timezone: str) -> CronTimes:
+    """Return the slots of an expression, checked once. Raise ConfigurationError."""
+    return CronTimes(cron, timezone)
+
+
+class Periodic:
+    """A declaration of a periodic task: a handler, its times, and its catch-up policy."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        cron: str,
+        timezone: str,
+        catch_up: str = CatchUp.LAST,
+        name: str | None = None,
+    ) -> None:
+        """`name`: the name of its record in the store; by default the task's name. Raise
+        ConfigurationError."""
+        try:
+            self.times = cron_times(cron, timezone)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"task {handler.name!r}: {error}") from error
+        try:
+            self.catch_up = CatchUp(catch_up)
+        except ValueError:
+            raise ConfigurationError(
+                f"periodic task {handler.name!r}: catch_up={catch_up!r}: use"
+                f" {', '.join(repr(str(policy)) for policy in CatchUp)}"
+            ) from None
         parameters = handler.arguments.names
         if parameters not in ((), ("slot",)):
             raise ConfigurationError(
                 f"periodic task {handler.name!r}: takes no argument, or one named slot"
             )
+        self.handler = handler
+        self.cron = cron
+        self.timezone = timezone
+        self.name = name or handler.name
         self.takes_slot = bool(parameters)
-
-    def slots(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Yield the slots after `after` and up to `until`, in order."""
-        for slot in CronSim(self.cron, after.astimezone(self._zone)):
-            if slot > until:
-                return
-            yield slot
-
-    def next_slot(self, after: datetime) -> datetime | None:
-        """Return the first slot after `after`; None if the expression never matches again."""
-        return next(iter(CronSim(self.cron, after.astimezone(self._zone))), None)

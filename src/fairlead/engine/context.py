@@ -14,6 +14,7 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
+from fairlead.engine.lifecycle import Part
 from fairlead.engine.poller import Poller
 from fairlead.engine.queue_kinds import QueueKinds
 from fairlead.engine.settings import NodeSettings
@@ -52,6 +53,8 @@ class Served:
     interceptors: Sequence[RunInterceptor] = ()
     pollers: Sequence[Poller] = ()
     """Pollers in addition to the engine's own."""
+    periodic: Part | None = None
+    """Part that submits the slots of the application's periodic tasks; None without any."""
     on_incident: OnIncident | None = None
     """Called with each incident, in a thread."""
     incident_timeout: float = INCIDENT_TIMEOUT

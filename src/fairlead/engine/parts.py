@@ -123,6 +123,7 @@ class NodeParts:
             self.incident_reports,
             self.pollers,
             self.delivery,
+            *([served.periodic] if served.periodic else []),
             Deadlines(context),
             StuckRuns(context),
             completion,

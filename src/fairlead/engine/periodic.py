@@ -1,54 +1,178 @@
-"""The poller of periodic tasks: submit each slot once in the whole cluster."""
+"""Periodic tasks: every node registers its own, and submits each due slot that no other node has
+submitted."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
 
-from fairlead.clock import MICROS, Clock, to_datetime
+from fairlead.clock import MICROS, Clock, to_datetime, to_micros
+from fairlead.core.policies.catch_up import LATE_SECONDS, MOST_CAUGHT_UP, CatchUp
 from fairlead.declare.options import Options
-from fairlead.declare.periodic import Periodic
+from fairlead.declare.periodic import CronTimes, Periodic, cron_times
 from fairlead.declare.task import Draft
+from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
+from fairlead.errors import StoreUnavailable
+from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord, PeriodicStore
+from fairlead.ports.statements import Database
 
-CATCH_UP = timedelta(minutes=5)
-"""Age up to which a missed slot is still submitted, for example after a time without workers."""
+log = logging.getLogger("fairlead.periodic")
 
 LONGEST_PAUSE = 60.0  # seconds
 
+DECLARE_EVERY = 30 * MICROS
+"""Microseconds after which a node records again that it declares its periodic tasks."""
 
-def periodic_poller(
-    periodics: Sequence[Periodic],
-    submit: Callable[[Sequence[Draft]], Awaitable[object]],
-    clock: Clock,
-) -> Poller:
-    """Return the poller that submits due slots; the unique key of a slot keeps it to one task even
-    if two nodes submit it."""
-    last = to_datetime(clock.now()) - CATCH_UP
 
-    async def submit_due() -> float | None:
-        nonlocal last
-        now = to_datetime(clock.now())
-        # After an election: the previous node may have missed the slots of the last minutes.
-        since = max(last, now - CATCH_UP)
-        drafts = [
-            _draft(periodic, slot) for periodic in periodics for slot in periodic.slots(since, now)
-        ]
-        if drafts:
-            await asyncio.shield(submit(drafts))
-        last = now
-        following = [
-            slot for periodic in periodics if (slot := periodic.next_slot(now)) is not None
-        ]
-        if not following:
-            return None
-        return (min(following) - to_datetime(clock.now())) / timedelta(microseconds=1) / MICROS
+class SlotSubmitter(Protocol):
+    """Submits the tasks of due slots."""
 
-    return Poller("periodic", LONGEST_PAUSE, submit_due)
+    def submit_slots(self, drafts: Sequence[Draft], step: Pass) -> Awaitable[bool]:
+        """Submit the drafts and pass the slots in one transaction; return False, with nothing
+        submitted, if the record has changed."""
+
+
+class Due(NamedTuple):
+    """Slots up to an instant, by the catch-up policy."""
+
+    submitted: list[datetime]
+    passed: datetime
+    """The last due slot, submitted or skipped."""
+    skips: bool
+    """Whether earlier slots are skipped."""
+
+
+def due_slots(times: CronTimes, catch_up: CatchUp, after: datetime, now: datetime) -> Due | None:
+    """Return the slots to submit after `after` and up to `now`, in order; None without any slot."""
+    first = times.next_slot(after)
+    found = times.latest(after, now, MOST_CAUGHT_UP if catch_up == CatchUp.ALL else 1)
+    if first is None or not found:
+        return None
+    chosen = found
+    if catch_up == CatchUp.NONE:
+        chosen = list(times.slots(max(after, now - timedelta(seconds=LATE_SECONDS)), now))
+    return Due(chosen, found[-1], skips=not chosen or to_micros(first) < to_micros(chosen[0]))
+
+
+class PeriodicTasks(SimplePart):
+    """Periodic tasks of one node. Every node that declares a periodic task looks at each slot; a
+    compare-and-set on the version of the record lets one node submit the slot, in the same
+    transaction."""
+
+    def __init__(
+        self,
+        node: str,
+        periodics: Sequence[Periodic],
+        database: Database,
+        store: PeriodicStore,
+        submitter: SlotSubmitter,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._periodics = {periodic.name: periodic for periodic in periodics}
+        self._database = database
+        self._store = store
+        self._submitter = submitter
+        self._clock = clock
+        self._is_registered = False
+
+    async def run(self) -> None:
+        """Submit due slots until cancelled."""
+        await Poller("periodic", LONGEST_PAUSE, self.round).run(lambda _: True)
+
+    async def round(self) -> float | None:
+        """Submit the slots that are due now; return the seconds until the next one. Raise
+        StoreUnavailable."""
+        records = await self._records()
+        now = to_datetime(self._clock.now())
+        pauses = []
+        for record in records:
+            try:
+                periodic = self._periodics[record.name]
+                times = cron_times(record.cron, record.timezone)
+                if not await self._submit_due(periodic, times, record, now):
+                    return 0.0  # another node or a person changed the record: read it again
+            except StoreUnavailable:
+                raise
+            except Exception:  # a wrong record or interceptor harms only its own periodic task
+                log.exception(
+                    "slot not submitted; the node tries again", extra={"periodic": record.name}
+                )
+                continue
+            following = times.next_slot(now)
+            if following is not None:
+                pauses.append((to_micros(following) - self._clock.now()) / MICROS)
+        return min(pauses, default=None)
+
+    async def _records(self) -> list[PeriodicRecord]:
+        """Register or declare the node's own periodic tasks, and return their records."""
+        known = [] if not self._is_registered else await self._read()
+        missing = self._periodics.keys() - {record.name for record in known}
+        if missing:
+            await self._database.run_async(
+                self._store.register(
+                    [_declaration(self._periodics[name]) for name in sorted(missing)],
+                    self._node,
+                    self._clock.now(),
+                )
+            )
+            self._is_registered = True
+            return await self._read()
+        at = await self._database.read(self._store.clock(self._clock.now()))
+        if any(record.declared_at <= at - DECLARE_EVERY for record in known):
+            steps = self._store.declare(
+                sorted(self._periodics), self._node, self._clock.now(), DECLARE_EVERY
+            )
+            await self._database.run_async(steps, durable=False)
+        return known
+
+    async def _read(self) -> list[PeriodicRecord]:
+        records = await self._database.read(self._store.records())
+        return [record for record in records if record.name in self._periodics]
+
+    async def _submit_due(
+        self, periodic: Periodic, times: CronTimes, record: PeriodicRecord, now: datetime
+    ) -> bool:
+        """Submit the due slots of one record; return False if the record has changed."""
+        if record.paused:
+            return True
+        due = due_slots(times, CatchUp(record.catch_up), to_datetime(record.passed_at), now)
+        if due is None:
+            return True
+        passed_at = to_micros(due.passed)
+        step = Pass(record.name, record.version, passed_at, passed_at if due.submitted else None)
+        drafts = [_draft(periodic, slot) for slot in due.submitted]
+        is_ours = await asyncio.shield(self._submitter.submit_slots(drafts, step))
+        if is_ours and due.skips:
+            log.warning(
+                "missed slots of a periodic task are skipped",
+                extra={
+                    "periodic": record.name,
+                    "catch_up": record.catch_up,
+                    "after": to_datetime(record.passed_at).isoformat(),
+                    "submitted": len(due.submitted),
+                },
+            )
+        return is_ours
+
+
+def _declaration(periodic: Periodic) -> PeriodicDeclaration:
+    return PeriodicDeclaration(
+        periodic.name,
+        periodic.handler.name,
+        periodic.handler.queue,
+        periodic.cron,
+        periodic.timezone,
+        str(periodic.catch_up),
+    )
 
 
 def _draft(periodic: Periodic, slot: datetime) -> Draft:
+    # Under a store without transactions, the unique key keeps a slot to one task.
     key = f"periodic/{periodic.handler.name}/{slot.isoformat()}"
     kwargs = {"slot": slot} if periodic.takes_slot else {}
     return Draft(periodic.handler, (), kwargs, Options(unique_key=key))

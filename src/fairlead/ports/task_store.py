@@ -25,6 +25,7 @@ from fairlead.model import (
 from fairlead.ports.cluster_state import ClusterState, QueueSettings
 from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
@@ -92,6 +93,11 @@ class TaskStore(ClusterState, Protocol):
     @property
     def incidents(self) -> IncidentStore:
         """Incidents of the tasks and nodes of this store."""
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        """Periodic tasks of all applications on this store. Raises NotSupported if the store keeps
+        none."""
 
     def as_sql(self) -> SqlStore:
         """Return this store with the additions of SQL tables. Raises NotSupported if tasks do not

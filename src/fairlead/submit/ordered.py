@@ -43,15 +43,15 @@ class OrderedSubmission:
         """Check the ordered queues before a node serves them; return whether there are any. Raise
         ConfigurationError as `_settle` does, and for a declaration that could never run there."""
         carry_out(self._settle(queues, None))
-        ordered = [name for name in queues if self._is_ordered(name)]
-        if not ordered:
-            return False
         for periodic in periodics:
             if self._is_ordered(periodic.handler.queue):
                 raise ConfigurationError(
                     f"periodic task {periodic.handler.name!r}: its queue is ordered; have it in"
                     " another queue, and let it submit tasks to this one"
                 )
+        ordered = [name for name in queues if self._is_ordered(name)]
+        if not ordered:
+            return False
         store = self._context.connector.sql_store
         for name in ordered:
             if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):

@@ -11,6 +11,7 @@ from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification, joined
+from fairlead.ports.periodic_store import Pass
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
@@ -37,6 +38,26 @@ class Submitter:
         written."""
         return await carry_out_async(self._submission(drafts))
 
+    async def submit_slots(self, drafts: Sequence[Draft], step: Pass) -> bool:
+        """Submit the drafts of due slots and pass the slots in one transaction; return False, with
+        nothing submitted, if the record of the periodic task has changed."""
+        return await carry_out_async(self._slots(drafts, step))
+
+    def _slots(self, drafts: Sequence[Draft], step: Pass) -> Plan[bool]:
+        store, channel = self._context.connector.store, self._context.connector.channel
+        if not drafts:
+            steps = store.periodics.submission(step, [])
+            return (yield PlannedWrite(store.database, steps)) is not None
+        with self._intercepted(drafts) as submission:
+            tasks = self._encode(submission.drafts)
+            written = yield PlannedWrite(store.database, store.periodics.submission(step, tasks))
+            if written is None:
+                return False
+            submitted, notification = written
+            notification = channel.carrying(notification, tasks, submitted)
+            submission.handles = self._announced(tasks, submitted, notification, None)
+            return True
+
     def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
         if not drafts:
             return []
@@ -56,11 +77,20 @@ class Submitter:
             yield submission
 
     def _write(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
-        context = self._context
         connection = joined_connection(drafts)
         if self.ordered.takes(drafts):
             return (yield from self.ordered.submission(drafts, connection))
         tasks, submitted, notification = yield from self._insert(drafts, connection)
+        return self._announced(tasks, submitted, notification, connection)
+
+    def _announced(
+        self,
+        tasks: Sequence[NewTask],
+        submitted: Sequence[Submitted],
+        notification: Notification,
+        connection: Any,
+    ) -> list[TaskHandle]:
+        context = self._context
         context.announce(notification, connection)
         context.hooks.observer.submitted(tasks)
         own_notification = None if connection is None else notification

@@ -48,7 +48,7 @@ class Registry:
 
     def beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
         """Record that the node is alive."""
-        now = yield from self._now()
+        now = yield from self.clock()
         known = yield RedisCall(("HGET", self._nodes, node))
         started = now if known is None else _decode(known).started_at
         yield RedisCall(
@@ -61,7 +61,7 @@ class Registry:
 
     def silent(self, silent_for: int) -> Asked[list[str]]:
         """Return the nodes without a heartbeat for `silent_for` microseconds."""
-        now = yield from self._now()
+        now = yield from self.clock()
         return [
             found.node
             for found in (yield from self.nodes())
@@ -72,7 +72,7 @@ class Registry:
         """Remove a node that has left or died."""
         yield RedisCall(("HDEL", self._nodes, node))
 
-    def _now(self) -> Asked[int]:
+    def clock(self) -> Asked[int]:
         """Return microseconds since the epoch, by the server's clock, which all nodes share."""
         seconds, micros = yield RedisCall(("TIME",))
         return int(seconds) * MICROS + int(micros)

@@ -18,6 +18,7 @@ import msgspec
 from fairlead.backends.redis.database import CAN, RedisDatabase
 from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.incidents import RedisIncidents
+from fairlead.backends.redis.periodic import RedisPeriodics
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import Asked, Registry
 from fairlead.backends.redis.sharded import message
@@ -43,6 +44,7 @@ from fairlead.model import (
 )
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 from fairlead.ports.notification import Notification
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
@@ -91,6 +93,10 @@ class RedisTaskStore:
     @property
     def records(self) -> TaskRecords:
         return self
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        return RedisPeriodics(self.endpoint.prefix, self._registry, self)
 
     def as_sql(self) -> SqlStore:
         raise NotSupported(f"{self.database.location} has no rows of tasks and attempts; {CAN} do")

@@ -15,6 +15,7 @@ import msgspec
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.incidents import SqlIncidents
 from fairlead.backends.sql.migrate import check, migrate
+from fairlead.backends.sql.periodic import SqlPeriodics
 from fairlead.backends.sql.policies import SqlPolicies
 from fairlead.backends.sql.rows import (
     NODE_LOST,
@@ -43,6 +44,7 @@ from fairlead.model import (
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
@@ -78,6 +80,10 @@ class SqlTaskStore:
     @property
     def records(self) -> TaskRecords:
         return self
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        return SqlPeriodics(self)
 
     def as_sql(self) -> SqlStore:
         return self

@@ -107,6 +107,23 @@ CREATE TABLE fairlead_nodes (
     queues       text   NOT NULL                  -- JSON array of names
 );
 
+-- Periodic tasks that a node has declared. Only a person removes a row.
+CREATE TABLE fairlead_periodics (
+    name          text    PRIMARY KEY,            -- the name of the task; the second declaration of a task adds #2
+    task          text    NOT NULL,
+    queue         text    NOT NULL,
+    cron          text    NOT NULL,
+    timezone      text    NOT NULL,
+    catch_up      text    NOT NULL,               -- last, all or none
+    paused        boolean NOT NULL DEFAULT false,
+    version       bigint  NOT NULL DEFAULT 1,     -- raised by each change of the columns above and of passed_at
+    registered_at bigint  NOT NULL,               -- the first declaration; no earlier slot runs
+    passed_at     bigint  NOT NULL,               -- slots up to here are submitted, or skipped for good
+    last_slot_at  bigint,                         -- the slot that was submitted last
+    declared_at   bigint  NOT NULL,               -- when a living node last declared the periodic task
+    declared_by   text    NOT NULL                -- this node
+);
+
 -- Leases of partitions and pollers.
 CREATE TABLE fairlead_leases (
     name       text   PRIMARY KEY,

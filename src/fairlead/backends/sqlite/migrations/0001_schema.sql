@@ -118,6 +118,23 @@ CREATE TABLE fairlead_nodes (
     queues       TEXT    NOT NULL                 -- JSON array of names
 ) STRICT, WITHOUT ROWID;
 
+-- Periodic tasks that a node has declared. Only a person removes a row.
+CREATE TABLE fairlead_periodics (
+    name          TEXT    PRIMARY KEY,            -- the name of the task; the second declaration of a task adds #2
+    task          TEXT    NOT NULL,
+    queue         TEXT    NOT NULL,
+    cron          TEXT    NOT NULL,
+    timezone      TEXT    NOT NULL,
+    catch_up      TEXT    NOT NULL,               -- last, all or none
+    paused        INTEGER NOT NULL DEFAULT 0,     -- boolean
+    version       INTEGER NOT NULL DEFAULT 1,     -- raised by each change of the columns above and of passed_at
+    registered_at INTEGER NOT NULL,               -- the first declaration; no earlier slot runs
+    passed_at     INTEGER NOT NULL,               -- slots up to here are submitted, or skipped for good
+    last_slot_at  INTEGER,                        -- the slot that was submitted last
+    declared_at   INTEGER NOT NULL,               -- when a living node last declared the periodic task
+    declared_by   TEXT    NOT NULL                -- this node
+) STRICT, WITHOUT ROWID;
+
 -- Leases of partitions and pollers.
 CREATE TABLE fairlead_leases (
     name       TEXT    PRIMARY KEY,

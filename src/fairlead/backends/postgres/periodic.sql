@@ -1,0 +1,48 @@
+-- Statements of the periodic tasks on PostgreSQL.
+
+-- name: register
+-- $1 to $6: name, task, queue, cron, timezone, catch_up; $7: now; $8: the clock that nodes share; $9: the node
+INSERT INTO fairlead_periodics AS p
+       (name, task, queue, cron, timezone, catch_up, registered_at, passed_at, declared_at, declared_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7::bigint, $7::bigint, $8, $9)
+ON CONFLICT (name) DO UPDATE
+   SET task = excluded.task,
+       queue = excluded.queue,
+       cron = excluded.cron,
+       timezone = excluded.timezone,
+       catch_up = excluded.catch_up,
+       version = p.version + 1,
+       passed_at = CASE WHEN (p.cron, p.timezone) = (excluded.cron, excluded.timezone) THEN p.passed_at
+                        ELSE greatest(p.passed_at, excluded.passed_at) END,
+       declared_at = excluded.declared_at,
+       declared_by = excluded.declared_by
+
+-- name: declare
+-- $1: JSON array of names; $2: the clock that nodes share; $3: the node; $4: declarations after this instant are new enough
+UPDATE fairlead_periodics SET declared_at = $2, declared_by = $3
+ WHERE name IN (SELECT name FROM fairlead_periodics
+                 WHERE name IN (SELECT json_array_elements_text($1::json)) AND declared_at <= $4
+                   FOR UPDATE SKIP LOCKED)
+
+-- name: pass
+UPDATE fairlead_periodics
+   SET version = version + 1, passed_at = $3, last_slot_at = coalesce($4::bigint, last_slot_at)
+ WHERE name = $1 AND version = $2 AND NOT paused
+RETURNING name
+
+-- name: pause
+-- $2: whether paused; $3: now. Slots of the pause are skipped.
+UPDATE fairlead_periodics
+   SET version = version + 1,
+       passed_at = CASE WHEN paused AND NOT $2::boolean THEN greatest(passed_at, $3::bigint) ELSE passed_at END,
+       paused = $2::boolean
+ WHERE name = $1
+RETURNING name
+
+-- name: remove
+DELETE FROM fairlead_periodics WHERE name = $1 AND declared_at = $2 RETURNING name
+
+-- name: records
+SELECT name, task, queue, cron, timezone, catch_up, paused, version, registered_at, passed_at, last_slot_at, declared_at,
+       declared_by
+  FROM fairlead_periodics ORDER BY name

@@ -1,0 +1,89 @@
+"""The periodic tasks over SQL, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.model import NewTask, Submitted
+from fairlead.ports.notification import Notification
+from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord
+from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Many, Statement, Steps
+
+
+class SqlPeriodics:
+    """A `fairlead.ports.periodic_store.PeriodicStore` in the database of a task store."""
+
+    def __init__(self, tasks: SqlStore) -> None:
+        self._tasks = tasks
+        self._sql = load("periodic.sql", package_of(tasks.database))
+
+    def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Steps[None]:
+        at = yield from self._tasks.shared_clock(now)
+        # Sorted, so that two nodes that register the same records wait without a deadlock.
+        rows = sorted(
+            (d.name, d.task, d.queue, d.cron, d.timezone, d.catch_up, now, at, node)
+            for d in declared
+        )
+        yield Many(self._sql["register"], rows)
+
+    def declare(self, names: Sequence[str], node: str, now: int, every: int) -> Steps[None]:
+        at = yield from self._tasks.shared_clock(now)
+        yield self._statement("declare", batch(names), at, node, at - every)
+
+    def records(self) -> Steps[list[PeriodicRecord]]:
+        rows = yield self._statement("records")
+        return [
+            PeriodicRecord(
+                name=name,
+                task=task,
+                queue=queue,
+                cron=cron,
+                timezone=timezone,
+                catch_up=catch_up,
+                paused=bool(paused),
+                version=version,
+                registered_at=registered_at,
+                passed_at=passed_at,
+                last_slot_at=last_slot_at,
+                declared_at=declared_at,
+                declared_by=declared_by,
+            )
+            for (
+                name,
+                task,
+                queue,
+                cron,
+                timezone,
+                catch_up,
+                paused,
+                version,
+                registered_at,
+                passed_at,
+                last_slot_at,
+                declared_at,
+                declared_by,
+            ) in rows
+        ]
+
+    def clock(self, now: int) -> Steps[int]:
+        return (yield from self._tasks.shared_clock(now))
+
+    def submission(
+        self, step: Pass, tasks: Sequence[NewTask]
+    ) -> Steps[tuple[list[Submitted], Notification] | None]:
+        if not (yield self._statement("pass", *step)):
+            return None
+        return (yield from self._tasks.submission(tasks))
+
+    def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
+        return bool((yield self._statement("pause", name, paused, now)))
+
+    def remove(self, name: str, declared_at: int) -> Steps[bool]:
+        return bool((yield self._statement("remove", name, declared_at)))
+
+    def _statement(self, name: str, *params: Any) -> Statement:
+        return Statement(self._sql[name], params)

@@ -1,0 +1,45 @@
+-- Statements of the periodic tasks on SQLite. A transaction begins as the only writer.
+
+-- name: register
+-- ?1 to ?6: name, task, queue, cron, timezone, catch_up; ?7: now; ?8: the clock that nodes share; ?9: the node
+INSERT INTO fairlead_periodics (name, task, queue, cron, timezone, catch_up, registered_at, passed_at, declared_at, declared_by)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9)
+ON CONFLICT (name) DO UPDATE
+   SET task = excluded.task,
+       queue = excluded.queue,
+       cron = excluded.cron,
+       timezone = excluded.timezone,
+       catch_up = excluded.catch_up,
+       version = version + 1,
+       passed_at = CASE WHEN (cron, timezone) = (excluded.cron, excluded.timezone) THEN passed_at
+                        ELSE max(passed_at, excluded.passed_at) END,
+       declared_at = excluded.declared_at,
+       declared_by = excluded.declared_by
+
+-- name: declare
+-- ?1: JSON array of names; ?2: the clock that nodes share; ?3: the node; ?4: declarations after this instant are new enough
+UPDATE fairlead_periodics SET declared_at = ?2, declared_by = ?3
+ WHERE name IN (SELECT value FROM json_each(?1)) AND declared_at <= ?4
+
+-- name: pass
+UPDATE fairlead_periodics
+   SET version = version + 1, passed_at = ?3, last_slot_at = coalesce(?4, last_slot_at)
+ WHERE name = ?1 AND version = ?2 AND NOT paused
+RETURNING name
+
+-- name: pause
+-- ?2: whether paused; ?3: now. Slots of the pause are skipped.
+UPDATE fairlead_periodics
+   SET version = version + 1,
+       passed_at = CASE WHEN paused AND NOT ?2 THEN max(passed_at, ?3) ELSE passed_at END,
+       paused = ?2
+ WHERE name = ?1
+RETURNING name
+
+-- name: remove
+DELETE FROM fairlead_periodics WHERE name = ?1 AND declared_at = ?2 RETURNING name
+
+-- name: records
+SELECT name, task, queue, cron, timezone, catch_up, paused, version, registered_at, passed_at, last_slot_at, declared_at,
+       declared_by
+  FROM fairlead_periodics ORDER BY name

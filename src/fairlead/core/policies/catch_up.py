@@ -1,0 +1,22 @@
+"""Catch-up policies: which slots of a periodic task run when they are found late."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+MOST_CAUGHT_UP = 1000
+"""Most missed slots that one catch-up submits: the latest ones."""
+
+LATE_SECONDS = 60.0
+"""Age after which a slot counts as missed under `CatchUp.NONE`."""
+
+
+class CatchUp(StrEnum):
+    """Policy for slots that no node submitted in time, for example while no worker ran."""
+
+    LAST = "last"
+    """Submit the latest missed slot and skip the earlier ones."""
+    ALL = "all"
+    """Submit every missed slot, at most the latest MOST_CAUGHT_UP."""
+    NONE = "none"
+    """Skip slots that are more than LATE_SECONDS old."""

@@ -1,0 +1,96 @@
+"""Periodic tasks in the store: one record per declaration, shared by all nodes that declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from fairlead.model import NewTask, Submitted
+from fairlead.ports.notification import Notification
+from fairlead.ports.statements import Steps
+
+
+class PeriodicDeclaration(msgspec.Struct, frozen=True):
+    """A periodic task as an application declares it."""
+
+    name: str
+    """Name of the record: the task's name; the second declaration of a task adds `#2`."""
+    task: str
+    queue: str
+    cron: str
+    timezone: str
+    catch_up: str
+    """A `fairlead.core.policies.catch_up.CatchUp`."""
+
+
+class PeriodicRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A periodic task in the store; instants in microseconds since the epoch."""
+
+    name: str
+    task: str
+    queue: str
+    cron: str
+    timezone: str
+    catch_up: str
+    paused: bool = False
+    version: int = 1
+    """Raised by each registration, pause, and submitted slot."""
+    registered_at: int
+    """When a node first registered the record; no earlier slot runs."""
+    passed_at: int
+    """Slots up to this instant are submitted, or skipped for good."""
+    last_slot_at: int | None = None
+    """Slot that was submitted last."""
+    declared_at: int
+    """When a living node last declared the periodic task, by `PeriodicStore.clock`."""
+    declared_by: str
+    """Name of this node."""
+
+
+class Pass(NamedTuple):
+    """A step of a periodic task past its due slots: it counts if the record has this version."""
+
+    name: str
+    version: int
+    passed_at: int
+    """Instant of the last due slot, in microseconds since the epoch, as `last_slot_at`."""
+    last_slot_at: int | None
+    """Slot that is submitted last; None if all due slots are skipped."""
+
+
+class PeriodicStore(Protocol):
+    """Store of the periodic tasks of all applications that share the store. Each change is atomic
+    for one record."""
+
+    def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Steps[None]:
+        """Add the records that are missing, with no slot up to `now`, and give the others these
+        declarations. A record with another cron expression or timezone skips its slots up to
+        `now`."""
+
+    def declare(self, names: Sequence[str], node: str, now: int, every: int) -> Steps[None]:
+        """Record that the node declares these records, unless another node did so within `every`
+        microseconds."""
+
+    def records(self) -> Steps[list[PeriodicRecord]]:
+        """Return all records, sorted by name."""
+
+    def clock(self, now: int) -> Steps[int]:
+        """Return the clock of `declared_at` (microseconds since the epoch): the server's if there
+        is one, else `now`."""
+
+    def submission(
+        self, step: Pass, tasks: Sequence[NewTask]
+    ) -> Steps[tuple[list[Submitted], Notification] | None]:
+        """Submit the tasks of due slots and pass the slots, both or neither. Return None and
+        submit nothing if the record is paused or has another version. A store without
+        transactions may submit tasks without the pass, so their unique keys must be those of
+        their slots."""
+
+    def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
+        """Pause or resume a record; return False if it is unknown. A record that was paused skips
+        its slots up to `now`."""
+
+    def remove(self, name: str, declared_at: int) -> Steps[bool]:
+        """Remove the record; return False if it is unknown, or was declared at another instant."""
