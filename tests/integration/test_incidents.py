@@ -64,7 +64,12 @@ def lite(sqlite_url: str) -> Iterator[App]:
 
 async def test_each_of_2500_tasks_in_error_is_told_once(app: App) -> None:
     seen: Counter[str] = Counter()
-    app.on_incident = lambda incident: seen.update([incident.subject])
+
+    def receive(incident: Incident) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        seen[incident.subject] += 1
+
+    app.on_incident = receive
     ids = failing(app, 2500)
     async with running(app, intervals=FAST) as node:
         await settled(app, node)
@@ -376,7 +381,7 @@ async def test_a_run_beyond_its_greatest_time_is_told_once_and_goes_on(lite: App
         assert sum((await app.store.incidents.counts()).values()) == 2
         gate.set()
         await settled(app, node)
-        await asyncio.sleep(60)
+        await asyncio.sleep(120)
         assert await app.store.incidents.counts() == {}
     assert [handle.state() for handle in handles] == [State.DONE] * 3
     assert [len(app.management.attempts(handle.id)) for handle in handles] == [1] * 3

@@ -611,7 +611,7 @@ async def test_tasks_in_error_are_delivered_as_incidents_once_by_any_elected_wor
 
     handles = bad.submit_many([{"n": n} for n in range(30)])
     for _ in range(2):
-        async with running(app, intervals=Intervals(incidents=0.1)) as node:
+        async with running(app, intervals=Intervals(incidents=0.1, gauges=0.1)) as node:
             await settled(app, node)
             await until(lambda: len(calls) == 30)
     assert calls == Counter({handle.id: 1 for handle in handles})

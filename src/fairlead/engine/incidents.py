@@ -38,9 +38,6 @@ FIRST_RETRY, LONGEST_RETRY = 10.0, 3600.0
 STOP_SECONDS = 5.0
 """Seconds that a node which stops waits for calls of `on_incident`."""
 
-SWEEP = 1000
-"""Incidents that one round looks at, to drop those that are over."""
-
 
 class IncidentDelivery:
     """Rounds that deliver incidents, and the part of the node that ends them with the node. Without
@@ -72,8 +69,6 @@ class IncidentDelivery:
         """Calls beyond their time limit, by the id of the incident."""
         self._next_retry: int | None = None
         """Earliest instant of a repeated call, as far as this node knows."""
-        self._swept = 0
-        """Highest id that the sweep has looked at."""
         self._is_stopping = False
         self._idle = asyncio.Event()
         """Set while no round runs."""
@@ -110,7 +105,6 @@ class IncidentDelivery:
                 await self._release()
             finally:
                 self._idle.set()
-        self._swept = await self._store.sweep(self._swept, self._clock.now(), SWEEP)
         if self._next_retry is None:
             return None
         return max(0.0, (self._next_retry - self._clock.now()) / MICROS)

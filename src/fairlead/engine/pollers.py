@@ -71,6 +71,8 @@ class Pollers:
         self._clock = clock
         self._intervals = intervals
         self._report = report
+        self._swept = 0
+        """Highest id of an incident that the sweep has looked at."""
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
@@ -143,8 +145,11 @@ class Pollers:
         return 0.05 if deleted >= BATCH else None
 
     async def gauges(self) -> float | None:
-        """Observe the numbers of open incidents and the waits of the oldest ready tasks."""
-        self._observer.incidents(await self._store.incidents.counts())
+        """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
+        the oldest ready tasks."""
+        incidents = self._store.incidents
+        self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
+        self._observer.incidents(await incidents.counts())
         queues = await self._store.database.read(self._store.queue_settings())
         oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()

@@ -28,7 +28,8 @@ class Intervals:
     incidents: float = 15.0
     """Longest interval of the rounds that deliver incidents; a report pokes the round at once."""
     gauges: float = 60.0
-    """Interval of the rounds that observe numbers of the whole cluster."""
+    """Interval of the rounds that observe numbers of the whole cluster, and drop incidents that are
+    over."""
     keep_history: float = 30 * 86_400.0
     bulk: float = 3600.0
     """Interval of the rounds that remove the rest of bulk submits that died."""

@@ -13,9 +13,9 @@ IncidentCounts = dict[tuple[str, str, str], int]
 
 
 class IncidentStore(Protocol):
-    """Store of incidents. The task store itself records `error` in the transaction that moves a
-    task to ERROR; parts report the other kinds. Instants are in microseconds since the epoch. All
-    methods raise StoreUnavailable."""
+    """Store of incidents. The task store itself records `error`, in the transaction that moves a
+    task to ERROR or at the latest with the next `sweep`; parts report the other kinds. Instants are
+    in microseconds since the epoch. All methods raise StoreUnavailable."""
 
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the

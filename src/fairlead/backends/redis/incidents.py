@@ -10,8 +10,8 @@ import msgspec
 from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.registry import Asked
 from fairlead.backends.redis.sharded.steps import RedisCall
-from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, error_of
-from fairlead.model import Incident, IncidentKind, IncidentReport, TaskRecord
+from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, error_of, key_of
+from fairlead.model import Incident, IncidentReport
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Database
 
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(LedgerEntry).decode
 class RedisIncidents:
     """A `fairlead.ports.incident_store.IncidentStore` on Redis. Each call reads all incidents.
 
-    A task in ERROR becomes an incident with the first claim that finds its dead letter. Calls are
+    A task in ERROR becomes an incident with the first sweep that finds its dead letter. Calls are
     not atomic: two nodes that are both elected for a moment may deliver an incident twice.
     """
 
@@ -45,15 +45,17 @@ class RedisIncidents:
 
     def _claim(self, now: int, until: int, limit: int) -> Asked[list[Incident]]:
         ledger = yield from self._read()
-        tasks = yield from self._look(ledger, now)
         found = ledger.claim(now, until, limit)
-        keys = [key for key, entry in ledger.entries.items() if entry.incident in found]
-        yield from self._write(ledger, keys)
+        if not found:
+            return []
+        letters = yield from self._dead_letters.all()
+        tasks = {(letter.task.id, letter.task.version): letter.task for letter in letters}
+        changed = {key_of(incident) for incident in found} | set(ledger.drop_over(now, tasks))
+        yield from self._write(ledger, changed)
         return [
-            msgspec.structs.replace(incident, task=tasks.get(incident.subject))
-            if incident.kind is IncidentKind.ERROR
-            else incident
+            msgspec.structs.replace(incident, task=tasks.get((incident.subject, incident.version)))
             for incident in found
+            if key_of(incident) in ledger.entries
         ]
 
     async def delivered(self, ids: Sequence[int], now: int) -> None:
@@ -76,7 +78,11 @@ class RedisIncidents:
 
     def _sweep(self, now: int) -> Asked[None]:
         ledger = yield from self._read()
-        yield from self._look(ledger, now)
+        tasks = [letter.task for letter in (yield from self._dead_letters.all())]
+        reports = [error_of(task, now) for task in tasks]
+        yield from self._add(ledger, ledger.unknown(reports), now)
+        in_error = {(task.id, task.version) for task in tasks}
+        yield from self._write(ledger, ledger.drop_over(now, in_error))
 
     async def counts(self) -> IncidentCounts:
         ledger: IncidentLedger = await self._database.read(self._read())
@@ -90,16 +96,6 @@ class RedisIncidents:
     def _read(self) -> Asked[IncidentLedger]:
         found: dict[bytes, bytes] = yield RedisCall(("HGETALL", self._hash))
         return IncidentLedger({key.decode(): _decode(value) for key, value in found.items()})
-
-    def _look(self, ledger: IncidentLedger, now: int) -> Asked[dict[str, TaskRecord]]:
-        """Add tasks in ERROR, drop what is over, and return the tasks in ERROR by id."""
-        letters = yield from self._dead_letters.all()
-        tasks = {letter.task.id: letter.task for letter in letters}
-        reports = [error_of(task, now) for task in tasks.values()]
-        yield from self._add(ledger, ledger.unknown(reports), now)
-        in_error = {(task.id, task.version) for task in tasks.values()}
-        yield from self._write(ledger, ledger.drop_over(now, in_error))
-        return tasks
 
     def _add(
         self, ledger: IncidentLedger, reports: Sequence[IncidentReport], now: int

@@ -422,6 +422,7 @@ async def in_error(store: TaskStore, count: int) -> list[str]:
     failure = {"error_type": "ValueError", "error_text": "no"}
     finishes = [done(task, outcome="failed", next_state="ERROR", **failure) for task in held]
     await store.complete("node-1", finishes)
+    await store.incidents.sweep(0, NOW, 2 * count)
     return [task.id for task in tasks]
 
 

@@ -106,6 +106,7 @@ def ready_ids(store: TaskStore, **lane: int) -> list[str]:
 
 async def errors(store: TaskStore) -> list[TaskRecord]:
     """Return the tasks of the undelivered incidents of tasks in ERROR, which stay undelivered."""
+    await store.incidents.sweep(0, NOW, 100)
     found = await store.incidents.claim(LATE, LATE + 1, 100)
     await store.incidents.retry([(incident.id, NOW) for incident in found])
     return [incident.task for incident in found if incident.task is not None]
