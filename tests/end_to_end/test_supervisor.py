@@ -1,0 +1,317 @@
+"""Several workers under one supervisor: real processes, real signals, on SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft
+from services.process import free_port
+from tests import tiers
+from tests.end_to_end.test_command_line import environment
+
+SHOP = """
+import asyncio, os, sys
+import fairlead
+app = fairlead.App("sqlite:///shop.db")
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+@app.task
+async def pay(n: int) -> None:
+    say("paid", n, os.getpid())
+
+@app.task
+async def hold(n: int) -> None:
+    say("held", n, os.getpid())
+    while not os.path.exists("gate"):
+        await asyncio.sleep(0.02)
+"""
+PATIENCE = 60.0  # seconds; a guard against a hang, not a measure
+
+
+class Supervised:
+    """One `fairlead worker`, with `--workers` unless it is None, and all lines that its processes print."""
+
+    def __init__(self, folder: Path, workers: int | None, *options: str) -> None:
+        given = () if workers is None else ("--workers", str(workers))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fairlead", "worker", "shop:app", *given]
+            + ["--log-format", "json", *options],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._unread: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self._unread.put(line)
+        self._unread.put(None)
+
+    def wait_for(self, pattern: str, count: int = 1) -> list[re.Match[str]]:
+        """Wait for so many further lines with a match, and return the matches."""
+        found: list[re.Match[str]] = []
+        while len(found) < count:
+            line = self._unread.get(timeout=PATIENCE)
+            assert line is not None, f"no {pattern!r} in:\n{''.join(self.lines)}"
+            if match := re.search(pattern, line):
+                found.append(match)
+        return found
+
+    def wait_for_end(self) -> int:
+        """Wait until the supervisor and all processes with its output are gone; return the exit
+        code."""
+        self._reader.join(PATIENCE)
+        assert not self._reader.is_alive(), "".join(self.lines)
+        return self.process.wait(PATIENCE)
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.lines if line.startswith("{")]
+        return [line for line in found if line["event"] == event]
+
+    def pids(self) -> list[int]:
+        """Return the ids of the living worker processes."""
+        pid = self.process.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+Start = Callable[..., Supervised]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    app = shop(folder)
+    app.migrate()
+    app.close()
+    started: list[Supervised] = []
+
+    def begin(workers: int | None, *options: str) -> Supervised:
+        started.append(Supervised(folder, workers, *options))
+        return started[-1]
+
+    yield begin
+    (folder / "gate").touch()
+    for each in started:
+        if each.process.poll() is None:
+            each.process.send_signal(signal.SIGTERM)
+            each.process.send_signal(signal.SIGTERM)
+        each.wait_for_end()
+
+
+def shop(folder: Path) -> App:
+    """Return the shop as a submitting process has it."""
+    app = App(f"sqlite:///{folder}/shop.db")
+
+    @app.task
+    async def pay(n: int) -> None: ...
+
+    @app.task
+    async def hold(n: int) -> None: ...
+
+    return app
+
+
+def submit(folder: Path, task: str, count: int) -> None:
+    app = shop(folder)
+    app.submit_many([Draft(app.handlers[task], (), {"n": n}, Options()) for n in range(count)])
+    app.close()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def get_until(port: int, path: str, holds: Callable[[int, str], bool]) -> tuple[int, str]:
+    """Ask until the response holds; the pytest timeout guards it."""
+    while not holds(*(response := get(port, path))):
+        threading.Event().wait(0.02)
+    return response
+
+
+def finished(metrics: str) -> float:
+    found = re.findall(r"^fairlead_finished_total\{.*\} ([\d.e+]+)$", metrics, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def test_one_signal_drains_all_workers_and_ready_is_503_meanwhile(
+    folder: Path, start: Start
+) -> None:
+    port = free_port()
+    crew = start(2, "--name", "w", "--metrics-port", str(port))
+    crew.wait_for("worker is ready", 2)
+    status, body = get(port, "/ready")
+    assert (status, json.loads(body)["reason"]) == (200, None)
+    assert {each["node"].partition("#")[0] for each in json.loads(body)["workers"]} == {
+        "w-1",
+        "w-2",
+    }
+    assert get(port, "/live")[0] == 200
+    submit(folder, "pay", 20)
+    submit(folder, "hold", 2)
+    crew.wait_for("held", 2)
+    for pid in (*crew.pids(), crew.process.pid):  # all of them, as a service manager does
+        os.kill(pid, signal.SIGTERM)
+    status, body = get_until(
+        port, "/ready", lambda status, body: json.loads(body)["reason"] == "draining"
+    )
+    assert status == 503
+    assert get(port, "/live")[0] == 200
+    (folder / "gate").touch()
+    assert crew.wait_for_end() == 0
+    assert sum(line.startswith("paid") for line in crew.lines) == 20
+    stopped = {line["node"].partition("#")[0] for line in crew.events("node stopped")}
+    assert stopped == {"w-1", "w-2"}
+
+
+@tiers.FULL("the matrix: unit tests show what each event does")
+def test_a_second_signal_ends_all_workers_at_once(folder: Path, start: Start) -> None:
+    crew = start(2)
+    crew.wait_for("worker is ready", 2)
+    submit(folder, "hold", 1)
+    crew.wait_for("held")
+    crew.process.send_signal(signal.SIGINT)
+    crew.wait_for("stopping")
+    crew.process.send_signal(signal.SIGINT)
+    assert crew.wait_for_end() == 130
+
+
+def test_a_killed_worker_is_started_again_and_no_counter_falls(folder: Path, start: Start) -> None:
+    port = free_port()
+    crew = start(2, "--metrics-port", str(port))
+    crew.wait_for("worker is ready", 2)
+    submit(folder, "pay", 20)
+    crew.wait_for("paid", 20)
+    _, metrics = get_until(port, "/metrics", lambda _, body: finished(body) == 20)
+    nodes = set(re.findall(r'^fairlead_in_flight\{node="([^"]+)"\}', metrics, re.MULTILINE))
+    assert len(nodes) == 2
+    os.kill(crew.pids()[0], signal.SIGKILL)
+    crew.wait_for("worker ended: start it again")
+    assert get(port, "/ready")[0] == 503
+    crew.wait_for("worker is ready")
+    assert get(port, "/ready")[0] == 200
+    assert finished(get(port, "/metrics")[1]) == 20
+
+
+@tiers.FULL("a long run: tasks of a killed worker are resumed when its heartbeats are missed")
+def test_tasks_of_a_killed_worker_are_resumed(folder: Path, start: Start) -> None:
+    crew = start(2)
+    crew.wait_for("worker is ready", 2)
+    submit(folder, "hold", 8)
+    held = {match[1]: int(match[2]) for match in crew.wait_for(r"held (\d+) (\d+)", 8)}
+    victim = held["0"]
+    os.kill(victim, signal.SIGKILL)
+    lost = {n for n, pid in held.items() if pid == victim}
+    resumed = {match[1] for match in crew.wait_for(r"held (\d+) (\d+)", len(lost))}
+    assert resumed == lost
+    assert victim not in crew.pids() and len(crew.pids()) == 2
+
+
+def test_no_worker_outlives_a_killed_supervisor(folder: Path, start: Start) -> None:
+    crew = start(2, "--drain", "0")
+    crew.wait_for("worker is ready", 2)
+    submit(folder, "hold", 2)
+    crew.wait_for("held", 2)
+    crew.process.kill()
+    # The output ends with the last process that has it.
+    assert crew.wait_for_end() == -signal.SIGKILL
+    assert len(crew.events("node stopped")) == 2
+
+
+@pytest.mark.parametrize(
+    "case",
+    tiers.matrix(
+        (SHOP, ("--queues", "nothing"), "no queue named 'nothing'"),  # found by the workers
+        ("import nothing_of_that_name", (), "shop cannot be imported"),
+        ("", (), "shop has no App named 'app'"),
+        (SHOP, ("--workers", "0"), "use a number from 1 on, or auto"),
+    ),
+)
+def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
+    folder: Path, start: Start, case: tuple[str, tuple[str, ...], str]
+) -> None:
+    code, options, said = case
+    (folder / "shop.py").write_text(code)
+    crew = start(2, *options)
+    assert crew.wait_for_end() == 2
+    (line,) = [line for line in crew.lines if line.startswith("fairlead: ")]
+    assert said in line
+    assert "Traceback" not in "".join(crew.lines)
+
+
+@tiers.FULL("a long run: each process is started anew")
+def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, start: Start) -> None:
+    crew = start(2, "--name", "w")
+    crew.wait_for("worker is ready", 2)
+    before = {*crew.pids()}
+    (folder / "shop.py").write_text(SHOP.replace('"paid"', '"newly paid"'))
+    crew.process.send_signal(signal.SIGHUP)
+    order = [m[0] for m in crew.wait_for("worker is ready|node stopped", 4)]
+    assert order == ["worker is ready", "node stopped"] * 2
+    submit(folder, "pay", 4)
+    crew.wait_for("newly paid", 4)
+    assert not before & {*crew.pids()}
+    # Code that cannot be loaded replaces nothing.
+    (folder / "shop.py").write_text("import nothing_of_that_name")
+    crew.process.send_signal(signal.SIGHUP)
+    crew.wait_for("reload failed")
+    (folder / "shop.py").write_text(SHOP)
+    submit(folder, "pay", 4)
+    crew.wait_for("newly paid", 4)
+
+
+@tiers.FULL("the matrix: unit tests show what each event does")
+def test_until_empty_ends_with_the_last_worker(folder: Path, start: Start) -> None:
+    submit(folder, "pay", 20)
+    crew = start(2, "--until-empty")
+    assert crew.wait_for_end() == 0
+    assert sum(line.startswith("paid") for line in crew.lines) == 20
+
+
+def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:
+    port = free_port()
+    crew = start(None, "--metrics-port", str(port))
+    crew.wait_for("node started")
+    get_until(port, "/ready", lambda status, _: status == 200)
+    assert json.loads(get(port, "/live")[1])["live"] is True
+    assert "fairlead_in_flight" in get(port, "/metrics")[1]
+    submit(folder, "hold", 1)
+    crew.wait_for("held")
+    crew.process.send_signal(signal.SIGTERM)
+    status, body = get_until(port, "/ready", lambda status, _: status == 503)
+    assert json.loads(body)["reason"] == "draining"
+    (folder / "gate").touch()
+    assert crew.wait_for_end() == 0
