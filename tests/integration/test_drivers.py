@@ -438,3 +438,55 @@ def _admin(url: str) -> Any:
             await self.connection.close()
 
     return Admin()
+
+
+async def test_a_transaction_cancelled_while_it_waits_for_the_writer_holds_up_no_other_write(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = sqlite_store.database
+    assert isinstance(database, SqliteDatabase)
+    loop, waits = asyncio.get_running_loop(), asyncio.Event()
+    acquire = database.writer_lock.acquire
+
+    def acquire_and_tell(wait: bool = True) -> int | None:
+        loop.call_soon_threadsafe(waits.set)
+        return acquire(wait)
+
+    async def use() -> None:
+        async with database.transaction_async():
+            raise AssertionError("begun after its cancellation")
+
+    with database.transaction():
+        monkeypatch.setattr(database.writer_lock, "acquire", acquire_and_tell)
+        using = asyncio.create_task(use())
+        await waits.wait()
+        using.cancel()
+        await asyncio.wait([using])
+        assert using.cancelled()
+    async with asyncio.timeout(60):
+        await database.run_async(sqlite_store.submission(make(1)))
+        async with database.transaction_async() as connection:
+            assert connection.execute("SELECT count(*) FROM fairlead_tasks").fetchone()[0] == 1
+
+
+async def test_a_commit_that_is_cancelled_has_ended_when_its_block_is_left(
+    sqlite_store: Store,
+) -> None:
+    database = sqlite_store.database
+    assert isinstance(database, SqliteDatabase)
+    for n in range(20):
+        leaving = asyncio.Event()
+
+        async def write(leaving: asyncio.Event = leaving) -> None:
+            async with database.transaction_async() as connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS effects (n integer)")
+                connection.execute("INSERT INTO effects VALUES (1)")
+                leaving.set()
+
+        writing = asyncio.create_task(write())
+        await leaving.wait()  # its task now waits for the thread that commits
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+        async with database.transaction_async() as connection:
+            assert connection.execute("SELECT count(*) FROM effects").fetchone()[0] == n + 1

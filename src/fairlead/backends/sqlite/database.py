@@ -112,20 +112,25 @@ class SqliteDatabase:
         # One transaction at a time in this process, and a thread waits for SQLite's lock: a second
         # transaction that waited for the lock on the event loop would block the end of the first.
         async with self._transaction_lock():
-            connection, held = await asyncio.to_thread(self._begin)
+            begun = _Begun(self._begin, self._end)
+            connection, held = await begun.wait()
             try:
                 yield connection
                 with failures():
-                    await asyncio.to_thread(connection.execute, "COMMIT")
+                    await _to_the_end(connection.execute, "COMMIT")
             finally:
-                try:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    self._idle.append(connection)
-                except sqlite3.ProgrammingError:
-                    pass  # the caller has closed the connection, and so rolled back
-                finally:
-                    self.writer_lock.release(held)
+                self._end(connection, held)
+
+    def _end(self, connection: sqlite3.Connection, held: int | None) -> None:
+        """Roll back what is not committed, and let others write."""
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._idle.append(connection)
+        except sqlite3.ProgrammingError:
+            pass  # the caller has closed the connection, and so rolled back
+        finally:
+            self.writer_lock.release(held)
 
     def _begin(self) -> tuple[sqlite3.Connection, int | None]:
         with self.connection() as connection, failures():
@@ -265,6 +270,54 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+class _Begun:
+    """A transaction begun in a thread. If its caller is cancelled meanwhile, the thread ends the
+    transaction, which nobody else could end."""
+
+    def __init__(
+        self,
+        begin: Callable[[], tuple[sqlite3.Connection, int | None]],
+        end: Callable[[sqlite3.Connection, int | None], None],
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._result: tuple[sqlite3.Connection, int | None] | None = None
+
+    async def wait(self) -> tuple[sqlite3.Connection, int | None]:
+        """Begin, and return the connection and the handle of the writer lock."""
+        try:
+            await asyncio.to_thread(self._run)
+        except BaseException:
+            with self._lock:
+                self._is_abandoned = True
+                result, self._result = self._result, None
+            if result is not None:
+                self._end(*result)
+            raise
+        assert self._result is not None
+        return self._result
+
+    def _run(self) -> None:
+        result = self._begin()
+        with self._lock:
+            if not self._is_abandoned:
+                self._result = result
+                return
+        self._end(*result)
+
+
+async def _to_the_end(call: Callable[..., Any], *arguments: Any) -> None:
+    """Run a call in a thread, and wait for its end even if the caller is cancelled."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 _Work = tuple[Steps[Any], bool, Future[Any]]
