@@ -175,7 +175,8 @@ class FairPartition:
         for priority, record in sorted(found.lanes.items()):
             self._add_lane(priority, record)
         self._unreadable = found.unreadable
-        self._report_unreadable()
+        if self._unreadable:
+            self._report_unreadable()
         self.is_started = True
         self._events.on_positions_changed()
 
