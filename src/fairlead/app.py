@@ -298,6 +298,8 @@ class App:
             connector=self.connector,
             queues=self.queues,
             handlers=self.handlers,
+            periodics=self.periodics,
+            submitter=self.submitter,
             clock=self.clock,
         )
 

@@ -106,6 +106,29 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
     fairlead(shop, "queues", "resume", "default", *url)
 
 
+def test_a_person_looks_at_periodic_tasks_and_changes_them(shop: Path) -> None:
+    with (shop / "shop.py").open("a") as code:
+        code.write("\n@app.periodic('0 2 * * *')\n@app.task\nasync def nightly() -> None: ...\n")
+    url = ("--url", "sqlite:///shop.db")
+    fairlead(shop, "migrate", *url)
+    assert json.loads(fairlead(shop, "periodic", "list", *url, "--json")) == []
+    assert "known: none" in fairlead(shop, "periodic", "pause", "nightly", *url, exits=1)
+    task_id = fairlead(shop, "periodic", "run", "shop:app", "nightly").strip()
+    assert "no periodic task 'hourly' in this application; it has nightly" in fairlead(
+        shop, "periodic", "run", "shop:app", "hourly", exits=1
+    )
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    assert json.loads(fairlead(shop, "tasks", "show", task_id, *url, "--json"))["state"] == "DONE"
+    assert "paused: nightly" in fairlead(shop, "periodic", "pause", "nightly", *url)
+    (found,) = json.loads(fairlead(shop, "periodic", "list", *url, "--json"))
+    assert (found["name"], found["cron"], found["paused"]) == ("nightly", "0 2 * * *", True)
+    assert (found["is_declared"], found["next_slot_at"]) == (True, None)
+    assert "paused" in fairlead(shop, "periodic", "list", *url)
+    resumed = fairlead(shop, "periodic", "resume", "nightly", *url, "--json")
+    assert json.loads(resumed) == {"resumed": "nightly"}
+    assert "declared by worker" in fairlead(shop, "periodic", "remove", "nightly", *url, exits=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -11,8 +12,13 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import to_datetime
+from fairlead.core.policies.catch_up import LATE_SECONDS
+from fairlead.engine.periodic import PeriodicTasks
+from fairlead.errors import NotAllowed, StoreUnavailable, UnknownTask
 from fairlead.testing import running
+from tests.tiers import seeds
 
 pytestmark = pytest.mark.virtual_time
 
@@ -99,3 +105,232 @@ async def test_a_slot_from_before_the_first_registration_does_not_run(app: App) 
     async with nodes(app):
         await asyncio.sleep(10 * MINUTE)
     assert slots == []
+
+
+async def test_several_nodes_run_each_slot_once(app: App) -> None:
+    apps = [App(app.url) for _ in range(3)]
+    slots: list[datetime] = []
+    for each in apps:
+
+        @each.periodic("* * * * *", timezone="Europe/Athens")
+        async def tick(slot: datetime) -> None:
+            slots.append(slot)
+
+    await at(app, 0, 30)
+    async with nodes(*apps):
+        await asyncio.sleep(10 * MINUTE)
+    assert minutes(slots) == [*range(1, 11)]
+
+
+async def test_slots_of_a_pause_do_not_run(app: App) -> None:
+    app, slots = ticking(app.url, "* * * * *", catch_up="all")
+    await at(app, 0, 30)
+    async with nodes(app):
+        await asyncio.sleep(MINUTE)
+        app.management.periodic.pause("tick")
+        await asyncio.sleep(3 * MINUTE)
+        app.management.periodic.resume("tick")
+        await asyncio.sleep(MINUTE)
+    assert minutes(slots) == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("policy", "ran"), [("last", [10]), ("all", [2, 4, 6, 8, 10]), ("none", [])]
+)
+async def test_the_catch_up_policy_chooses_the_missed_slots(
+    app: App, policy: str, ran: list[int]
+) -> None:
+    app, slots = ticking(app.url, "*/2 * * * *", catch_up=policy)
+    await at(app, 1)
+    async with nodes(app):
+        await asyncio.sleep(1)
+    await asyncio.sleep(10.5 * MINUTE)
+    async with nodes(app):
+        await asyncio.sleep(1)
+    assert sorted(minutes(slots)) == ran
+
+
+async def test_all_missed_slots_are_at_most_the_latest_thousand(app: App) -> None:
+    app, slots = ticking(app.url, "* * * * *", catch_up="all")
+    await at(app, 0, 30)
+    async with nodes(app):
+        await asyncio.sleep(1)
+    await asyncio.sleep(2000 * MINUTE)
+    last = to_datetime(app.clock.now()).replace(second=0, microsecond=0)
+    async with nodes(app):
+        await asyncio.sleep(20)
+    assert sorted(slots) == [last - timedelta(minutes=n) for n in reversed(range(1000))]
+
+
+async def test_a_changed_cron_expression_or_timezone_runs_no_earlier_slot(app: App) -> None:
+    old, before = ticking(app.url, "0 * * * *", timezone="UTC")
+    await at(app, 30)
+    async with nodes(old):
+        await asyncio.sleep(1)
+    await asyncio.sleep(HOUR)
+    new, after = ticking(app.url, "*/20 * * * *", timezone="Europe/Athens")
+    async with nodes(new):
+        await asyncio.sleep(30 * MINUTE + 5)
+    assert (before, minutes(after)) == ([], [40, 0])
+
+
+async def test_a_rolling_deploy_to_another_cron_expression_runs_each_slot_once(app: App) -> None:
+    old, before = ticking(app.url, "0 * * * *")
+    new, after = ticking(app.url, "*/20 * * * *")
+    await at(app, 30)
+    async with nodes(old):
+        await asyncio.sleep(5)
+        async with nodes(new):
+            await asyncio.sleep(30 * MINUTE)
+    assert sorted(minutes([*before, *after])) == [0, 40]
+
+
+async def test_a_periodic_task_that_cannot_be_submitted_stops_no_other(app: App) -> None:
+    slots: list[datetime] = []
+
+    class Refuse:
+        def submitting(self, draft: Any) -> Any:
+            if draft.handler.name == "broken":
+                raise ValueError("no")
+            return draft
+
+    app = App(app.url, interceptors=[Refuse()])
+
+    @app.periodic("* * * * *")
+    async def broken() -> None: ...
+
+    @app.periodic("* * * * *")
+    async def tick(slot: datetime) -> None:
+        slots.append(slot)
+
+    await at(app, 0, 30)
+    async with nodes(app):
+        await asyncio.sleep(2 * MINUTE)
+    assert minutes(slots) == [1, 2]
+
+
+async def test_two_declarations_of_one_task_keep_their_own_slots(app: App) -> None:
+    slots: list[datetime] = []
+
+    @app.periodic("10 * * * *")
+    @app.periodic("20 * * * *")
+    @app.task
+    async def tick(slot: datetime) -> None:
+        slots.append(slot)
+
+    await at(app, 5)
+    async with nodes(app):
+        await asyncio.sleep(20 * MINUTE)
+        names = [status.record.name for status in app.management.periodic.list()]
+    assert (names, minutes(slots)) == (["tick", "tick#2"], [10, 20])
+
+
+async def test_a_periodic_task_runs_now_on_request(app: App) -> None:
+    app, slots = ticking(app.url, "0 2 * * *", timezone="Europe/Athens")
+    app.management.periodic.run("tick")
+    asked = to_datetime(app.clock.now())
+    async with nodes(app):
+        await asyncio.sleep(1)
+    assert slots == [asked]
+    with pytest.raises(UnknownTask, match="it has tick"):
+        app.management.periodic.run("tock")
+
+
+async def test_a_periodic_task_that_nobody_declares_stays_until_a_person_removes_it(
+    app: App,
+) -> None:
+    app, _ = ticking(app.url, "* * * * *")
+    management = app.management.periodic
+    async with nodes(app):
+        await asyncio.sleep(10 * MINUTE)
+        (status,) = management.list()
+        assert status.is_declared
+        assert status.next_slot_at is not None
+        with pytest.raises(NotAllowed, match="is declared by worker"):
+            management.remove("tick")
+    await asyncio.sleep(4 * MINUTE)
+    (status,) = management.list()
+    assert (status.is_declared, status.next_slot_at) == (False, None)
+    management.remove("tick")
+    assert management.list() == []
+    for command in (management.pause, management.resume, management.remove):
+        with pytest.raises(UnknownTask, match="known: none"):
+            command("tick")
+
+
+async def test_a_node_that_dies_in_a_submit_loses_no_slot(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, slots = ticking(app.url, "* * * * *")
+    insert, failures = SqliteTaskStore.insert, iter([StoreUnavailable("cut"), None])
+
+    def cut(store: Any, tasks: Any) -> Any:
+        inserted = yield from insert(store, tasks)
+        if failure := next(failures, None):
+            raise failure
+        return inserted
+
+    monkeypatch.setattr(SqliteTaskStore, "insert", cut)
+    await at(app, 0, 30)
+    async with nodes(app):
+        await asyncio.sleep(2 * MINUTE)
+    assert minutes(slots) == [1, 2]
+
+
+def chosen(policy: str, due: list[int], now: float) -> list[int]:
+    """Return the minutes that run of those that are due at `now` (seconds)."""
+    if policy == "none":
+        return [minute for minute in due if now - minute * MINUTE <= LATE_SECONDS]
+    return due if policy == "all" else due[-1:]
+
+
+@asynccontextmanager
+async def periodic_parts(app: App, count: int) -> AsyncIterator[None]:
+    """Run the periodic tasks of some nodes during the block, and kill them at its end."""
+    store = app.store
+    parts = [
+        PeriodicTasks(
+            f"node {n}", app.periodics, store.database, store.periodics, app.submitter, app.clock
+        )
+        for n in range(count)
+    ]
+    running_parts = [asyncio.create_task(part.run()) for part in parts]
+    try:
+        yield
+    finally:
+        for part in running_parts:
+            part.cancel()
+        await asyncio.wait(running_parts)
+
+
+@pytest.mark.parametrize("policy", ["last", "all", "none"])
+@pytest.mark.parametrize("seed", seeds(40, few=4))
+async def test_after_random_outages_each_slot_runs_as_its_policy_says(
+    app: App, policy: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    every = chance.choice([1, 2, 5, 15])
+    app, _ = ticking(app.url, f"*/{every} * * * *", catch_up=policy)
+    await at(app, 0, 7)
+    hour = to_datetime(app.clock.now()).replace(minute=0, second=0, microsecond=0)
+
+    def now() -> float:
+        return (to_datetime(app.clock.now()) - hour).total_seconds()
+
+    def due(after: float) -> list[int]:
+        return [
+            n for n in range(int(after // MINUTE) + 1, int(now() // MINUTE) + 1) if n % every == 0
+        ]
+
+    passed, expected = now(), list[int]()
+    for _ in range(10):
+        expected += chosen(policy, due(passed), now())
+        passed = now()
+        async with periodic_parts(app, chance.choice([1, 2, 3])):
+            await asyncio.sleep(chance.choice([13, 40, 67, 251, 1803]))
+        expected += due(passed)
+        passed = now()
+        await asyncio.sleep(chance.choice([13, 40, 67, 251, 1803]))
+    keys = [str(task.unique_key) for task in app.management.find(name="tick", limit=5000)]
+    slots = [datetime.fromisoformat(key.removeprefix("periodic/tick/")) for key in keys]
+    assert sorted((slot - hour) / timedelta(minutes=1) for slot in slots) == expected

@@ -10,6 +10,7 @@ import typer
 from fairlead.cli import demo, replay, simulate
 from fairlead.cli.doctor import doctor
 from fairlead.cli.ordered import ordered
+from fairlead.cli.periodic import periodic
 from fairlead.cli.queues import migrate, queues
 from fairlead.cli.tasks import submit, tasks
 from fairlead.cli.worker import worker
@@ -25,6 +26,7 @@ app.command()(worker)
 app.command()(submit)
 app.add_typer(tasks, name="tasks")
 app.add_typer(queues, name="queues")
+app.add_typer(periodic, name="periodic")
 app.add_typer(ordered, name="ordered")
 app.command()(doctor)
 for group in entry_points(group="fairlead.commands"):

@@ -12,6 +12,8 @@ from cronsim import CronSim, CronSimError
 
 from fairlead.core.policies.catch_up import CatchUp
 from fairlead.declare.handler import Handler
+from fairlead.declare.options import Options
+from fairlead.declare.task import Draft
 from fairlead.errors import ConfigurationError
 
 _FIRST_WINDOW = timedelta(hours=1)
@@ -110,4 +112,9 @@ class Periodic:
         self.cron = cron
         self.timezone = timezone
         self.name = name or handler.name
-        self.takes_slot = bool(parameters)
+        self._takes_slot = bool(parameters)
+
+    def draft(self, slot: datetime, unique_key: str | None = None) -> Draft:
+        """Return the submit of one slot."""
+        kwargs = {"slot": slot} if self._takes_slot else {}
+        return Draft(self.handler, (), kwargs, Options(unique_key=unique_key))

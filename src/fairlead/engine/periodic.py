@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.core.policies.catch_up import LATE_SECONDS, MOST_CAUGHT_UP, CatchUp
-from fairlead.declare.options import Options
 from fairlead.declare.periodic import CronTimes, Periodic, cron_times
 from fairlead.declare.task import Draft
 from fairlead.engine.lifecycle import SimplePart
@@ -23,6 +22,9 @@ from fairlead.ports.statements import Database
 log = logging.getLogger("fairlead.periodic")
 
 LONGEST_PAUSE = 60.0  # seconds
+
+RETRY_SECONDS = 5.0
+"""Seconds until the next round after the store was away."""
 
 DECLARE_EVERY = 30 * MICROS
 """Microseconds after which a node records again that it declares its periodic tasks."""
@@ -85,8 +87,14 @@ class PeriodicTasks(SimplePart):
         await Poller("periodic", LONGEST_PAUSE, self.round).run(lambda _: True)
 
     async def round(self) -> float | None:
-        """Submit the slots that are due now; return the seconds until the next one. Raise
-        StoreUnavailable."""
+        """Submit the slots that are due now; return the seconds until the next one."""
+        try:
+            return await self._round()
+        except StoreUnavailable as error:
+            log.warning("periodic tasks wait for the store", extra={"error": str(error)})
+            return RETRY_SECONDS
+
+    async def _round(self) -> float | None:
         records = await self._records()
         now = to_datetime(self._clock.now())
         pauses = []
@@ -173,6 +181,4 @@ def _declaration(periodic: Periodic) -> PeriodicDeclaration:
 
 def _draft(periodic: Periodic, slot: datetime) -> Draft:
     # Under a store without transactions, the unique key keeps a slot to one task.
-    key = f"periodic/{periodic.handler.name}/{slot.isoformat()}"
-    kwargs = {"slot": slot} if periodic.takes_slot else {}
-    return Draft(periodic.handler, (), kwargs, Options(unique_key=key))
+    return periodic.draft(slot, f"periodic/{periodic.handler.name}/{slot.isoformat()}")

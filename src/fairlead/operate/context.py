@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
+from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import Queue
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
+from fairlead.submit.submission import Submitter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,9 @@ class OperateContext:
     """Declared queues by name."""
     handlers: Mapping[str, Handler]
     """Declared tasks, by name."""
+    periodics: Sequence[Periodic]
+    """Declared periodic tasks."""
+    submitter: Submitter
     clock: Clock
 
     @property

@@ -13,6 +13,7 @@ from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue,
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
 from fairlead.operate.context import OperateContext
 from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.periodic import PeriodicManagement
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
@@ -88,6 +89,11 @@ class Management:
     def ordered(self) -> OrderedManagement:
         """Return the commands for ordered queues."""
         return OrderedManagement(self._context)
+
+    @property
+    def periodic(self) -> PeriodicManagement:
+        """Return the commands for periodic tasks."""
+        return PeriodicManagement(self._context)
 
     # changing -------------------------------------------------------------------------------------
 

@@ -1,0 +1,137 @@
+"""`fairlead periodic`: look at periodic tasks, and change them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.app import App
+from fairlead.cli.application import load
+from fairlead.cli.options import Json, LookOptions
+from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.parameters import with_options
+from fairlead.clock import to_datetime
+from fairlead.operate.periodic import PeriodicStatus
+
+periodic = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Look at periodic tasks; run one now, pause, resume and remove them.\n\n"
+        "Example: fairlead periodic list --json"
+    ),
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the periodic task, as `list` shows it.")]
+
+
+@periodic.command("list")
+@with_options
+def list_periodics(options: LookOptions) -> None:
+    """Print every periodic task with its cron expression, its last and its next slot.
+
+    Times are in UTC. A periodic task that no worker declares any more is shown as such, and stays
+    until a person removes it.
+
+    Example: fairlead periodic list --json
+    """
+    with one_line_errors():
+        found = App(options.url).management.periodic.list()
+        if options.json:
+            as_json([_document(status) for status in found])
+            return
+        as_table(
+            ("name", "queue", "cron", "timezone", "catch up", "last slot", "next slot", ""),
+            [
+                (
+                    status.record.name,
+                    status.record.queue,
+                    status.record.cron,
+                    status.record.timezone,
+                    status.record.catch_up,
+                    time_of(status.record.last_slot_at),
+                    time_of(status.next_slot_at),
+                    _remarks(status),
+                )
+                for status in found
+            ],
+        )
+
+
+@periodic.command("run")
+def run(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App.")],
+    name: Name,
+    json: Json = False,
+) -> None:
+    """Submit a periodic task once, now, and print the task's id; its slots stay as they are.
+
+    Example: fairlead periodic run shop:app nightly_report
+    """
+    with one_line_errors():
+        app = load(application)
+        handle = app.management.periodic.run(name)
+        if json:
+            as_json({"id": handle.id})
+        else:
+            print(handle.id)
+        app.close()
+
+
+@periodic.command("pause")
+@with_options
+def pause(name: Name, store: LookOptions) -> None:
+    """Submit no slot of a periodic task until it is resumed.
+
+    Example: fairlead periodic pause nightly_report
+    """
+    with one_line_errors():
+        App(store.url).management.periodic.pause(name)
+        _print("paused", name, store.json)
+
+
+@periodic.command("resume")
+@with_options
+def resume(name: Name, store: LookOptions) -> None:
+    """Submit the slots of a paused periodic task again, from now on. Slots of the pause do not run.
+
+    Example: fairlead periodic resume nightly_report
+    """
+    with one_line_errors():
+        App(store.url).management.periodic.resume(name)
+        _print("resumed", name, store.json)
+
+
+@periodic.command("remove")
+@with_options
+def remove(name: Name, store: LookOptions) -> None:
+    """Remove a periodic task that no worker has declared for three minutes.
+
+    Example: fairlead periodic remove nightly_report
+    """
+    with one_line_errors():
+        App(store.url).management.periodic.remove(name)
+        _print("removed", name, store.json)
+
+
+def _print(done: str, name: str, json: bool) -> None:
+    if json:
+        as_json({done: name})
+    else:
+        print(f"{done}: {name}")
+
+
+def _document(status: PeriodicStatus) -> dict[str, object]:
+    following = status.next_slot_at
+    return {
+        **readable(status.record),
+        "is_declared": status.is_declared,
+        "next_slot_at": None if following is None else to_datetime(following),
+    }
+
+
+def _remarks(status: PeriodicStatus) -> str:
+    remarks = ["paused"] if status.record.paused else []
+    if not status.is_declared:
+        remarks.append(f"declared by nobody since {time_of(status.record.declared_at)[:19]}")
+    return ", ".join(remarks)

@@ -1,0 +1,106 @@
+"""Commands for periodic tasks: show them, submit one now, pause, resume and remove them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.clock import MICROS, to_datetime, to_micros
+from fairlead.declare.handle import TaskHandle
+from fairlead.declare.periodic import cron_times
+from fairlead.errors import ConfigurationError, NotAllowed, UnknownTask
+from fairlead.operate.context import OperateContext
+from fairlead.ports.periodic_store import PeriodicRecord
+
+UNDECLARED_SECONDS = 180.0
+"""Seconds without a declaration after which a periodic task counts as declared by nobody. A worker
+declares its periodic tasks at least every 90 seconds."""
+
+
+class PeriodicStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A periodic task as an operator sees it."""
+
+    record: PeriodicRecord
+    is_declared: bool
+    """Whether a living worker declares the periodic task."""
+    next_slot_at: int | None
+    """Next slot in microseconds since the epoch; None while no slot will run: the periodic task is
+    paused or declared by nobody, or its cron expression never matches."""
+
+
+class PeriodicManagement:
+    """Commands for the periodic tasks of all applications on this store."""
+
+    def __init__(self, context: OperateContext) -> None:
+        self._context = context
+        self._store = context.store.periodics
+        self._database = context.store.database
+
+    def list(self) -> list[PeriodicStatus]:
+        """Return all periodic tasks, sorted by name."""
+        at = self._database.read_now(self._store.clock(self._context.clock.now()))
+        return [
+            self._status(record, at) for record in self._database.read_now(self._store.records())
+        ]
+
+    def run(self, name: str) -> TaskHandle:
+        """Submit the task of a periodic task once, now, also while it is paused; its slots stay as
+        they are. An argument `slot` is the present instant. Raise UnknownTask for a periodic task
+        that this application does not declare."""
+        for periodic in self._context.periodics:
+            if periodic.name == name:
+                slot = periodic.times.local(to_datetime(self._context.clock.now()))
+                return self._context.submitter.submit([periodic.draft(slot)])[0]
+        names = ", ".join(sorted(periodic.name for periodic in self._context.periodics))
+        raise UnknownTask(
+            f"no periodic task {name!r} in this application; it has {names or 'none'}"
+        )
+
+    def pause(self, name: str) -> None:
+        """Submit no slot of a periodic task until `resume`. Raise UnknownTask."""
+        self._pause(name, True)
+
+    def resume(self, name: str) -> None:
+        """Submit the slots of a paused periodic task again, from now on: slots of the pause do not
+        run. Raise UnknownTask."""
+        self._pause(name, False)
+
+    def remove(self, name: str) -> None:
+        """Remove a periodic task that no living worker declares. Raise UnknownTask, and NotAllowed
+        if a worker declared it within UNDECLARED_SECONDS."""
+        for status in self.list():
+            if status.record.name == name:
+                break
+        else:
+            raise UnknownTask(self._unknown(name))
+        record = status.record
+        if status.is_declared or not self._database.run(
+            self._store.remove(name, record.declared_at)
+        ):
+            raise NotAllowed(
+                f"periodic task {name!r} is declared by worker {record.declared_by}: remove it from"
+                f" the code, deploy, and wait {UNDECLARED_SECONDS:g} s; or pause it"
+            )
+
+    def _pause(self, name: str, paused: bool) -> None:
+        now = self._context.clock.now()
+        if not self._database.run(self._store.pause(name, paused, now)):
+            raise UnknownTask(self._unknown(name))
+
+    def _unknown(self, name: str) -> str:
+        names = ", ".join(record.name for record in self._database.read_now(self._store.records()))
+        return f"no periodic task {name!r} is registered; known: {names or 'none'}"
+
+    def _status(self, record: PeriodicRecord, at: int) -> PeriodicStatus:
+        is_declared = record.declared_at > at - round(UNDECLARED_SECONDS * MICROS)
+        following = None
+        if is_declared and not record.paused:
+            try:
+                now = to_datetime(self._context.clock.now())
+                following = cron_times(record.cron, record.timezone).next_slot(now)
+            except ConfigurationError:
+                pass  # a timezone that this machine does not know
+        return PeriodicStatus(
+            record=record,
+            is_declared=is_declared,
+            next_slot_at=None if following is None else to_micros(following),
+        )
