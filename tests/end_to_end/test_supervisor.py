@@ -26,7 +26,7 @@ from tests import tiers
 from tests.end_to_end.test_command_line import environment
 
 SHOP = """
-import asyncio, os, sys
+import asyncio, os, time
 import fairlead
 app = fairlead.App("sqlite:///shop.db")
 
@@ -42,6 +42,11 @@ async def hold(n: int) -> None:
     say("held", n, os.getpid())
     while not os.path.exists("gate"):
         await asyncio.sleep(0.02)
+
+@app.task
+async def block(n: int) -> None:
+    say("blocked", n, os.getpid())
+    time.sleep(1000)
 """
 PATIENCE = 60.0  # seconds; a guard against a hang, not a measure
 
@@ -137,6 +142,9 @@ def shop(folder: Path) -> App:
 
     @app.task
     async def hold(n: int) -> None: ...
+
+    @app.task
+    async def block(n: int) -> None: ...
 
     return app
 
@@ -249,6 +257,18 @@ def test_no_worker_outlives_a_killed_supervisor(folder: Path, start: Start) -> N
     # The output ends with the last process that has it.
     assert crew.wait_for_end() == -signal.SIGKILL
     assert len(crew.events("node stopped")) == 2
+
+
+@tiers.FULL("a long run: the worker has ten seconds beyond its drain")
+def test_no_worker_with_a_blocked_loop_outlives_a_killed_supervisor(
+    folder: Path, start: Start
+) -> None:
+    crew = start(2, "--drain", "0")
+    crew.wait_for("worker is ready", 2)
+    submit(folder, "block", 1)
+    crew.wait_for("blocked")
+    crew.process.kill()
+    assert crew.wait_for_end() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from fairlead import App
 from fairlead.engine.membership import identity_of
 from fairlead.engine.node import Node
+from fairlead.errors import StoreUnavailable
 from fairlead.testing import running
 from tests.integration.ordered_kit import SOON, Kit, open_app
 
@@ -86,3 +87,27 @@ async def test_without_an_identity_other_nodes_take_over_at_once(sqlite_url: str
         assert [node.node for node in first.app.management.nodes()] == [stays.settings.name]
     first.app.close()
     second.close()
+
+
+async def test_a_node_says_why_it_is_not_ready(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def until(node: Node, reason: str | None) -> None:
+        async with asyncio.timeout(SOON):
+            while node.not_ready != reason:
+                await asyncio.sleep(0.1)
+
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    app = open_app(sqlite_url).app
+    assert app.node().not_ready == "starting"
+    async with running(app) as node:
+        await until(node, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(app.store, "heartbeat", away)
+            await until(node, "the store is away")
+        await until(node, None)
+        node.stop()
+        assert node.not_ready == "draining"
+    app.close()

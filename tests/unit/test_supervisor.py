@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from fairlead.engine.node import Node
+from fairlead.engine.settings import NodeSettings
+from fairlead.errors import ConfigurationError
 from fairlead.supervisor.backoff import Backoff
 from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
+from fairlead.supervisor.health import LIVE_SECONDS, NodeHealth, health_routes
+from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
 from fairlead.supervisor.metrics import Family, Sample, Total
 from fairlead.supervisor.processes import usable_cores
 
@@ -125,6 +133,12 @@ def test_a_worker_that_does_not_drain_is_killed() -> None:
     assert fleet.on_exit(1, 137, 80.1) == [End(137)]
 
 
+def test_a_worker_that_a_signal_ended_as_it_started_is_no_failure_of_the_drain() -> None:
+    fleet = running(1)
+    fleet.stop(signal.SIGTERM, 50.0)
+    assert fleet.on_exit(1, 143, 50.1) == [End(0)]
+
+
 def test_a_stop_cancels_waiting_restarts() -> None:
     fleet = running(1)
     fleet.on_exit(1, 1, 2.0)
@@ -187,6 +201,74 @@ def test_a_reload_waits_for_a_worker_that_starts() -> None:
     fleet.start(0.0)
     assert orders(fleet.reload(0.1)) == []
     assert orders(fleet.on_ready(1, 1.0)) == [Start(2, 1, 1)]
+
+
+# health and its server ----------------------------------------------------------------------------
+
+
+class SomeNode:
+    """As much of a node as its health looks at."""
+
+    settings = NodeSettings(name="w-1")
+    not_ready: str | None = None
+
+
+def asked(routes: Routes, path: str) -> tuple[int, dict[str, Any]]:
+    response = routes(path, "")
+    assert response is not None
+    return response.status, json.loads(response.body)
+
+
+def test_a_node_that_does_not_serve_is_live_and_not_ready() -> None:
+    node = SomeNode()
+    routes = health_routes(NodeHealth(cast(Node, node)), lambda path, accept: None)
+    assert asked(routes, "/ready") == (
+        200,
+        {"node": "w-1", "live": True, "ready": True, "reason": None},
+    )
+    node.not_ready = "draining"
+    assert asked(routes, "/ready")[0] == 503
+    assert asked(routes, "/live")[0] == 200
+
+
+def test_a_blocked_event_loop_is_neither_live_nor_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    routes = health_routes(NodeHealth(cast(Node, SomeNode())), lambda path, accept: None)
+    later = time.monotonic() + LIVE_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    status, body = asked(routes, "/live")
+    assert (status, body["reason"]) == (503, "the event loop has not responded for 10 seconds")
+    assert asked(routes, "/ready")[0] == 503
+
+
+def test_the_server_reads_a_request_in_pieces_while_another_client_is_silent() -> None:
+    server = StatusServer("127.0.0.1", 0, lambda path, accept: Response(200, path.encode()))
+    serve_in_thread(server)
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address), socket.create_connection(address) as client:
+        for piece in (b"GET /ready?a HT", b"TP/1.1\r\nHost: a\r\n", b"\r\n"):
+            client.sendall(piece)
+        response = client.makefile("rb").read()
+    assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert response.endswith(b"\r\n\r\n/ready")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [(b"POST / HTTP/1.1\r\n\r\n", b" 405 "), (b"GET /none HTTP/1.1\r\n\r\n", b" 404 ")],
+)
+def test_the_server_refuses_other_requests(request_: bytes, status: bytes) -> None:
+    server = StatusServer("127.0.0.1", 0, lambda path, accept: None)
+    serve_in_thread(server)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(request_)
+        assert status in client.makefile("rb").readline()
+
+
+def test_an_address_in_use_is_named() -> None:
+    server = StatusServer("127.0.0.1", 0, lambda path, accept: None)
+    with pytest.raises(ConfigurationError, match=f"127.0.0.1:{server.port}: Address already"):
+        StatusServer("127.0.0.1", server.port, lambda path, accept: None)
+    server.close()
 
 
 # metrics and cores --------------------------------------------------------------------------------

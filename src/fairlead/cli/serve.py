@@ -16,6 +16,7 @@ from fairlead.cli.logs import name_node
 from fairlead.cli.output import expected
 from fairlead.cli.worker import WorkerOptions
 from fairlead.engine.node import Node
+from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import NodeHealth, health_routes
@@ -160,6 +161,7 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     app = load(options.application)
     _count_metrics(app, options)
     _ = app.connections  # Raises for bad URLs, and imports the backends before the fork.
+    load_pollers()
     app.close()  # A connection that the application opened must not be shared.
     fleet = Fleet(workers, drain=options.drain, until_empty=options.until_empty)
     is_shared = can_fork()

@@ -55,6 +55,12 @@ def registered(context: PollerContext, lake: str | None) -> list[Poller]:
     return pollers
 
 
+def load_pollers() -> None:
+    """Import the registered pollers now, for processes that shall share them."""
+    for entry in _entries("fairlead.pollers"):
+        entry.load()
+
+
 def _lazy(entry: EntryPoint, context: PollerContext) -> Poller:
     async def round() -> float | None:
         one_round: Callable[[PollerContext], Awaitable[float | None]] = entry.load()

@@ -19,6 +19,9 @@ EARLY_ENDS = 5
 KILL_GRACE = 10.0
 """Seconds beyond the drain time after which a draining process is killed."""
 
+_ENDED_BY_SIGTERM = 128 + 15
+"""Exit code of a process that got SIGTERM before it could drain: it held no task."""
+
 WRONG_USE = 2
 """Exit code of a process that cannot work as it is configured."""
 
@@ -170,7 +173,8 @@ class Fleet:
         """Remove a process that ended with this code; decide what follows."""
         child = self.children.pop(number)
         if self.is_stopping:
-            self._exit_code = self._exit_code or code
+            if code != _ENDED_BY_SIGTERM:
+                self._exit_code = self._exit_code or code
             return self._ended()
         if child.phase == Phase.DRAINING or any(self._living(child.slot)):
             return self._on_replacement_exit(child, code, now)
