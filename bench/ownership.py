@@ -378,7 +378,7 @@ async def _rivals(app: Any, work: Any, seconds: int, seed: int) -> dict[str, Any
     async with running(app, **settings) as one, running(twin_of(app), **settings) as other:
         for node in (one, other):
             # each node wants all partitions
-            node.parts.ownership._share = lambda partitions: partitions
+            node.parts.ownership.shares.due = lambda queue, partitions, identity=None: partitions
             node.parts.ownership.poke()
         end = time.monotonic() + seconds
         while time.monotonic() < end:

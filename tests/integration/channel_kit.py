@@ -12,6 +12,7 @@ from typing import Any
 from fairlead import App
 from fairlead.engine.node import Node
 from fairlead.engine.settings import Intervals
+from fairlead.model import PRIORITIES, LaneKey
 from fairlead.testing import running
 
 SOON = 60.0
@@ -82,8 +83,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 def is_up_to_date(app: App) -> bool:
     """Return whether the node has read the rows of its partitions."""
-    lanes = app.channel._lanes.values()
-    return bool(lanes) and not any(lane.is_behind or lane.is_reading for lane in lanes)
+    channel = app.channel
+    lanes = [LaneKey(*key, priority) for key in channel._assigned for priority in PRIORITIES]
+    return bool(lanes) and not any(channel.is_behind(lane) for lane in lanes)
 
 
 @asynccontextmanager

@@ -166,7 +166,9 @@ async def _write(url: str, lane: LaneKey, entries: list[Trigger], record: LaneRe
         store = connect(Settings(url), SYSTEM_CLOCK, {}, lambda what, count: None).backlog
     try:
         await store.migrate()
-        owned = await store.take_over(PartitionKey(lane.queue, lane.partition))
+        owned = (await store.take_over([PartitionKey(lane.queue, lane.partition)]))[
+            PartitionKey(lane.queue, lane.partition)
+        ]
         await store.write(lane, owned.range_id, entries, record)
     finally:
         await store.close()

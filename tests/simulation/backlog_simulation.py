@@ -170,7 +170,7 @@ class Simulation:
 
     def _take_over(self) -> None:
         """Become the owner while the previous one, if any, still believes to own the lane."""
-        ownership: OwnedBacklog = _result(self.store.take_over(PARTITION))
+        ownership: OwnedBacklog = _result(self.store.take_over([PARTITION]))[PARTITION]
         self.range_id = ownership.range_id
         if self._is_faulty and self.chance.random() < 0.1:
             self._say("a new owner takes over and never hears of it")

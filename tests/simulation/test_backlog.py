@@ -199,16 +199,16 @@ def _breaks(simulation: Simulation) -> bool:
 
 async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:
     store = MemoryBacklogStore()
-    owner = _backlog(await store.take_over(PARTITION))
+    owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
     late = owner.record()  # times out and may land later
     await _write_three(store, owner)
     await store.write(LANE, owner.range_id, (), late)
-    assert _backlog(await store.take_over(PARTITION)).next_read() is not None
+    assert _backlog((await store.take_over([PARTITION]))[PARTITION]).next_read() is not None
 
 
 async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owner() -> None:
     store = MemoryBacklogStore()
-    owner = _backlog(await store.take_over(PARTITION))
+    owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
     await _write_three(store, owner)
     while (reading := owner.next_read()) is not None or len(owner):
         if reading is not None:
@@ -217,7 +217,7 @@ async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owne
         owner.take(triggers)
         owner.ack(triggers)
     await store.write(LANE, owner.range_id, (), owner.record())
-    following = _backlog(await store.take_over(PARTITION))
+    following = _backlog((await store.take_over([PARTITION]))[PARTITION])
     assert following.next_delete(now=0.0) == following.ack_level
 
 

@@ -58,7 +58,12 @@ class SlowStore:
     def ready(self, lane: LaneKey, above: int, limit: int) -> Any:
         return lane
 
+    def lanes(self) -> Any:
+        return "lanes"
+
     async def read(self, about: Any) -> list[Any]:
+        if about == "lanes":
+            return [LANE]
         self.asked.put_nowait(about)
         await self._may_answer.wait()
         self._may_answer.clear()
@@ -254,6 +259,9 @@ class Engine:
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)
+
+    def on_incidents(self, reports: Collection[Any]) -> None:
+        assert not reports
 
     def receive(self, *triggers: Trigger) -> None:
         """Pass triggers on as Intake does with those of the channel."""

@@ -252,6 +252,10 @@ class ToyStore:
         return [row.trigger() for row in sorted(rows, key=lambda row: row.seq)[:limit]]
         yield
 
+    def lanes(self) -> Steps[list[LaneKey]]:
+        return sorted({row.lane for row in self._in(State.SUBMITTED)})
+        yield
+
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:

@@ -1,19 +1,32 @@
 """The fair partitions of this node: start and stop them with ownership, and pass them the events of
-their triggers."""
+their triggers.
+
+Partitions are taken over in batches. One without triggers costs only memory: it gets a coroutine of
+its own with its first trigger.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, LaneContext
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
+
+log = logging.getLogger("fairlead.backlogs")
 
 FULL_PARTITIONS = 4
 """Number of partitions of a queue that may each fill the whole look-ahead; more partitions share
 this total."""
+
+MOST_AT_ONCE = 500
+"""Most partitions in one take-over."""
+
+_PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 _LEAST = 500
 """Triggers in memory that each partition may have at least."""
@@ -33,6 +46,11 @@ class Backlogs(SimplePart):
         self._look_ahead = context.look_ahead
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
+        """Coroutines of the partitions that have lanes."""
+        self._untaken: dict[PartitionKey, None] = {}
+        """Partitions to take over, in this order."""
+        self._is_untaken = asyncio.Event()
+        self._taking = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
         self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
         self.run_times = {queue: RunTimes() for queue in timed}
@@ -47,17 +65,38 @@ class Backlogs(SimplePart):
         """Serve the partitions until cancelled. An exception in one ends the node."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for partition in list(self._partitions.values()):
-                self._serve(partition)
             try:
-                await asyncio.Event().wait()
+                while True:
+                    await self._is_untaken.wait()
+                    self._is_untaken.clear()
+                    while batch := list(self._untaken)[:MOST_AT_ONCE]:
+                        await self._take_over(batch)
             finally:
                 self._group = None  # a node that ends serves no new partition
+
+    async def _take_over(self, keys: Sequence[PartitionKey]) -> None:
+        """Take over these partitions, unless they are lost meanwhile."""
+        partitions = [self._partitions[key] for key in keys]
+        async with self._taking:
+            try:
+                found = await self._context.store.take_over(keys)
+            except StoreUnavailable as error:
+                log.warning("cannot take over while the store is away", extra={"error": str(error)})
+                await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
+                return
+        for partition in partitions:
+            key = partition.key
+            if self._partitions.get(key) is partition:
+                self._untaken.pop(key, None)
+                partition.start(found[key])
+                if not partition.is_empty:
+                    self._serve(partition)
 
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
         finished."""
         for gone in self._partitions.keys() - owned:
+            self._untaken.pop(gone, None)
             if (task := self._tasks.pop(gone, None)) is not None:
                 task.cancel()
             self._partitions.pop(gone).drop()
@@ -66,8 +105,7 @@ class Backlogs(SimplePart):
                 run_times = self.run_times.get(key.queue)
                 partition = FairPartition(key, self._weights[key.queue], run_times, self._context)
                 self._partitions[key] = partition
-                if self._group is not None:
-                    self._serve(partition)
+                self._want(key)
         counts: dict[str, int] = {}
         for key in self._partitions:
             counts[key.queue] = counts.get(key.queue, 0) + 1
@@ -75,14 +113,26 @@ class Backlogs(SimplePart):
             share = max(_LEAST, self._look_ahead * FULL_PARTITIONS // counts[key.queue])
             partition.resize(min(self._look_ahead, share))
 
+    def _want(self, key: PartitionKey) -> None:
+        self._untaken[key] = None
+        self._is_untaken.set()
+
     def _serve(self, partition: FairPartition) -> None:
-        assert self._group is not None
-        self._tasks[partition.key] = self._group.create_task(partition.run())
+        if self._group is not None and partition.key not in self._tasks:
+            self._tasks[partition.key] = self._group.create_task(self._run(partition))
+
+    async def _run(self, partition: FairPartition) -> None:
+        """Serve a partition until it must be taken over again."""
+        await partition.run()
+        del self._tasks[partition.key]
+        self._want(partition.key)
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before their leases are released, and save the state for the next
         owner."""
         mine = [self._partitions.pop(key) for key in keys if key in self._partitions]
+        for partition in mine:
+            self._untaken.pop(partition.key, None)
         tasks = [
             task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None
         ]
@@ -90,6 +140,9 @@ class Backlogs(SimplePart):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if any(not partition.is_started for partition in mine):
+            async with self._taking:
+                pass  # A take-over that ended later would fence the next owner.
         for partition in mine:
             await partition.close()
 
@@ -133,11 +186,12 @@ class Backlogs(SimplePart):
                 self._forget(those)
             else:
                 partition.accept(priority, those)
+                self._serve(partition)
 
     def on_drained(self) -> None:
         """Note that the channel has no more triggers for now."""
-        for partition in self._partitions.values():
-            partition.on_drained()
+        for key in self._tasks:
+            self._partitions[key].on_drained()
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
         """Note that triggers left the table, to be claimed."""

@@ -32,7 +32,7 @@ from fairlead.model import (
     PartitionKey,
     Trigger,
 )
-from fairlead.ports.backlog_store import BacklogStore, Fenced
+from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from fairlead.ports.trigger_channel import TriggerChannel
 
 log = logging.getLogger("fairlead.fair_partition")
@@ -112,7 +112,7 @@ class LaneContext:
 
 
 class FairPartition:
-    """A partition: call `run` while the node owns it, then `close`."""
+    """A partition: call `start` after its take-over, `run` while it has lanes, then `close`."""
 
     def __init__(
         self,
@@ -144,41 +144,38 @@ class FairPartition:
 
     # life -----------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Take over, then read and write for the lanes. Start over when another owner fenced this
-        one and the partition is still wanted."""
-        while True:
-            try:
-                await self._take_over()
-                await self._serve()
-            except Fenced as fenced:
-                log.warning(
-                    "another node has taken over",
-                    extra={"partition": self.key, "error": str(fenced)},
-                )
-                self.drop()
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
-            except _Readable:
-                log.info("a lane record can be read again", extra={"partition": self.key})
-                self.drop()
-
-    async def _take_over(self) -> None:
-        while True:
-            try:
-                found = await self._store.take_over(self.key)
-                break
-            except StoreUnavailable as error:
-                log.warning("cannot take over while the store is away", extra={"error": str(error)})
-                await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
-        self._range_id = found.range_id
+    def start(self, owned: OwnedBacklog) -> None:
+        """Begin with the state that this node has taken over."""
+        self._range_id = owned.range_id
         self._began = self._clock.monotonic()
-        for priority, record in sorted(found.lanes.items()):
+        for priority, record in sorted(owned.lanes.items()):
             self._add_lane(priority, record)
-        self._unreadable = found.unreadable
+        self._unreadable = owned.unreadable
         if self._unreadable:
             self._report_unreadable()
         self.is_started = True
         self._events.on_positions_changed()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no lane has ever had a trigger, so that there is nothing to `run`."""
+        return not self._lanes and not self._unreadable
+
+    async def run(self) -> None:
+        """Read and write for the lanes until the partition must be taken over again, because
+        another owner fenced this one or an unreadable record changed."""
+        try:
+            await self._serve()
+        except Fenced as fenced:
+            log.warning(
+                "another node has taken over",
+                extra={"partition": self.key, "error": str(fenced)},
+            )
+            self.drop()
+            await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+        except _Readable:
+            log.info("a lane record can be read again", extra={"partition": self.key})
+            self.drop()
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
@@ -197,6 +194,8 @@ class FairPartition:
     def drop(self) -> None:
         """Drop all triggers from memory; the next owner reads them again."""
         self.is_started = False
+        if self.is_empty:
+            return
         dropped = self._table.drop([self.key])
         undispatched = [
             t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()

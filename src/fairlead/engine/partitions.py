@@ -98,9 +98,9 @@ class Partitions:
     def read_on(self) -> None:
         """Have the channel read fifo partitions at once, and fair ones after their backlog is taken
         over."""
-        kinds = self._context.kinds
+        others = self._context.kinds.fair | self._context.kinds.ordered
         fifo: dict[PartitionKey, dict[int, int]] = {
-            key: {} for key in self._owned if key.queue not in kinds.fair | kinds.ordered
+            key: {} for key in self._owned if key.queue not in others
         }
         self._context.channel.assign(fifo | self.backlogs.positions())
 

@@ -6,6 +6,7 @@ ownership, membership -> channel -> intake (-> backlogs) -> trigger table -> dis
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
 from fairlead.clock import Clock
@@ -58,6 +59,7 @@ class NodeParts:
         clock: Clock,
         observer: Observer,
     ) -> None:
+        self._reads_on = False
         ledger = SlotLedger(settings.concurrency)
         context = self.context = NodeContext(
             settings=settings,
@@ -178,6 +180,12 @@ class NodeParts:
         self.intake.drop(triggers)
 
     def on_positions_changed(self) -> None:
+        if not self._reads_on:  # once for all partitions that change now
+            self._reads_on = True
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._reads_on = False
         self.partitions.read_on()
 
     def on_settled(self, executions: Sequence[Execution]) -> None:

@@ -40,11 +40,13 @@ class BacklogStore(Protocol):
     async def migrate(self) -> None:
         """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
 
-    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
-        """Become the owner of all lanes of the partition: raise its range id and read its records,
-        in one step. A record that cannot be read is named in `unreadable` and costs no other lane.
-        Raises StoreUnavailable; the takeover may have happened all the same, which is
-        harmless: take over again."""
+    async def take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, OwnedBacklog]:
+        """Become the owner of all lanes of these partitions: raise the range id of each and read
+        its records, in one step. A record that cannot be read is named in `unreadable` and costs
+        no other lane. Raises StoreUnavailable; the take-over may have happened all the same, which
+        is harmless: take over again."""
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         """Return the records that cannot be read, as `take_over` names them, and change nothing.

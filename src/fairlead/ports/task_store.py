@@ -122,6 +122,10 @@ class TaskStore(ClusterState, Protocol):
         """Return SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than
         `above`, ascending, at most `limit`; never one twice."""
 
+    def lanes(self) -> Steps[list[LaneKey]]:
+        """Return every lane that has SUBMITTED tasks, and maybe some whose tasks are all claimed.
+        The cost grows with the number of these lanes, not with the number of tasks."""
+
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:

@@ -52,7 +52,12 @@ class CassandraBacklogStore:
         """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
         await self.session.migrate()
 
-    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
+    async def take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, OwnedBacklog]:
+        return {partition: await self._take_over(partition) for partition in partitions}
+
+    async def _take_over(self, partition: PartitionKey) -> OwnedBacklog:
         held = None
         while True:
             range_id = (held or 0) + 1

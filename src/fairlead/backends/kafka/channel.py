@@ -29,7 +29,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.kafka.messages import encode_hint, encode_trigger, key_of
 from fairlead.backends.kafka.receiver import Received, Receiver
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing
-from fairlead.backends.sql.channel import DatabaseChannel
+from fairlead.backends.sql.channel import DatabaseChannel, LaneReader
 from fairlead.clock import MICROS, Clock
 from fairlead.core.sharding.offsets import Progress
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
@@ -194,16 +194,21 @@ class KafkaChannel(DatabaseChannel):
         return await asyncio.to_thread(self._endpoint.status, queues)
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
-        known = set(self._lanes)
         super().assign(partitions)
-        for lane in self._lanes.keys() - known:
-            # Triggers that the previous owner received out of order, and had not come to, lie below
-            # its last position.
-            self._lanes[lane].sweep_seq = 0
-        for key in [key for key in self._waiting if key not in self._lanes]:
+        for key in [key for key in self._waiting if not self._is_assigned(key)]:
             waiting = self._waiting.pop(key)
             self._arrived_count -= len(waiting)
             self.settled(waiting)  # their rows are read when the partition is assigned again
+
+    def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
+        """Return a reader that sweeps at once: triggers that the previous owner received out of
+        order, and had not come to, lie below its last position."""
+        lane = super()._new_reader(key, position)
+        lane.sweep_seq = 0
+        return lane
+
+    def _is_assigned(self, key: LaneKey) -> bool:
+        return PartitionKey(key.queue, key.partition) in self._assigned
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         self._progress.settled(triggers)
@@ -215,7 +220,8 @@ class KafkaChannel(DatabaseChannel):
             return ()
         given: list[Trigger] = []
         for key in sorted(self._waiting, key=lambda lane: lane.priority):
-            waiting, lane = self._waiting[key], self._lanes[key]
+            waiting, lane = self._waiting[key], self._reader(key)
+            assert lane is not None  # `assign` drops what waits in other partitions
             if lane.is_behind:  # the reader will come to those that arrived since
                 self._arrived_count -= len(waiting)
                 ahead = [trigger for trigger in waiting if trigger.seq > lane.read_seq]
@@ -242,7 +248,7 @@ class KafkaChannel(DatabaseChannel):
             return
         now = self._clock.monotonic()
         for lane in notification.ready:
-            if (lane.queue, lane.partition, lane.priority) in self._lanes:
+            if self._is_assigned(LaneKey(lane.queue, lane.partition, lane.priority)):
                 self._twins.wait(lane, now)
         if not self._is_waiting_for_twins:
             self._wait_for_twins()
@@ -347,7 +353,7 @@ class KafkaChannel(DatabaseChannel):
         already, or its row was or will be read."""
         key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
         self._twins.brought(Lane(*key, trigger.seq), now)
-        lane = self._lanes.get(key)
+        lane = self._reader(key)
         if lane is None:
             return False  # the rows are read when the partition has been taken over
         if trigger.seq > lane.read_seq and lane.is_behind:

@@ -31,9 +31,12 @@ class MemoryBacklogStore:
     async def migrate(self) -> None:
         pass
 
-    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
-        self._owners[partition] = self._owners.get(partition, 0) + 1
-        return self._ownership(partition)
+    async def take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, OwnedBacklog]:
+        for partition in partitions:
+            self._owners[partition] = self._owners.get(partition, 0) + 1
+        return {partition: self._ownership(partition) for partition in partitions}
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         return {}

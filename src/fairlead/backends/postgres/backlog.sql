@@ -1,9 +1,17 @@
 -- Statements of the fair backlog on PostgreSQL.
 
 -- name: take_over
-INSERT INTO fairlead_backlog_owners (queue, partition, range_id) VALUES ($1, $2, 1)
+-- $1: [[queue, partition], ...], ascending
+INSERT INTO fairlead_backlog_owners (queue, partition, range_id)
+SELECT j ->> 0, (j ->> 1)::smallint, 1 FROM json_array_elements($1::json) AS j
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_backlog_owners.range_id + 1
-RETURNING range_id
+RETURNING queue, partition, range_id
+
+-- name: owned_lanes
+-- $1: [[queue, partition], ...]
+SELECT l.queue, l.partition, l.priority, l.record
+  FROM json_array_elements($1::json) AS j
+  JOIN fairlead_backlog_lanes l ON l.queue = j ->> 0 AND l.partition = (j ->> 1)::smallint
 
 -- name: fence
 SELECT range_id FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE

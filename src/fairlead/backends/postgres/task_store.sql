@@ -62,6 +62,22 @@ SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, c
  ORDER BY ready_seq
  LIMIT $5
 
+-- name: lanes
+-- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
+WITH RECURSIVE lanes AS (
+    (SELECT queue, partition, priority FROM fairlead_tasks
+      WHERE ready_seq IS NOT NULL
+      ORDER BY queue, partition, priority LIMIT 1)
+    UNION ALL
+    SELECT next.*
+      FROM lanes l,
+           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
+                     WHERE t.ready_seq IS NOT NULL
+                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
+                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
+)
+SELECT queue, partition, priority FROM lanes
+
 -- name: claim
 -- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at; $5 node, $6 now
 UPDATE fairlead_tasks t
@@ -301,16 +317,28 @@ DELETE FROM fairlead_unique_keys u
 RETURNING u.task_id
 
 -- name: oldest_ready
-SELECT q.queue, min(t.ready_at)
-  FROM fairlead_queues q
- CROSS JOIN generate_series(0, q.partitions - 1) AS partition(number)
- CROSS JOIN generate_series(0, 9) AS priority(number)
+-- Walks the index from lane to lane, as `lanes` does.
+WITH RECURSIVE lanes AS (
+    (SELECT queue, partition, priority FROM fairlead_tasks
+      WHERE ready_seq IS NOT NULL
+      ORDER BY queue, partition, priority LIMIT 1)
+    UNION ALL
+    SELECT next.*
+      FROM lanes l,
+           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
+                     WHERE t.ready_seq IS NOT NULL
+                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
+                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
+)
+SELECT l.queue, min(t.ready_at)
+  FROM lanes l
+  JOIN fairlead_queues q ON q.queue = l.queue
  CROSS JOIN LATERAL (SELECT ready_at
                        FROM fairlead_tasks
-                      WHERE state = 'SUBMITTED' AND queue = q.queue AND partition = partition.number
-                        AND priority = priority.number AND ready_seq > 0
+                      WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                        AND priority = l.priority AND ready_seq > 0
                       ORDER BY ready_seq LIMIT 1) AS t
- GROUP BY q.queue
+ GROUP BY l.queue
 
 -- name: queue_counts
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state

@@ -19,7 +19,9 @@ class NoBacklog:
     async def migrate(self) -> None:
         """Do nothing: there are no tables."""
 
-    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
+    async def take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, OwnedBacklog]:
         _refuse()
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:

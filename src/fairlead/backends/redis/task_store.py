@@ -251,6 +251,10 @@ class RedisTaskStore:
         return []
         yield
 
+    def lanes(self) -> Asked[list[LaneKey]]:
+        return []
+        yield
+
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Asked[list[tuple[Trigger, State]]]:

@@ -49,15 +49,25 @@ class SqlBacklogStore(ABC):
     async def migrate(self) -> None:
         await asyncio.to_thread(migrate, self._database)
 
-    async def take_over(self, partition: PartitionKey) -> OwnedBacklog:
-        return await self._database.run_async(self._take_over(partition))
+    async def take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, OwnedBacklog]:
+        return await self._database.run_async(self._take_over(partitions))
 
-    def _take_over(self, partition: PartitionKey) -> Steps[OwnedBacklog]:
+    def _take_over(
+        self, partitions: Sequence[PartitionKey]
+    ) -> Steps[dict[PartitionKey, OwnedBacklog]]:
         # The update waits for an unfinished write of the previous owner, so the records that are
-        # read next include that write.
-        range_id = (yield self._statement("take_over", *partition))[0][0]
-        rows = yield self._statement("lanes", *partition)
-        return _owned(partition, range_id, rows)
+        # read next include that write. By ascending key, so that two owners cannot deadlock.
+        given = _encode(sorted(set(partitions))).decode()
+        range_ids = {
+            PartitionKey(queue, partition): range_id
+            for queue, partition, range_id in (yield self._statement("take_over", given))
+        }
+        records: dict[PartitionKey, list[Row]] = {key: [] for key in range_ids}
+        for queue, partition, *row in (yield self._statement("owned_lanes", given)):
+            records[PartitionKey(queue, partition)].append(row)
+        return {key: _owned(key, range_ids[key], rows) for key, rows in records.items()}
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         rows = await self._database.read(self._rows("lanes", *partition))

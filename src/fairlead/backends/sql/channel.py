@@ -6,6 +6,9 @@ continues from there, so it never reads dead rows again. A row that commits late
 a later commit) has its own notification, which moves the reader back. Every `heal_every` seconds
 the channel makes up for lost notifications: each reader looks for newer rows, and a sweep walks the
 rows behind the reader.
+
+A lane has a reader only once it has had a row, so empty lanes cost nothing: one search of the index
+finds the lanes that have rows, when partitions are assigned and before each sweep.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ _NO_SEQ = 1 << 62
 
 
 @dataclass(slots=True)
-class _LaneReader:
+class LaneReader:
+    """The reader of one lane."""
+
     key: LaneKey
     read_seq: int
     """Position of the reader: rows at or below it have been read, as far as is known."""
@@ -73,7 +78,17 @@ class DatabaseChannel:
         self._notifier = notifier
         self._clock = clock
         self._heal_every = heal_every
-        self._lanes: dict[LaneKey, _LaneReader] = {}
+        self._assigned: dict[PartitionKey, Mapping[int, int]] = {}
+        """First positions of the partitions to read, by priority."""
+        self._lanes: dict[LaneKey, LaneReader] = {}
+        """Readers of the lanes that have had a row."""
+        self._unsearched: set[PartitionKey] = set()
+        """Partitions to search for lanes with rows, since they were assigned."""
+        self._searching: set[PartitionKey] = set()
+        """Partitions that the search under way was begun for."""
+        self._is_search_due = False
+        self._search_at = 0.0
+        """Monotonic seconds before which no further search begins for a sweep."""
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + heal_every
         self._sweep_at = 0.0
@@ -106,21 +121,23 @@ class DatabaseChannel:
         """Do nothing: leases decide who owns the partitions."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
-        wanted = {
-            LaneKey(*key, priority): priority for key in partitions for priority in PRIORITIES
-        }
-        for lost in self._lanes.keys() - wanted.keys():
-            del self._lanes[lost]
-        for key in sorted(
-            wanted.keys() - self._lanes.keys(), key=lambda lane: (lane.priority, lane)
-        ):
-            start = partitions[PartitionKey(key.queue, key.partition)].get(key.priority, 0)
-            self._lanes[key] = _LaneReader(key, start, start)
+        lost = self._assigned.keys() - partitions.keys()
+        gained = partitions.keys() - self._assigned.keys()
+        if not lost and not gained:
+            return
+        for key in lost:
+            for priority in PRIORITIES:
+                self._lanes.pop(LaneKey(*key, priority), None)
+        self._unsearched = (self._unsearched - lost) | gained
+        self._searching -= lost
+        self._assigned = dict(partitions)
         self._changed.set()
 
     def is_behind(self, lane: LaneKey) -> bool:
         found = self._lanes.get(lane)
-        return found is not None and (found.is_behind or found.is_reading)
+        if found is None:
+            return self._is_unknown(PartitionKey(lane.queue, lane.partition))
+        return found.is_behind or found.is_reading
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Do nothing: a claimed task leaves its lane by itself."""
@@ -130,7 +147,7 @@ class DatabaseChannel:
 
     def redeliver(self) -> None:
         self._begin_sweep()
-        self._sweep_at = 0.0
+        self._search_at = self._sweep_at = 0.0
         self._changed.set()
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
@@ -138,8 +155,10 @@ class DatabaseChannel:
             self._changed.clear()
             if self._clock.monotonic() >= self._heal_at:
                 self._begin_sweep()
+            is_news = bool(self._unsearched)
+            if is_news or (self._is_search_due and self._clock.monotonic() >= self._search_at):
+                await self._search()
             behind = [lane for lane in self._lanes.values() if lane.is_behind]
-            is_news = False
             for lane in sorted(behind, key=lambda lane: lane.key.priority):
                 if (space := room.ahead(lane.key)) > 0:
                     if triggers := await self._read(lane, min(space, PAGE)):
@@ -163,11 +182,52 @@ class DatabaseChannel:
     def close_sender(self) -> None:
         """Do nothing: nothing waits to be sent."""
 
+    async def _search(self) -> None:
+        """Find the lanes that have rows. Read new ones, and sweep all of them if a sweep is due."""
+        self._searching, self._unsearched = self._unsearched, set()
+        is_sweeping, self._is_search_due = self._is_search_due, False
+        began = self._clock.monotonic()
+        try:
+            found = await self._store.database.read(self._store.lanes())
+        except BaseException:
+            self._unsearched |= self._searching
+            self._searching = set()
+            self._is_search_due |= is_sweeping
+            raise
+        self._search_at = began + (self._clock.monotonic() - began) / SWEEP_SHARE
+        for key in sorted(found, key=lambda lane: (lane.priority, lane)):
+            is_new = key not in self._lanes
+            if (lane := self._reader(key)) is None:
+                continue
+            lane.is_behind |= is_new or is_sweeping
+            if is_sweeping and lane.sweep_seq is None:
+                lane.sweep_seq = 0
+        self._searching = set()
+
+    def _is_unknown(self, partition: PartitionKey) -> bool:
+        """Return whether a lane of the partition without a reader may have rows."""
+        return partition in self._unsearched or partition in self._searching
+
+    def _reader(self, key: LaneKey) -> LaneReader | None:
+        """Return the reader of a lane, after making it if needed; None for a partition that is not
+        assigned."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            partition = PartitionKey(key.queue, key.partition)
+            positions = self._assigned.get(partition)
+            if positions is not None:
+                lane = self._lanes[key] = self._new_reader(key, positions.get(key.priority, 0))
+                lane.is_behind = self._is_unknown(partition)
+        return lane
+
+    def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
+        return LaneReader(key, position, position)
+
     def _arrived(self, room: Room) -> Sequence[Trigger]:
         """Return triggers that arrived by another way than their rows, as far as there is room."""
         return ()
 
-    async def _read(self, lane: _LaneReader, limit: int) -> Sequence[Trigger]:
+    async def _read(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return the next triggers above the reader's position."""
         # Reset before the read, because a notification during the read sets these again.
         lane.is_behind, lane.set_back = False, _NO_SEQ
@@ -191,7 +251,7 @@ class DatabaseChannel:
         )
         return rows if rows[0].seq > known else healed(rows, known)
 
-    async def _sweep(self, lane: _LaneReader, limit: int) -> Sequence[Trigger]:
+    async def _sweep(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return one page of the rows behind the reader. Rows that are new to the node had lost
         their notification."""
         assert lane.sweep_seq is not None
@@ -207,23 +267,21 @@ class DatabaseChannel:
             [trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq
         )
 
-    async def _rows(self, lane: _LaneReader, above: int, limit: int) -> list[Trigger]:
+    async def _rows(self, lane: LaneReader, above: int, limit: int) -> list[Trigger]:
         return await self._store.database.read(self._store.ready(lane.key, above, limit))
 
     def _begin_sweep(self) -> None:
-        for lane in self._lanes.values():
-            lane.is_behind = True
-            if lane.sweep_seq is None:
-                lane.sweep_seq = 0
+        self._is_search_due = True
         self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
         is_sweeping = any(lane.sweep_seq is not None for lane in self._lanes.values())
-        until = (
-            min(self._heal_at, max(self._sweep_at, self._clock.monotonic() + 0.01))
-            if is_sweeping
-            else self._heal_at
-        )
+        soonest = self._clock.monotonic() + 0.01
+        until = self._heal_at
+        if is_sweeping:
+            until = min(until, max(self._sweep_at, soonest))
+        if self._is_search_due:
+            until = min(until, max(self._search_at, soonest))
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await self._changed.wait()
@@ -239,7 +297,7 @@ class DatabaseChannel:
 
     def _set_back(self, news: Lane) -> None:
         """Read the lane again from the position that `news` announces."""
-        found = self._lanes.get(LaneKey(news.queue, news.partition, news.priority))
+        found = self._reader(LaneKey(news.queue, news.partition, news.priority))
         if found is not None:
             found.is_behind = True
             found.set_back = min(found.set_back, news.first_seq - 1)

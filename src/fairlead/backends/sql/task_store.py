@@ -334,6 +334,9 @@ class SqlTaskStore:
             for seq, id, version, name, key, weight, ordering_key, order_at in rows
         ]
 
+    def lanes(self) -> Steps[list[LaneKey]]:
+        return [LaneKey(*row) for row in (yield self.statement("lanes"))]
+
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:

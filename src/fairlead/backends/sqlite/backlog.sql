@@ -1,9 +1,17 @@
 -- Statements of the fair backlog on SQLite.
 
 -- name: take_over
-INSERT INTO fairlead_backlog_owners (queue, partition, range_id) VALUES (?1, ?2, 1)
+-- ?1: [[queue, partition], ...]
+INSERT INTO fairlead_backlog_owners (queue, partition, range_id)
+SELECT j.value ->> 0, j.value ->> 1, 1 FROM json_each(?1) AS j WHERE true
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = range_id + 1
-RETURNING range_id
+RETURNING queue, partition, range_id
+
+-- name: owned_lanes
+-- ?1: [[queue, partition], ...]
+SELECT l.queue, l.partition, l.priority, l.record
+  FROM json_each(?1) AS j
+  JOIN fairlead_backlog_lanes l ON l.queue = j.value ->> 0 AND l.partition = j.value ->> 1
 
 -- name: fence
 SELECT range_id FROM fairlead_backlog_owners WHERE queue = ?1 AND partition = ?2

@@ -27,6 +27,25 @@ SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesc
  ORDER BY ready_seq
  LIMIT ?5
 
+-- name: lanes
+-- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
+WITH RECURSIVE lanes (id, queue, partition, priority) AS (
+    SELECT id, queue, partition, priority
+      FROM fairlead_tasks
+     WHERE id = (SELECT id FROM fairlead_tasks
+                  WHERE ready_seq IS NOT NULL
+                  ORDER BY queue, partition, priority LIMIT 1)
+    UNION ALL
+    SELECT t.id, t.queue, t.partition, t.priority
+      FROM lanes l
+      JOIN fairlead_tasks t
+        ON t.id = (SELECT n.id FROM fairlead_tasks n
+                    WHERE n.ready_seq IS NOT NULL
+                      AND (n.queue, n.partition, n.priority) > (l.queue, l.partition, l.priority)
+                    ORDER BY n.queue, n.partition, n.priority LIMIT 1)
+)
+SELECT queue, partition, priority FROM lanes
+
 -- name: claim
 -- ?1: [[id, version], ...]; ?4: trigger path; ?5: stuck_at
 UPDATE fairlead_tasks
@@ -253,17 +272,31 @@ DELETE FROM fairlead_unique_keys
 RETURNING task_id
 
 -- name: oldest_ready
-WITH RECURSIVE
-  numbers(number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 999)
-SELECT q.queue, min((SELECT ready_at
+-- Walks the index from lane to lane, as `lanes` does.
+WITH RECURSIVE lanes (id, queue, partition, priority) AS (
+    SELECT id, queue, partition, priority
+      FROM fairlead_tasks
+     WHERE id = (SELECT id FROM fairlead_tasks
+                  WHERE ready_seq IS NOT NULL
+                  ORDER BY queue, partition, priority LIMIT 1)
+    UNION ALL
+    SELECT t.id, t.queue, t.partition, t.priority
+      FROM lanes l
+  JOIN fairlead_queues q ON q.queue = l.queue
+      JOIN fairlead_tasks t
+        ON t.id = (SELECT n.id FROM fairlead_tasks n
+                    WHERE n.ready_seq IS NOT NULL
+                      AND (n.queue, n.partition, n.priority) > (l.queue, l.partition, l.priority)
+                    ORDER BY n.queue, n.partition, n.priority LIMIT 1)
+)
+SELECT l.queue, min((SELECT ready_at
                        FROM fairlead_tasks
-                      WHERE state = 'SUBMITTED' AND queue = q.queue AND partition = p.number AND priority = o.number
-                        AND ready_seq > 0
+                      WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                        AND priority = l.priority AND ready_seq > 0
                       ORDER BY ready_seq LIMIT 1)) AS oldest
-  FROM fairlead_queues q
-  JOIN numbers p ON p.number < q.partitions
-  JOIN numbers o ON o.number < 10
- GROUP BY q.queue
+  FROM lanes l
+  JOIN fairlead_queues q ON q.queue = l.queue
+ GROUP BY l.queue
 HAVING oldest IS NOT NULL
 
 -- name: queue_counts

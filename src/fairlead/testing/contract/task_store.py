@@ -95,6 +95,29 @@ async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
     assert positions["mail", 0, 5] <= first
 
 
+async def test_each_lane_with_submitted_tasks_is_listed_once(store: TaskStore) -> None:
+    assert store.database.run(store.lanes()) == []
+    submit(store, [*make(3), *make(2, partition=1), *make(2, priority=0)])
+    submit(store, [*make(2, queue="bulk"), *make(1, queue=AWKWARD, partition=7)])
+    submit(store, make(2, queue="later", run_at=NOW + SECOND))
+    expected = [
+        LaneKey("mail", 0, 5),
+        LaneKey("mail", 1, 5),
+        LaneKey("mail", 0, 0),
+        LaneKey("bulk", 0, 5),
+        LaneKey(AWKWARD, 7, 5),
+    ]
+    assert sorted(store.database.run(store.lanes())) == sorted(expected)
+
+
+async def test_a_lane_whose_tasks_have_ended_is_not_listed(store: TaskStore) -> None:
+    gone, stays = make(2), make(2, partition=1)
+    submit(store, [*gone, *stays])
+    tasks = await claimed(store, gone)
+    await store.complete("node-1", [done(task) for task in tasks])
+    assert store.database.run(store.lanes()) == [LaneKey("mail", 1, 5)]
+
+
 async def test_an_empty_submit_leaves_nothing(store: TaskStore) -> None:
     assert submit(store, []) == []
     assert ready_ids(store) == []
