@@ -160,7 +160,9 @@ async def test_concurrent_take_overs_get_different_range_ids_and_only_the_greate
     store: Adapter, other: Adapter
 ) -> None:
     async def take(by: Adapter) -> list[int]:
-        return [(await insist(lambda: by.take_over([PARTITION])))[PARTITION].range_id for _ in range(5)]
+        return [
+            (await insist(lambda: by.take_over([PARTITION])))[PARTITION].range_id for _ in range(5)
+        ]
 
     ours, theirs = await asyncio.gather(take(store), take(other))
     assert ours == sorted(ours) and theirs == sorted(theirs)

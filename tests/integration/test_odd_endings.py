@@ -258,7 +258,7 @@ async def test_a_task_that_spends_no_try_and_asks_for_now_runs_once_a_second(
 
 
 @pytest.mark.parametrize(
-    "delay", ["5", float("nan"), float("inf"), -1, True, object(), SystemExit(1)], ids=repr
+    "delay", ["5", float("nan"), float("inf"), -1, True, object, SystemExit(1)], ids=repr
 )
 async def test_a_retry_policy_that_returns_no_time_fails_its_own_task_only(
     app: App, delay: Any

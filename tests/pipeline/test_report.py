@@ -654,5 +654,5 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(
     job: JobContext, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match="make it first"):
+    with pytest.raises(ConfigurationError, match="create it first"):
         report(job, tmp_path / "nowhere" / "report.html")

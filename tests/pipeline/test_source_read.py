@@ -199,7 +199,7 @@ def test_a_backlog_is_read_above_the_ack_level_of_each_lane(
         )
         for t in expected
     )
-    few = load(spark, backlog_url, "backlog", partitions=2, queue="shop", columns="task_id,turn")
+    few = load(spark, backlog_url, "backlog", partitions=2, queue="shop", columns="task_id,pass")
     assert few.rdd.getNumPartitions() <= 2
     assert sorted(few.collect()) == sorted(
         (t.id, t.level.pass_) for t in expected if t.queue == "shop"
