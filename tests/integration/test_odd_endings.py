@@ -15,6 +15,7 @@ import pytest
 
 from fairlead import App, Fixed, NoRetry, Retry, Snooze, State
 from fairlead.clock import MICROS
+from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
 from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED, RETURNED, OwnBase
 from tests.tiers import seeds
@@ -112,6 +113,13 @@ ALL = [
 ]
 
 
+async def every_slot_is_free(node: Node) -> None:
+    """Wait for it: a channel may name a finished task again, and its claim takes a slot."""
+    async with asyncio.timeout(30):
+        while node.parts.context.ledger.acquired:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def check(
     app: App,
     declared: Any,
@@ -133,7 +141,7 @@ async def check(
             odd_handles.append((draft.handler.name, draft.kwargs["how"], handle))
     async with running(app, concurrency=SLOTS, threads=2, **settings) as node:
         await settled(app, node)
-        assert node.parts.context.ledger.room == SLOTS, "every slot is free"
+        await every_slot_is_free(node)
         last = plain[0].submit(n=-1)
         await settled(app, node)
         assert last.state() == State.DONE, "the node is alive"
@@ -386,7 +394,7 @@ async def test_a_transactional_handler_hurts_no_other_task(app: App, kind: str, 
         await settled(app, node)
         handles.append(plain.submit())
         await settled(app, node)
-        assert node.parts.context.ledger.acquired == 0
+        await every_slot_is_free(node)
     for n, handle in enumerate(handles):
         outcomes = [attempt.outcome for attempt in app.management.attempts(handle.id)]
         if n in (1, 3):
@@ -491,7 +499,7 @@ async def test_odd_endings_in_an_ordered_queue_hurt_no_other_task_of_their_key(
             while len(runs) < len(chosen):
                 await asyncio.sleep(0.1)
         await settled(app, node)
-        assert node.parts.context.ledger.acquired == 0
+        await every_slot_is_free(node)
         assert node.parts.ordered.reloads() == {}
     assert sorted(runs) == list(range(len(chosen)))
     for (kind, how), handle in zip(chosen, handles, strict=True):
