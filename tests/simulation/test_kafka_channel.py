@@ -36,7 +36,7 @@ class Rows:
     def ready(self, lane: LaneKey, above: int, limit: int) -> tuple[LaneKey, int, int]:
         return lane, above, limit
 
-    def lanes(self, queues: object) -> None:
+    def lanes(self) -> None:
         return None
 
     async def _read(self, wanted: tuple[LaneKey, int, int] | None) -> list[Any]:
