@@ -614,7 +614,8 @@ async def test_an_error_in_the_comparison_of_rows_ends_the_node(
     async def broken(*_: object) -> list[Any]:
         raise RuntimeError("a bug of the test")
 
-    noting(sqlite_app)
+    work, _ = noting(sqlite_app)
+    work.submit(n=1)
     monkeypatch.setattr(channel_module.RedisChannel, "_rows", broken)
     with pytest.raises(ExceptionGroup) as group:
         await asyncio.wait_for(sqlite_app.node().run(), SOON)
