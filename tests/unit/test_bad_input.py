@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, Limit, StoreUnavailable
-from fairlead.declare.periodic import CronTimes
 
 
 @pytest.fixture
@@ -213,23 +212,8 @@ def test_impossible_periodic_tasks_are_refused(
         async def tick() -> None: ...
 
 
-def slots(app: App, cron: str, after: datetime, until: datetime) -> list[str]:
-    times = CronTimes(cron, "Europe/Athens")
-    return [slot.astimezone(UTC).strftime("%d %H:%M") for slot in times.slots(after, until)]
+def test_an_unknown_catch_up_policy_is_refused(app: App) -> None:
+    with pytest.raises(ConfigurationError, match="catch_up='some': use 'last', 'all', 'none'"):
 
-
-def test_a_slot_in_the_hour_that_clocks_skip_runs_right_after_it(app: App) -> None:
-    # Athens, 29 March 2026: 03:00 becomes 04:00 (01:00 UTC).
-    day = (datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 3, 30, 12, tzinfo=UTC))
-    assert slots(app, "30 3 * * *", *day) == ["29 01:00", "30 00:30"]
-
-
-def test_a_slot_in_the_hour_that_clocks_repeat_runs_once(app: App) -> None:
-    # Athens, 25 October 2026: 04:00 becomes 03:00 (01:00 UTC).
-    day = (datetime(2026, 10, 24, 12, tzinfo=UTC), datetime(2026, 10, 26, 12, tzinfo=UTC))
-    assert slots(app, "30 3 * * *", *day) == ["25 00:30", "26 01:30"]
-
-
-def test_every_five_minutes_goes_on_through_both_changes(app: App) -> None:
-    both = datetime(2026, 10, 25, 0, 0, tzinfo=UTC), datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
-    assert len(slots(app, "*/5 * * * *", *both)) == 24
+        @app.periodic("* * * * *", catch_up="some")
+        async def tick() -> None: ...

@@ -16,7 +16,7 @@ from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from fairlead.errors import ConfigurationError
 
-_FIRST_WINDOW = timedelta(hours=1)
+_FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
 
 

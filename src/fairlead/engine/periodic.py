@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.core.policies.catch_up import LATE_SECONDS, MOST_CAUGHT_UP, CatchUp
@@ -50,10 +51,10 @@ class Due(NamedTuple):
 
 def due_slots(times: CronTimes, catch_up: CatchUp, after: datetime, now: datetime) -> Due | None:
     """Return the slots to submit after `after` and up to `now`, in order; None without any slot."""
-    first = times.next_slot(after)
-    found = times.latest(after, now, MOST_CAUGHT_UP if catch_up == CatchUp.ALL else 1)
-    if first is None or not found:
+    first = next(times.slots(after, now), None)
+    if first is None:
         return None
+    found = times.latest(after, now, MOST_CAUGHT_UP if catch_up == CatchUp.ALL else 1)
     chosen = found
     if catch_up == CatchUp.NONE:
         chosen = list(times.slots(max(after, now - timedelta(seconds=LATE_SECONDS)), now))
@@ -98,12 +99,13 @@ class PeriodicTasks(SimplePart):
         records = await self._records()
         now = to_datetime(self._clock.now())
         pauses = []
-        for record in records:
+        for record in sorted(records, key=self._order):
             try:
                 periodic = self._periodics[record.name]
                 times = cron_times(record.cron, record.timezone)
                 if not await self._submit_due(periodic, times, record, now):
-                    return 0.0  # another node or a person changed the record: read it again
+                    pauses.append(0.0)  # another node or a person changed the record: read it again
+                    continue
             except StoreUnavailable:
                 raise
             except Exception:  # a wrong record or interceptor harms only its own periodic task
@@ -115,6 +117,11 @@ class PeriodicTasks(SimplePart):
             if following is not None:
                 pauses.append((to_micros(following) - self._clock.now()) / MICROS)
         return min(pauses, default=None)
+
+    def _order(self, record: PeriodicRecord) -> int:
+        """Return the position of a record in the order of this node. Each node has its own order,
+        so that nodes share the work when many slots are due."""
+        return crc32(f"{self._node}/{record.name}".encode())
 
     async def _records(self) -> list[PeriodicRecord]:
         """Register or declare the node's own periodic tasks, and return their records."""
