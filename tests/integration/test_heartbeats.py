@@ -13,21 +13,21 @@ from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts import heartbeats as module
+from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
 from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
-from fairlead.pipeline.alerts.sign import Sign, decode, encode
 from fairlead.ports.history import START, Position
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.stores
 
-NOTHING = Sign("", "work", "", 0)
+NOTHING = Heartbeat("", "work", "", 0)
 
 
 class Looking:
     """A relay's part: hears of attempts, then looks."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "SIGN_SECONDS", 0.0)
+        monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.0)
         monkeypatch.setattr(module, "WAITS_US", 0)
         self.app = app
         self.history = SqlHistory(app.sql_store.database)
@@ -35,27 +35,27 @@ class Looking:
         self.read = START
         self.arrived: Counter[str] = Counter()
 
-    def look(self) -> dict[str, Sign]:
+    def look(self) -> dict[str, Heartbeat]:
         look = self.history.database.read_now
         rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
         if rows:
             self.read = Position(*rows[-1][:2])
         self.heartbeats.hear(rows)
-        found = {sign.queue: decode(encode(sign)) for sign in self.heartbeats.signs()}
-        for sign in found.values():
-            self.arrived.update(sign.keys)
+        found = {heartbeat.queue: decode(encode(heartbeat)) for heartbeat in self.heartbeats.read()}
+        for heartbeat in found.values():
+            self.arrived.update(heartbeat.keys)
         return found
 
-    async def until(self, **wanted: int) -> Sign:
+    async def until(self, **wanted: int) -> Heartbeat:
         """Read heartbeats of the queue `work` until their sums match `done` and the other counts;
         return the last."""
         sums: Counter[str] = Counter()
         async with asyncio.timeout(60):
             while True:
-                sign = await asyncio.to_thread(lambda: self.look()["work"])
-                sums.update({name: getattr(sign, name) for name in wanted})
+                heartbeat = await asyncio.to_thread(lambda: self.look()["work"])
+                sums.update({name: getattr(heartbeat, name) for name in wanted})
                 if all(sums[name] == count for name, count in wanted.items()):
-                    return sign
+                    return heartbeat
                 await asyncio.sleep(0.05)
 
 
@@ -80,19 +80,25 @@ async def test_waiting_running_and_finished_tasks_are_counted_once(
     await asyncio.to_thread(looking.look)  # what there was before it began is no arrival
     for n in range(6):
         job.options(fairness_key="ab"[n % 2]).submit(fails=n < 2)
-    sign = (await asyncio.to_thread(looking.look))["work"]
-    assert sign.waits_since is not None and sign.waits_since <= app.clock.now()
-    assert (sign.done, sign.failed, sign.lost, sign.silent, sign.is_paused) == (0, 0, {}, [], False)
+    heartbeat = (await asyncio.to_thread(looking.look))["work"]
+    assert heartbeat.waits_since is not None and heartbeat.waits_since <= app.clock.now()
+    assert (
+        heartbeat.done,
+        heartbeat.failed,
+        heartbeat.lost,
+        heartbeat.silent,
+        heartbeat.is_paused,
+    ) == (0, 0, {}, [], False)
     async with running(app) as node:
         async with asyncio.timeout(60):
             while (
-                sign := (await asyncio.to_thread(looking.look))["work"]
-            ).running != 6 or sign.waits_since:
+                heartbeat := (await asyncio.to_thread(looking.look))["work"]
+            ).running != 6 or heartbeat.waits_since:
                 looking.heartbeats._running_at = (
                     0.0  # look at what runs, without being asked by silence
                 )
                 await asyncio.sleep(0.05)
-        assert sign.claimed_at > 0 and sign.stuck == 0
+        assert heartbeat.claimed_at > 0 and heartbeat.stuck == 0
         gate.set()
         await settled(app, node)
         await looking.until(done=4, failed=2)
@@ -120,7 +126,7 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking
                 await asyncio.sleep(0.05)
         name = node.settings.name
 
-        def silenced() -> Sign:
+        def silenced() -> Heartbeat:
             long_ago = app.clock.now() - 60 * MICROS
             with app.store.database.transaction() as connection:
                 mark = "%s" if app.store.database.dialect == "postgres" else "?"
@@ -129,10 +135,12 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking
             return looking.look()["work"]
 
         async with asyncio.timeout(60):
-            while not (sign := await asyncio.to_thread(silenced)).silent:  # it may beat in between
+            while not (
+                heartbeat := await asyncio.to_thread(silenced)
+            ).silent:  # it may beat in between
                 pass
-        assert sign.silent == [name]
-        assert (sign.running, sign.claimed_at > 0) == (0, True)
+        assert heartbeat.silent == [name]
+        assert (heartbeat.running, heartbeat.claimed_at > 0) == (0, True)
         gate.set()
 
 

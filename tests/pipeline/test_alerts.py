@@ -15,8 +15,8 @@ import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.alerts.heartbeat import Heartbeat, encode
 from fairlead.pipeline.alerts.seen import SEEN, incident_of, keep
-from fairlead.pipeline.alerts.sign import Sign, encode
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
@@ -151,8 +151,8 @@ def test_rare_spark_failures_and_long_kafka_outages_do_not_end_the_alerts() -> N
 # on Spark -----------------------------------------------------------------------------------------
 
 
-class Signs:
-    """A folder that a stream of signs is read from."""
+class Heartbeats:
+    """A folder that a stream of heartbeats is read from."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -167,8 +167,8 @@ class Signs:
         rows = []
         for _ in range(0, seconds, 2):
             self.at += 2 * MICROS
-            sign = Sign("s", "q", "one", self.at, **what)
-            rows.append({"store_id": "s", "queue": "q", "sign": encode(sign).decode()})
+            heartbeat = Heartbeat("s", "q", "one", self.at, **what)
+            rows.append({"store_id": "s", "queue": "q", "heartbeat": encode(heartbeat).decode()})
         self._count += 1
         temporary = self.folder / f".{self._count}"
         temporary.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
@@ -178,9 +178,9 @@ class Signs:
     def watched(self, *hears: Callable[[Sequence[Alert]], None]) -> Iterator[Any]:
         from fairlead.pipeline.jobs.alerts import alerts
 
-        frame = self._spark.readStream.schema("store_id string, queue string, sign string").json(
-            str(self.folder / "in")
-        )
+        frame = self._spark.readStream.schema(
+            "store_id string, queue string, heartbeat string"
+        ).json(str(self.folder / "in"))
         query = alerts(
             frame, self.folder / "checkpoint", self.rules, [self.heard.extend, *hears], every=0.5
         )
@@ -203,47 +203,53 @@ class Signs:
 
 
 @pytest.fixture
-def signs(spark: SparkSession, tmp_path: Path) -> Signs:
-    return Signs(spark, tmp_path)
+def heartbeats(spark: SparkSession, tmp_path: Path) -> Heartbeats:
+    return Heartbeats(spark, tmp_path)
 
 
-def test_the_state_of_alerts_is_kept_in_rocksdb_and_survives_a_restart(signs: Signs) -> None:
-    signs.put(60, failed=5, done=1, keys={"a": 40}, arrived=40)
-    with signs.watched() as query:
-        signs.until(query, 2)
+def test_the_state_of_alerts_is_kept_in_rocksdb_and_survives_a_restart(
+    heartbeats: Heartbeats,
+) -> None:
+    heartbeats.put(60, failed=5, done=1, keys={"a": 40}, arrived=40)
+    with heartbeats.watched() as query:
+        heartbeats.until(query, 2)
         # Else the next query would say it again: a batch counts when it is written down.
-        signs.until_so(query, lambda: any(each["numInputRows"] for each in query.recentProgress))
-        assert sorted(each.kind for each in signs.heard) == ["error burst", "flood"]
-    signs.put(400, done=5)
-    with signs.watched() as query:
-        signs.until(query, 4)
-        signs.until_so(
+        heartbeats.until_so(
+            query, lambda: any(each["numInputRows"] for each in query.recentProgress)
+        )
+        assert sorted(each.kind for each in heartbeats.heard) == ["error burst", "flood"]
+    heartbeats.put(400, done=5)
+    with heartbeats.watched() as query:
+        heartbeats.until(query, 4)
+        heartbeats.until_so(
             query, lambda: bool(query.lastProgress and query.lastProgress["stateOperators"])
         )
         progress = query.lastProgress
-    begun = {incident_of(each) for each in signs.heard if not each.is_over}
-    assert {incident_of(each) for each in signs.heard if each.is_over} == begun and len(begun) == 2
+    begun = {incident_of(each) for each in heartbeats.heard if not each.is_over}
+    assert {incident_of(each) for each in heartbeats.heard if each.is_over} == begun and len(
+        begun
+    ) == 2
     assert any("rocksdb" in name for name in progress["stateOperators"][0]["customMetrics"])
 
 
-def test_a_batch_whose_callback_failed_is_delivered_again(signs: Signs) -> None:
+def test_a_batch_whose_callback_failed_is_delivered_again(heartbeats: Heartbeats) -> None:
     def fails(_: Sequence[Alert]) -> None:
         raise RuntimeError("the disk is full")
 
-    signs.put(60, failed=5)
-    with signs.watched(fails) as query:
+    heartbeats.put(60, failed=5)
+    with heartbeats.watched(fails) as query:
         with pytest.raises(Exception, match="the disk is full"):
             query.awaitTermination(120)
-    first = list(signs.heard)
-    with signs.watched() as query:
-        signs.until(query, 2 * len(first))
-    assert signs.heard == first * 2 and len(first) == 1
+    first = list(heartbeats.heard)
+    with heartbeats.watched() as query:
+        heartbeats.until(query, 2 * len(first))
+    assert heartbeats.heard == first * 2 and len(first) == 1
 
 
-def test_only_recently_active_keys_have_state(signs: Signs) -> None:
-    signs.rules = Rules(forget_seconds=2.0)
-    signs.put(20, keys={f"k{n}": 1 for n in range(200)}, arrived=200)
-    with signs.watched() as query:
+def test_only_recently_active_keys_have_state(heartbeats: Heartbeats) -> None:
+    heartbeats.rules = Rules(forget_seconds=2.0)
+    heartbeats.put(20, keys={f"k{n}": 1 for n in range(200)}, arrived=200)
+    with heartbeats.watched() as query:
 
         def rows() -> int:
             found = [
@@ -251,22 +257,26 @@ def test_only_recently_active_keys_have_state(signs: Signs) -> None:
             ]
             return found[-1] if found else -1
 
-        signs.until_so(query, lambda: rows() >= 200)
-        signs.until_so(
+        heartbeats.until_so(query, lambda: rows() >= 200)
+        heartbeats.until_so(
             query, lambda: rows() < 200
         )  # none of them brings anything any more: they are forgotten
 
 
-def test_a_queue_without_events_is_reported(signs: Signs) -> None:
-    signs.rules = Rules(queues={"q": {"silence_seconds": 3.0}})
-    signs.put(4, done=1)
-    with signs.watched() as query:
-        signs.until(query, 1)
-        (silence,) = signs.heard
-        assert (silence.kind, silence.start, silence.is_over) == ("silence", signs.at, False)
-        signs.put(4, done=1)
-        signs.until(query, 2)
-        assert (signs.heard[1].kind, signs.heard[1].start, signs.heard[1].is_over) == (
+def test_a_queue_without_events_is_reported(heartbeats: Heartbeats) -> None:
+    heartbeats.rules = Rules(queues={"q": {"silence_seconds": 3.0}})
+    heartbeats.put(4, done=1)
+    with heartbeats.watched() as query:
+        heartbeats.until(query, 1)
+        (silence,) = heartbeats.heard
+        assert (silence.kind, silence.start, silence.is_over) == ("silence", heartbeats.at, False)
+        heartbeats.put(4, done=1)
+        heartbeats.until(query, 2)
+        assert (
+            heartbeats.heard[1].kind,
+            heartbeats.heard[1].start,
+            heartbeats.heard[1].is_over,
+        ) == (
             "silence",
             silence.start,
             True,

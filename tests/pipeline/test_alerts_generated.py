@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from fairlead.clock import MICROS, to_micros
-from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
+from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.lake.lake import Lake
 from tests.generate import Truth, write_lake
 
-STEP = round(SIGN_SECONDS * MICROS)
+STEP = round(HEARTBEAT_SECONDS * MICROS)
 SETTLED = STEP // 4
-"""Microseconds a task is ready before it counts as waiting, as in the signs of a store."""
+"""Microseconds a task is ready before it counts as waiting, as in the heartbeats of a store."""
 
 
 class Keys(dict[str, KeyMinutes]):
@@ -30,8 +30,10 @@ class Keys(dict[str, KeyMinutes]):
         self[key] = minutes
 
 
-def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> Iterator[Sign]:
-    """Yield the signs a relay would send of a queue in (begin, end], one every two seconds."""
+def heartbeats(
+    queue: str, attempts: list[dict[str, Any]], begin: int, end: int
+) -> Iterator[Heartbeat]:
+    """Yield the heartbeats a relay would send of a queue in (begin, end], one every two seconds."""
     arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
     ready = sorted(
         (a["ready_at"], a["claimed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
@@ -62,7 +64,7 @@ def signs(queue: str, attempts: list[dict[str, Any]], begin: int, end: int) -> I
             heapq.heappop(running)
         went = Counter(well for _, well in up_to(3, now))
         oldest = waiting[0][0] if waiting and waiting[0][0] < now - SETTLED else None
-        yield Sign(
+        yield Heartbeat(
             "store",
             queue,
             "one",
@@ -93,7 +95,9 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
     begin, end = to_micros(truth.start), to_micros(truth.end)
     for queue in sorted({row["queue"] for row in rows}):
         of_queue = [row for row in rows if row["queue"] == queue]
-        found += observe(Watched(begin, "one"), signs(queue, of_queue, begin, end), Keys(), Rules())
+        found += observe(
+            Watched(begin, "one"), heartbeats(queue, of_queue, begin, end), Keys(), Rules()
+        )
     return found, len(rows)
 
 

@@ -15,7 +15,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.incidents.signs import windows
+from fairlead.pipeline.incidents.detect import windows
 from fairlead.pipeline.jobs.incidents import Incident, incidents
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.silver.backlog import BACKLOG

@@ -127,12 +127,12 @@ def test_extra_messages_are_asked_for_with_each_batch_before_its_confirmation(
 ) -> None:
     add(sqlite_url, range(9))
     told: list[list[object]] = []
-    topic = f"{KafkaEndpoint.of(kafka_url).prefix}signs"
+    topic = f"{KafkaEndpoint.of(kafka_url).prefix}heartbeats"
     KafkaEndpoint.of(kafka_url).create_topic(topic, 1, {})
 
     def also(sender: object, rows: object) -> None:
         told.append([row[2] for row in rows])  # type: ignore[attr-defined]
-        sender.send(topic, 0, "key", b"sign")  # type: ignore[attr-defined]
+        sender.send(topic, 0, "key", b"heartbeat")  # type: ignore[attr-defined]
 
     one = relay(history, kafka_url, also=also)
     one.round()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts.sign import Sign, decode, encode
+from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
 from fairlead.pipeline.alerts.watch import (
     LONGEST_MEMORY,
     MINUTE,
@@ -48,16 +48,18 @@ class Queue:
     def put(self, key: str, minutes: KeyMinutes) -> None:
         self.keys[key] = minutes
 
-    def sign(self, **what: Any) -> Sign:
+    def heartbeat(self, **what: Any) -> Heartbeat:
         self.at += 2 * MICROS
         what.setdefault("arrived", sum(what.get("keys", {}).values()))
-        return Sign("store", "payouts", self.relay, self.at, **what)
+        return Heartbeat("store", "payouts", self.relay, self.at, **what)
 
-    def feed(self, *signs: Sign) -> list[Alert]:
-        return observe(self.watched, signs, self, self.rules)
+    def feed(self, *heartbeats: Heartbeat) -> list[Alert]:
+        return observe(self.watched, heartbeats, self, self.rules)
 
     def during(self, seconds: float, **what: Any) -> list[Alert]:
-        return [alert for _ in range(round(seconds / 2)) for alert in self.feed(self.sign(**what))]
+        return [
+            alert for _ in range(round(seconds / 2)) for alert in self.feed(self.heartbeat(**what))
+        ]
 
     def waiting(self, seconds: float, since: int, **what: Any) -> list[Alert]:
         return self.during(seconds, waits_since=since, **{"running": 0, **what})
@@ -203,7 +205,7 @@ def test_conditions_that_are_not_a_burst(runs: dict[str, int]) -> None:
 
 def test_few_errors_are_no_burst_though_nothing_succeeds() -> None:
     queue = Queue()
-    assert [alert for _ in range(9) for alert in queue.feed(queue.sign(failed=2))] == []
+    assert [alert for _ in range(9) for alert in queue.feed(queue.heartbeat(failed=2))] == []
 
 
 def test_stuck_tasks_and_lost_nodes() -> None:
@@ -211,8 +213,8 @@ def test_stuck_tasks_and_lost_nodes() -> None:
     assert kinds(queue.during(4, stuck=2, running=2)) == [("stuck", "*", False)]
     assert queue.during(10, stuck=None) == []  # not counted
     assert kinds(queue.during(2, stuck=0, running=0)) == [("stuck", "*", True)]
-    assert kinds(queue.feed(queue.sign(silent=["n1"]))) == [("node loss", "n1", False)]
-    assert queue.feed(queue.sign(lost={"n1": 3})) == []
+    assert kinds(queue.feed(queue.heartbeat(silent=["n1"]))) == [("node loss", "n1", False)]
+    assert queue.feed(queue.heartbeat(lost={"n1": 3})) == []
     over = queue.during(302, done=1)
     assert kinds(over) == [("node loss", "n1", True)]
     assert over[0].tasks == 3
@@ -220,9 +222,13 @@ def test_stuck_tasks_and_lost_nodes() -> None:
 
 def test_events_that_are_repeated_or_reordered_change_nothing() -> None:
     first, again = Queue(), Queue()
-    signs = [first.sign(keys={"a": 30}, failed=9) for _ in range(60)]
-    once = first.feed(*signs)
-    twice = again.feed(*signs[20:40:-1], *signs[:30]) + again.feed(*signs) + again.feed(*signs)
+    heartbeats = [first.heartbeat(keys={"a": 30}, failed=9) for _ in range(60)]
+    once = first.feed(*heartbeats)
+    twice = (
+        again.feed(*heartbeats[20:40:-1], *heartbeats[:30])
+        + again.feed(*heartbeats)
+        + again.feed(*heartbeats)
+    )
     assert once == twice != []
     assert first.watched == again.watched and first.keys == again.keys
 
@@ -231,13 +237,13 @@ def test_one_of_two_relays_counts_until_it_falls_silent() -> None:
     queue = Queue()
     queue.during(30, done=1)
     other = Queue(at=queue.at, relay="two")
-    assert queue.feed(*(other.sign(failed=30) for _ in range(5))) == []
-    assert kinds(queue.feed(other.sign(failed=30))) == [("error burst", "*", False)]
+    assert queue.feed(*(other.heartbeat(failed=30) for _ in range(5))) == []
+    assert kinds(queue.feed(other.heartbeat(failed=30))) == [("error burst", "*", False)]
 
 
-SIGNS = st.lists(
+HEARTBEATS = st.lists(
     st.builds(
-        Sign,
+        Heartbeat,
         st.just("store"),
         st.just("payouts"),
         st.sampled_from(["one", "two"]),
@@ -257,13 +263,15 @@ SIGNS = st.lists(
 )
 
 
-@given(SIGNS, st.integers(0, 60))
-def test_each_alert_starts_and_ends_and_the_state_stays_small(signs: list[Sign], cut: int) -> None:
+@given(HEARTBEATS, st.integers(0, 60))
+def test_each_alert_starts_and_ends_and_the_state_stays_small(
+    heartbeats: list[Heartbeat], cut: int
+) -> None:
     queue = Queue()
-    alerts = queue.feed(*signs[:cut])
+    alerts = queue.feed(*heartbeats[:cut])
     # The state as it is stored between two batches.
     queue.watched = msgspec.json.decode(msgspec.json.encode(queue.watched), type=Watched)
-    alerts += queue.feed(*map(decode, map(encode, signs[cut:])))
+    alerts += queue.feed(*map(decode, map(encode, heartbeats[cut:])))
     is_open: dict[tuple[str, str], int] = {}
     for alert in alerts:
         name = (alert.kind, alert.subject)

@@ -133,10 +133,10 @@ class KafkaEndpoint:
         return f"{self.prefix}task.attempts"
 
     @property
-    def signs(self) -> str:
+    def heartbeats(self) -> str:
         """The topic of heartbeats of queues, for alerts (see `fairlead.pipeline.alerts`). No queue
         has this topic either."""
-        return f"{self.prefix}task.signs"
+        return f"{self.prefix}task.heartbeats"
 
     @property
     def group(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.pipeline.alerts.sign import SIGN_SECONDS, Sign
+from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.history import ATTEMPT_FIELDS, SUBMITTED_FIELDS, HistoryStore, Running
 from fairlead.ports.sql_store import SqlStore
@@ -100,7 +100,7 @@ class StoreHeartbeats:
             if row[_ATTEMPT] <= 1 and row[_SUBMITTED_AT] > self._counted_at:
                 since.keys[row[_KEY]] += 1
 
-    def signs(self) -> list[Sign]:
+    def read(self) -> list[Heartbeat]:
         """Return a heartbeat of each queue if it is time, else none. Raise StoreUnavailable and
         keep the added runs."""
         if time.monotonic() < self._next_at:
@@ -119,9 +119,9 @@ class StoreHeartbeats:
         silent = self._silent(now)
         running = self._count_running(now, waiting.keys())
         since, self._since = self._since, {}
-        self._next_at = time.monotonic() + SIGN_SECONDS
+        self._next_at = time.monotonic() + HEARTBEAT_SECONDS
         return [
-            self._sign(
+            self._heartbeat(
                 queue,
                 now,
                 since.get(queue, _Since()),
@@ -133,7 +133,7 @@ class StoreHeartbeats:
             for queue in sorted({*queues, *since})
         ]
 
-    def _sign(
+    def _heartbeat(
         self,
         queue: str,
         now: int,
@@ -142,10 +142,10 @@ class StoreHeartbeats:
         running: Sequence[Running] | None,
         silent: Mapping[str, Collection[str]],
         settings: QueueSettings | None,
-    ) -> Sign:
+    ) -> Heartbeat:
         assert self._store_id is not None
         held = None if running is None else [each for each in running if each.queue == queue]
-        return Sign(
+        return Heartbeat(
             self._store_id,
             queue,
             self._relay,

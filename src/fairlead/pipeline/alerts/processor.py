@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from fairlead.pipeline.alerts.sign import decode
+from fairlead.pipeline.alerts.heartbeat import decode
 from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
-from fairlead.pipeline.incidents.signs import ALL
+from fairlead.pipeline.incidents.detect import ALL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -27,9 +27,9 @@ ALERT_SCHEMA = (
 _MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, known int"
 
 
-def alerts(signs: DataFrame, rules: Rules) -> DataFrame:
+def alerts(heartbeats: DataFrame, rules: Rules) -> DataFrame:
     """Return the rows of ALERT_SCHEMA for rows (store_id, queue, heartbeat as JSON)."""
-    return signs.groupBy("store_id", "queue").transformWithState(
+    return heartbeats.groupBy("store_id", "queue").transformWithState(
         statefulProcessor=Watch(rules),
         outputStructType=ALERT_SCHEMA,
         outputMode="Update",
@@ -60,14 +60,16 @@ class Watch(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Handle new heartbeats of the queue."""
         store_id, queue = key
-        signs = sorted((decode(row["sign"]) for row in rows), key=lambda sign: sign.at)
+        heartbeats = sorted(
+            (decode(row["heartbeat"]) for row in rows), key=lambda heartbeat: heartbeat.at
+        )
         found = self._watched.get()
         if found is None:
-            watched = Watched(since=signs[0].at, relay=signs[0].relay)
+            watched = Watched(since=heartbeats[0].at, relay=heartbeats[0].relay)
         else:
             watched = msgspec.json.decode(found[0], type=Watched)
         keys = _Keys(self._keys)
-        raised = observe(watched, signs, keys, self._told_by.of(queue))
+        raised = observe(watched, heartbeats, keys, self._told_by.of(queue))
         keys.save()
         self._watched.update((msgspec.json.encode(watched).decode(),))
         raised += self._end_silence(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)

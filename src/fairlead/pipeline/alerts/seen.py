@@ -11,7 +11,7 @@ from fairlead.pipeline.alerts.watch import Alert
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.signs import MINUTE_US, IncidentWindow
+from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:

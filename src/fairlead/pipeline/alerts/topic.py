@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.core.sharding.partitions import partition_of
+from fairlead.pipeline.alerts.heartbeat import encode
 from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
-from fairlead.pipeline.alerts.sign import encode
 from fairlead.pipeline.stream.sender import Sender
 from fairlead.pipeline.stream.topic import ANSWER_SECONDS
 from fairlead.ports.statements import Row
@@ -19,12 +19,12 @@ KEPT = {"retention.ms": str(24 * 3_600_000)}
 """Settings of a new topic: heartbeats of more than a day ago are not needed."""
 
 
-def make_signs_topic(place: KafkaEndpoint) -> int:
+def make_heartbeats_topic(place: KafkaEndpoint) -> int:
     """Create a missing topic; return its number of partitions. Raise StoreUnavailable."""
-    return place.create_topic(place.signs, PARTITIONS, KEPT, ANSWER_SECONDS)
+    return place.create_topic(place.heartbeats, PARTITIONS, KEPT, ANSWER_SECONDS)
 
 
-class SignsTo:
+class HeartbeatsTo:
     """Sender of heartbeats beside the attempts of a relay (see
     `fairlead.pipeline.stream.relay.Also`)."""
 
@@ -36,12 +36,12 @@ class SignsTo:
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
         """Raise StoreUnavailable."""
         if not self._partitions:
-            self._partitions = make_signs_topic(self._place)
+            self._partitions = make_heartbeats_topic(self._place)
         self._heartbeats.hear(attempts)
-        for sign in self._heartbeats.signs():
+        for heartbeat in self._heartbeats.read():
             sender.send(
-                self._place.signs,
-                partition_of(sign.queue, 0, self._partitions),
-                sign.queue,
-                encode(sign),
+                self._place.heartbeats,
+                partition_of(heartbeat.queue, 0, self._partitions),
+                heartbeat.queue,
+                encode(heartbeat),
             )

@@ -20,8 +20,8 @@ from typing import Annotated, Protocol
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts.sign import Sign
-from fairlead.pipeline.incidents.signs import ALL
+from fairlead.pipeline.alerts.heartbeat import Heartbeat
+from fairlead.pipeline.incidents.detect import ALL
 
 MINUTE = 60 * MICROS
 SLOT = 10 * MICROS
@@ -164,25 +164,30 @@ class Watched(msgspec.Struct):
     """Open alerts by kind and subject, separated by a tab."""
 
 
-def observe(watched: Watched, signs: Iterable[Sign], keys: Keys, rules: Rules) -> list[Alert]:
+def observe(
+    watched: Watched, heartbeats: Iterable[Heartbeat], keys: Keys, rules: Rules
+) -> list[Alert]:
     """Return the alerts that these heartbeats, in any order, raise and end, and update `watched`
     and `keys`. Repeated heartbeats change nothing."""
     alerts: list[Alert] = []
-    for sign in sorted(signs, key=lambda sign: sign.at):
-        if sign.relay != watched.relay and sign.at > watched.last + OTHER_RELAY_SECONDS * MICROS:
-            watched.relay = sign.relay
-        if sign.relay == watched.relay and sign.at > watched.last:
-            alerts += _Look(watched, sign, keys, rules).alerts()
-            watched.last = sign.at
+    for heartbeat in sorted(heartbeats, key=lambda heartbeat: heartbeat.at):
+        if (
+            heartbeat.relay != watched.relay
+            and heartbeat.at > watched.last + OTHER_RELAY_SECONDS * MICROS
+        ):
+            watched.relay = heartbeat.relay
+        if heartbeat.relay == watched.relay and heartbeat.at > watched.last:
+            alerts += _Look(watched, heartbeat, keys, rules).alerts()
+            watched.last = heartbeat.at
     return alerts
 
 
 class _Look:
     """Evaluation of one heartbeat."""
 
-    def __init__(self, watched: Watched, sign: Sign, keys: Keys, rules: Rules) -> None:
+    def __init__(self, watched: Watched, heartbeat: Heartbeat, keys: Keys, rules: Rules) -> None:
         self._watched = watched
-        self._sign = sign
+        self._heartbeat = heartbeat
         self._keys = keys
         self._rules = rules
         self._seen: dict[str, tuple[int, int]] = {}
@@ -195,88 +200,95 @@ class _Look:
         self._stall()
         self._flood()
         self._burst()
-        sign = self._sign
-        if sign.stuck:
-            self._show("stuck", ALL, sign.at, sign.stuck)
-        elif sign.stuck is None and "stuck\t" + ALL in self._watched.open:
-            self._show("stuck", ALL, sign.at, 0)  # no count
-        for node in {*sign.lost, *sign.silent}:
-            self._show("node loss", node, sign.at, sign.lost.get(node, 0))
+        heartbeat = self._heartbeat
+        if heartbeat.stuck:
+            self._show("stuck", ALL, heartbeat.at, heartbeat.stuck)
+        elif heartbeat.stuck is None and "stuck\t" + ALL in self._watched.open:
+            self._show("stuck", ALL, heartbeat.at, 0)  # no count
+        for node in {*heartbeat.lost, *heartbeat.silent}:
+            self._show("node loss", node, heartbeat.at, heartbeat.lost.get(node, 0))
         return [*self._raised(), *self._ended()]
 
     def _show(self, kind: str, subject: str, since: int, tasks: int) -> None:
         self._seen[f"{kind}\t{subject}"] = since, tasks
 
     def _remember(self) -> None:
-        watched, sign = self._watched, self._sign
-        begin = sign.at - sign.at % SLOT
-        watched.slots = [slot for slot in watched.slots if slot.begin > sign.at - MINUTE]
+        watched, heartbeat = self._watched, self._heartbeat
+        begin = heartbeat.at - heartbeat.at % SLOT
+        watched.slots = [slot for slot in watched.slots if slot.begin > heartbeat.at - MINUTE]
         if not watched.slots or watched.slots[-1].begin != begin:
             watched.slots.append(Slot(begin))
         slot = watched.slots[-1]
-        slot.done += sign.done
-        slot.failed += sign.failed
-        slot.arrived += sign.arrived
+        slot.done += heartbeat.done
+        slot.failed += heartbeat.failed
+        slot.arrived += heartbeat.arrived
 
     def _stall(self) -> None:
-        watched, sign = self._watched, self._sign
-        ended = sign.at if sign.done or sign.failed or sign.lost else 0
-        watched.moved_at = max(watched.moved_at, watched.since, sign.claimed_at, ended)
-        if sign.waits_since is None or sign.is_paused:
+        watched, heartbeat = self._watched, self._heartbeat
+        ended = heartbeat.at if heartbeat.done or heartbeat.failed or heartbeat.lost else 0
+        watched.moved_at = max(watched.moved_at, watched.since, heartbeat.claimed_at, ended)
+        if heartbeat.waits_since is None or heartbeat.is_paused:
             return
-        since = max(watched.moved_at, sign.waits_since)
+        since = max(watched.moved_at, heartbeat.waits_since)
         if (
-            sign.running is None
+            heartbeat.running is None
         ):  # nobody looked: what is known goes on, but for what was seen to move
             shows = "stall\t" + ALL in watched.open and not ended
         else:
-            patience = self._rules.standstill_seconds if sign.running else self._rules.stall_seconds
-            shows = sign.at - since >= patience * MICROS
+            patience = (
+                self._rules.standstill_seconds if heartbeat.running else self._rules.stall_seconds
+            )
+            shows = heartbeat.at - since >= patience * MICROS
         if shows:
             self._show("stall", ALL, since, 0)
 
     def _flood(self) -> None:
-        watched, sign, rules = self._watched, self._sign, self._rules
-        minute = sign.at // MINUTE
+        watched, heartbeat, rules = self._watched, self._heartbeat, self._rules
+        minute = heartbeat.at // MINUTE
         total = sum(slot.arrived for slot in watched.slots)
-        is_known = sign.at - watched.since >= rules.warm_up_seconds * MICROS
-        for key, tasks in sign.keys.items():
+        is_known = heartbeat.at - watched.since >= rules.warm_up_seconds * MICROS
+        for key, tasks in heartbeat.keys.items():
             known = self._keys.get(key) or KeyMinutes(minute)
             known.arrive(tasks, minute)
             self._keys.put(key, known)
-            brought = known.last_minute(sign.at)
+            brought = known.last_minute(heartbeat.at)
             least = max(rules.flood_tasks, rules.flood_times * known.mean)
             if f"flood\t{key}" in watched.open:
                 least /= 2  # an open flood goes on until it has clearly gone down
             if is_known and brought >= least and 2 * brought > total:
-                self._show("flood", key, sign.at, tasks)
+                self._show("flood", key, heartbeat.at, tasks)
 
     def _burst(self) -> None:
         every = self._watched.slots
         # Also check the last seconds alone, because a minute needs half a minute until most runs
         # have failed.
-        for slots in (every, [slot for slot in every if slot.begin > self._sign.at - 2 * SLOT]):
+        for slots in (
+            every,
+            [slot for slot in every if slot.begin > self._heartbeat.at - 2 * SLOT],
+        ):
             failed = sum(slot.failed for slot in slots)
             if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):
                 first = next(slot.begin for slot in slots if slot.failed)
-                self._show("error burst", ALL, first, self._sign.failed)
+                self._show("error burst", ALL, first, self._heartbeat.failed)
 
     def _raised(self) -> Iterable[Alert]:
-        watched, sign = self._watched, self._sign
+        watched, heartbeat = self._watched, self._heartbeat
         for name, (since, tasks) in self._seen.items():
             found = watched.open.get(name)
             if found is None:
-                found = watched.open[name] = Open(since, sign.at)
+                found = watched.open[name] = Open(since, heartbeat.at)
                 kind, _, subject = name.partition("\t")
-                yield Alert(kind, sign.queue, subject, since, sign.at, tasks=tasks)
-            found.last = sign.at
+                yield Alert(kind, heartbeat.queue, subject, since, heartbeat.at, tasks=tasks)
+            found.last = heartbeat.at
             found.tasks += tasks
 
     def _ended(self) -> Iterable[Alert]:
-        sign, quiet = self._sign, round(self._rules.quiet_seconds * MICROS)
+        heartbeat, quiet = self._heartbeat, round(self._rules.quiet_seconds * MICROS)
         for name, found in list(self._watched.open.items()):
-            if name not in self._seen and (name in self._at_once or sign.at - found.last >= quiet):
+            if name not in self._seen and (
+                name in self._at_once or heartbeat.at - found.last >= quiet
+            ):
                 del self._watched.open[name]
                 kind, _, subject = name.partition("\t")
-                end = sign.at if name in self._at_once else found.last
-                yield Alert(kind, sign.queue, subject, found.start, end, True, found.tasks)
+                end = heartbeat.at if name in self._at_once else found.last
+                yield Alert(kind, heartbeat.queue, subject, found.start, end, True, found.tasks)

@@ -63,12 +63,12 @@ def alerts(options: AlertsOptions) -> None:
     """
     with failures():
         endpoint = kafka_at(options.kafka)
-        from fairlead.pipeline.alerts.topic import make_signs_topic
+        from fairlead.pipeline.alerts.topic import make_heartbeats_topic
         from fairlead.pipeline.alerts.webhook import Webhook
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).alerts
-        make_signs_topic(endpoint)  # report problems with Kafka before Spark starts
+        make_heartbeats_topic(endpoint)  # report problems with Kafka before Spark starts
         hook = options.webhook and Webhook(
             options.webhook,
             options.checkpoint.absolute() / "webhook.json",
@@ -90,7 +90,7 @@ def alerts(options: AlertsOptions) -> None:
             stop_by_signals(stops.set)
             job.watch(
                 lambda: job.alerts(
-                    job.signs_of(spark, options.kafka),
+                    job.heartbeats_of(spark, options.kafka),
                     options.checkpoint.absolute(),
                     rules,
                     callbacks,

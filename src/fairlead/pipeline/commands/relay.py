@@ -33,10 +33,10 @@ class RelayOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(min=1, help="Partitions of a new topic; default: 4."),
     ] = None
     once: Annotated[bool, typer.Option("--once", help="End after the present attempts.")] = False
-    signs: Annotated[
+    heartbeats: Annotated[
         bool,
         typer.Option(
-            "--signs/--no-signs",
+            "--heartbeats/--no-heartbeats",
             help="Send the state of the queues every 2 s, for `fairlead pipeline alerts`.",
         ),
     ] = True
@@ -63,7 +63,7 @@ def relay(options: RelayOptions) -> None:
         from fairlead.pipeline.stream.relay import Relay
 
         history = history_of(options.url)
-        also = _signs_of(options.url, history, endpoint) if options.signs else None
+        also = _heartbeats_of(options.url, history, endpoint) if options.heartbeats else None
         relaying = Relay(history, endpoint, SYSTEM_CLOCK, partitions=options.partitions, also=also)
 
         def on_batch(relayed: Relayed) -> None:
@@ -86,8 +86,8 @@ def relay(options: RelayOptions) -> None:
             relaying.close()
 
 
-def _signs_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> Also:
+def _heartbeats_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> Also:
     from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
-    from fairlead.pipeline.alerts.topic import SignsTo
+    from fairlead.pipeline.alerts.topic import HeartbeatsTo
 
-    return SignsTo(StoreHeartbeats(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint)
+    return HeartbeatsTo(StoreHeartbeats(task_store(url_of(url)), history, SYSTEM_CLOCK), endpoint)

@@ -14,7 +14,7 @@ from fairlead.pipeline.alerts.seen import incident_of, keep
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents.signs import ALL
+from fairlead.pipeline.incidents.detect import ALL
 from fairlead.pipeline.jobs.follow_loop import follow
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ list."""
 
 
 def alerts(
-    signs: DataFrame,
+    heartbeats: DataFrame,
     checkpoint: Path,
     rules: Rules,
     callbacks: Sequence[OnAlerts],
     every: float = EVERY,
 ) -> StreamingQuery:
-    """Start the query over a stream of (store_id, queue, sign).
+    """Start the query over a stream of (store_id, queue, heartbeat).
 
     The query continues from `checkpoint`. An interrupted batch is passed to the callbacks again. An
     error in a callback ends the query.
@@ -68,7 +68,7 @@ def alerts(
             callback(raised)
 
     return (
-        alerts_of(signs, rules)
+        alerts_of(heartbeats, rules)
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
@@ -78,15 +78,15 @@ def alerts(
     )
 
 
-def signs_of(spark: SparkSession, url: str) -> DataFrame:
+def heartbeats_of(spark: SparkSession, url: str) -> DataFrame:
     """Return the stream of heartbeats at a `kafka://` URL, from the oldest retained one."""
     from fairlead.pipeline.source import FairleadSource
 
     spark.dataSource.register(FairleadSource)
-    columns = ("store_id", "queue", "sign")
+    columns = ("store_id", "queue", "heartbeat")
     return (
         spark.readStream.format("fairlead")
-        .options(url=url, table="signs", columns=",".join(columns))
+        .options(url=url, table="heartbeats", columns=",".join(columns))
         .load()
     )
 

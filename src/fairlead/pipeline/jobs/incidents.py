@@ -19,8 +19,8 @@ from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.in_memory import SmallTables
-from fairlead.pipeline.incidents import signs
-from fairlead.pipeline.incidents.signs import MINUTE_US, IncidentWindow, Minute
+from fairlead.pipeline.incidents import detect
+from fairlead.pipeline.incidents.detect import MINUTE_US, IncidentWindow, Minute
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import micros_of
 from fairlead.pipeline.runs import OnRows, recorded
@@ -101,14 +101,14 @@ def _windows(
     tables: SmallTables, days: list[str], queues: Queues, minutes: int
 ) -> Iterator[IncidentWindow]:
     for queue, by_minute in queues.items():
-        yield from signs.stalls(queue, by_minute)
-        yield from signs.bursts(queue, by_minute)
+        yield from detect.stalls(queue, by_minute)
+        yield from detect.bursts(queue, by_minute)
     heavy, total = _arrivals(tables, days)
     for queue, tasks in heavy.items():
         mean = {key: n / minutes for key, n in total[queue].items()}
-        yield from signs.floods(queue, queues.get(queue, {}), tasks, mean)
-    yield from signs.of_subjects("starved", _starved(tables, days), 0)
-    yield from signs.of_subjects("node loss", _lost(tables, days), signs.QUIET_MINUTES)
+        yield from detect.floods(queue, queues.get(queue, {}), tasks, mean)
+    yield from detect.of_subjects("starved", _starved(tables, days), 0)
+    yield from detect.of_subjects("node loss", _lost(tables, days), detect.QUIET_MINUTES)
 
 
 def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
@@ -147,7 +147,7 @@ def _arrivals(
     total: dict[str, dict[str, int]] = {}
     for part in _hours(tables, BACKLOG, days):
         rows = tables.load(BACKLOG, [part], ["minute", "queue", "fairness_key", "arrived"])
-        for row in rows.filter(pc.greater_equal(rows["arrived"], signs.FLOOD_TASKS)).to_pylist():
+        for row in rows.filter(pc.greater_equal(rows["arrived"], detect.FLOOD_TASKS)).to_pylist():
             arrived = (_minute(row["minute"]), row["fairness_key"], row["arrived"])
             heavy.setdefault(row["queue"], []).append(arrived)
         for row in (
@@ -201,7 +201,7 @@ def _incident(
         window.end < known,
         keys,
         delayed,
-        signs.extra_wait_us(window, by_minute, signs.usual_depth(by_minute, minutes)),
+        detect.extra_wait_us(window, by_minute, detect.usual_depth(by_minute, minutes)),
     )
 
 
@@ -214,12 +214,14 @@ def _hit(tables: SmallTables, window: IncidentWindow) -> tuple[int, int]:
     while hour <= last:
         hours.add(f"{hour:%Y-%m-%d/%H}")
         hour += timedelta(hours=1)
-    table, instant, sign = {
+    table, instant, evidence = {
         "error burst": (SERVICE, "window_start", "failed"),
         "node loss": (ATTEMPTS, "finished_at", "node"),
     }.get(window.kind, (BACKLOG, "minute", "depth_end"))
     rows = tables.load(
-        table, sorted(hours & set(tables.parts(table))), [instant, "queue", "fairness_key", sign]
+        table,
+        sorted(hours & set(tables.parts(table))),
+        [instant, "queue", "fairness_key", evidence],
     )
     low, high = (
         pa.scalar(to_datetime(minute * MINUTE_US)) for minute in (window.start, window.end)
@@ -236,7 +238,7 @@ def _hit(tables: SmallTables, window: IncidentWindow) -> tuple[int, int]:
             pc.fill_null(pc.equal(rows["node"], window.subject), False),
         )
     else:
-        is_hit = pc.and_(pc.equal(rows["queue"], window.queue), pc.greater(rows[sign], 0))
+        is_hit = pc.and_(pc.equal(rows["queue"], window.queue), pc.greater(rows[evidence], 0))
     hit = rows.filter(pc.and_(inside, is_hit))
     return pc.count_distinct(hit["fairness_key"]).as_py(), hit.num_rows
 

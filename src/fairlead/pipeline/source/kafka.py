@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
-    "table": "attempts (default), messages: as they are, or signs",
+    "table": "attempts (default), messages: as they are, or heartbeats",
     "columns": "names with commas between; else all",
     "startingoffsets": (
         'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
-from fairlead.pipeline.alerts.sign import decode
+from fairlead.pipeline.alerts.heartbeat import decode
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.schema import Column, Table
@@ -48,16 +48,16 @@ def _messages(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
     return [offset for offset, _ in page], {"value": [value for _, value in page]}
 
 
-def _signs_topic(endpoint: KafkaEndpoint) -> Topic:
-    return Topic(endpoint, endpoint.signs)
+def _heartbeats_topic(endpoint: KafkaEndpoint) -> Topic:
+    return Topic(endpoint, endpoint.heartbeats)
 
 
-def _signs(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
-    signs = [decode(value) for _, value in page]
+def _heartbeats(page: Page, whence: str) -> tuple[Sequence[int], Columns]:
+    heartbeats = [decode(value) for _, value in page]
     return [offset for offset, _ in page], {
-        "store_id": [sign.store_id for sign in signs],
-        "queue": [sign.queue for sign in signs],
-        "sign": [value for _, value in page],
+        "store_id": [heartbeat.store_id for heartbeat in heartbeats],
+        "queue": [heartbeat.queue for heartbeat in heartbeats],
+        "heartbeat": [value for _, value in page],
     }
 
 
@@ -99,17 +99,17 @@ MESSAGES_SENT = TopicTable(
     _messages,
 )
 
-SIGNS_SENT = TopicTable(
+HEARTBEATS_SENT = TopicTable(
     _table(
-        "signs",
+        "heartbeats",
         "heartbeat of a queue at an instant, sent by a relay for alerts",
         Column("store_id", "string", "identity of the store"),
         Column("queue", "string", "queue of that store"),
-        Column("sign", "string", "JSON; see fairlead.pipeline.alerts.sign"),
+        Column("heartbeat", "string", "JSON; see fairlead.pipeline.alerts.heartbeat"),
     ),
-    _signs_topic,
-    _signs,
+    _heartbeats_topic,
+    _heartbeats,
     may_be_gone=True,
 )
 
-TOPIC_TABLES = {each.table.name: each for each in (ATTEMPTS_SENT, MESSAGES_SENT, SIGNS_SENT)}
+TOPIC_TABLES = {each.table.name: each for each in (ATTEMPTS_SENT, MESSAGES_SENT, HEARTBEATS_SENT)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
-SIGN_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """Seconds between two heartbeats of a queue."""
 
 
-class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
+class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Heartbeat of one queue of one store. Instants are microseconds since the epoch; counts are
     since the previous heartbeat of the relay."""
 
@@ -39,14 +39,14 @@ class Sign(msgspec.Struct, frozen=True, omit_defaults=True):
     """Nodes of the queue without a heartbeat."""
 
 
-def encode(sign: Sign) -> bytes:
+def encode(heartbeat: Heartbeat) -> bytes:
     """Return the message of the heartbeat."""
-    return msgspec.json.encode(sign)
+    return msgspec.json.encode(heartbeat)
 
 
-_DECODER = msgspec.json.Decoder(Sign)
+_DECODER = msgspec.json.Decoder(Heartbeat)
 
 
-def decode(message: bytes | str) -> Sign:
+def decode(message: bytes | str) -> Heartbeat:
     """Return the heartbeat of a message. Raise msgspec.DecodeError."""
     return _DECODER.decode(message)
