@@ -21,7 +21,9 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in _FORMATS:
         raise ConfigurationError(f"--plot {path}: use a name that ends in {', '.join(_FORMATS)}")
     if not path.parent.is_dir():
-        raise ConfigurationError(f"--plot {path}: there is no folder {path.parent}; make it first")
+        raise ConfigurationError(
+            f"--plot {path}: there is no folder {path.parent}; create it first"
+        )
 
 
 def plot(simulated: Simulated, path: Path) -> None:
