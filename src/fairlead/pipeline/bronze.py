@@ -7,66 +7,79 @@ from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
 
 ATTEMPTS = Table(
     "bronze.attempts",
-    "one run of a task, or an end without a run (started_at is then null)",
+    "one run of a task, or the end of a task without a run (started_at is then null)",
     key=("store_id", "task_id", "version"),
     instant="finished_at",
     columns=(
-        Column("store_id", "string", "identity of the store, made once by its migration"),
+        Column("store_id", "string", "identity of the store, created once by its migration"),
         Column("task_id", "string", "UUIDv7 of the task"),
         Column(
             "attempt",
             "int",
-            "runs of the task up to this one; an end without a run repeats the number",
+            "number of runs of the task up to and including this one; an end without a run"
+            " repeats the number",
         ),
         Column("tries", "int", "runs that count against the retry policy"),
-        Column("xid", "bigint", "transaction that wrote the attempt (PostgreSQL), else 0"),
+        Column(
+            "xid",
+            "bigint",
+            "id of the transaction that wrote the attempt (PostgreSQL); 0 in other stores",
+        ),
         Column("seq", "bigint", "order of writing in the store, together with xid"),
-        Column("queue", "string", "as submitted"),
-        Column("name", "string", "the task's name (its type)"),
+        Column("queue", "string", "queue of the task, as submitted"),
+        Column("name", "string", "name of the task (its type)"),
         Column("partition", "int", "partition of the queue"),
-        Column("priority", "tinyint", "0 (first) to 9 (last)"),
-        Column("fairness_key", "string", "tenant of the task"),
+        Column("priority", "tinyint", "priority of the task, 0 (first) to 9 (last)"),
+        Column("fairness_key", "string", "fairness key (tenant) of the task"),
         Column("weight", "double", "weight of the task, as submitted"),
-        Column("ordering_key", "string", "as submitted", nullable=True),
+        Column("ordering_key", "string", "ordering key of the task, as submitted", nullable=True),
         Column(
             "unique_key_hash",
             "bigint",
-            "CRC-32 of the unique key: finds doubles without showing the key",
+            "CRC-32 of the unique key, to find duplicates without the key itself",
             nullable=True,
         ),
-        Column("submitted_at", "timestamp", "when submit was called, by the submitter's clock"),
+        Column("submitted_at", "timestamp", "time of the call of submit, by the submitter's clock"),
         Column("run_at", "timestamp", "earliest start of this run"),
-        Column("ready_at", "timestamp", "when the task last became SUBMITTED", nullable=True),
-        Column("triggered_at", "timestamp", "when the trigger was sent", nullable=True),
+        Column(
+            "ready_at", "timestamp", "time at which the task last became SUBMITTED", nullable=True
+        ),
+        Column("triggered_at", "timestamp", "time at which the trigger was sent", nullable=True),
         Column(
             "received_at",
             "timestamp",
-            "when a node received the trigger; null: not recorded by this version",
+            "time at which a node received the trigger; null: not recorded by this version",
             nullable=True,
         ),
         Column(
             "acquired_at",
             "timestamp",
-            "when the slot was acquired; null: not recorded by this version",
+            "time at which the slot was acquired; null: not recorded by this version",
             nullable=True,
         ),
-        Column("claimed_at", "timestamp", "when a node claimed the task", nullable=True),
-        Column("started_at", "timestamp", "when the handler was called", nullable=True),
-        Column("finished_at", "timestamp", "when the run, or the task, ended"),
-        Column("outcome", "string", "done, retried, failed, timed_out, snoozed, cancelled, lost"),
+        Column("claimed_at", "timestamp", "time at which a node claimed the task", nullable=True),
+        Column("started_at", "timestamp", "time at which the handler was called", nullable=True),
+        Column("finished_at", "timestamp", "time at which the run, or the task, ended"),
+        Column(
+            "outcome",
+            "string",
+            "outcome of the attempt: done, retried, failed, timed_out, snoozed, cancelled, lost",
+        ),
         Column(
             "next_state",
             "string",
-            "state of the task afterwards: DONE, WAITING, SUBMITTED, ERROR, FAILED, CANCELLED",
+            "state of the task after the attempt: DONE, WAITING, SUBMITTED, ERROR, FAILED,"
+            " CANCELLED",
         ),
         Column("error_type", "string", "class of the error", nullable=True),
         Column(
             "error_fp",
             "bigint",
-            "CRC-32 of the error's class and its text without digits; equal for similar errors",
+            "fingerprint of the error, equal for similar errors: CRC-32 of its class and its"
+            " text without digits",
             nullable=True,
         ),
-        Column("error_text", "string", "first 500 characters of the error", nullable=True),
+        Column("error_text", "string", "first 500 characters of the error's text", nullable=True),
         Column("node", "string", "node that ran the task", nullable=True),
         Column(
             "worker",
@@ -80,26 +93,34 @@ ATTEMPTS = Table(
         Column(
             "policy_version",
             "bigint",
-            "version of the published weights at the run; null: none",
+            "version of the published weights during the run; null: none",
             nullable=True,
         ),
-        Column("exported_at", "timestamp", "when the row was exported"),
+        Column("exported_at", "timestamp", "time at which the row was exported"),
         WRITTEN_UNDER,
     ),
 )
 
 EVENTS = Table(
     "bronze.events",
-    "changes of a task beside its runs. A task that was submitted and finished between two exports"
-    " has no event `submitted`, only attempts",
+    "changes of a task other than its runs. A task that was submitted and finished"
+    " between two exports has attempts but no event `submitted`",
     key=("store_id", "task_id", "version", "kind"),
     instant="at",
     columns=(
         Column("store_id", "string", "identity of the store"),
         Column("task_id", "string", "UUIDv7 of the task"),
         Column("version", "int", "version of the task at the change"),
-        Column("kind", "string", "submitted, resumed, rescheduled, cancelled, marked_failed"),
-        Column("xid", "bigint", "transaction that wrote the event (PostgreSQL), else 0"),
+        Column(
+            "kind",
+            "string",
+            "kind of the change: submitted, resumed, rescheduled, cancelled, marked_failed",
+        ),
+        Column(
+            "xid",
+            "bigint",
+            "id of the transaction that wrote the event (PostgreSQL); 0 in other stores",
+        ),
         Column("seq", "bigint", "order of writing in the store, together with xid"),
         Column("at", "timestamp", "time of the change; for submitted: submitted_at"),
         Column("queue", "string", "queue of the task"),
@@ -109,25 +130,25 @@ EVENTS = Table(
         Column("priority", "tinyint", "priority of the task"),
         Column("run_at", "timestamp", "earliest start of the next run after the change"),
         Column("actor", "string", "person who made the change; null: a program", nullable=True),
-        Column("details", "string", "JSON: further facts", nullable=True),
-        Column("exported_at", "timestamp", "when the row was exported"),
+        Column("details", "string", "further facts, as JSON", nullable=True),
+        Column("exported_at", "timestamp", "time at which the row was exported"),
         WRITTEN_UNDER,
     ),
 )
 
 QUARANTINE = Table(
     "bronze.quarantine",
-    "an invalid row, counted and kept apart from the other tables",
+    "invalid rows, which are counted and kept out of the other tables",
     key=("source", "ordinal"),
     instant="seen_at",
     columns=(
-        Column("source", "string", "table and store of the row"),
-        Column("ordinal", "string", "key of the row there"),
+        Column("source", "string", "table and store from which the row comes"),
+        Column("ordinal", "string", "key of the row in that table"),
         Column("reason", "string", "fault of the row"),
         Column("column", "string", "column with the fault"),
-        Column("raw", "string", "the row as JSON"),
+        Column("raw", "string", "the row, as JSON"),
         Column(
-            "seen_at", "timestamp", "instant that gives the partition: finished_at for an attempt"
+            "seen_at", "timestamp", "instant that decides the partition: finished_at for an attempt"
         ),
         WRITTEN_UNDER,
     ),

@@ -47,8 +47,9 @@ def as_markdown() -> str:
         "# Tables of the pipeline",
         "",
         (
-            "Made by `fairlead pipeline tables`. Instants are UTC with microseconds; durations are"
-            " whole microseconds and end in `_us`; a column marked ? may be null."
+            "`fairlead pipeline tables` prints this page. Instants are in UTC with microseconds."
+            " The names of durations end in `_us`; durations are whole microseconds. A column"
+            " marked with ? may be null."
         ),
     ]
     for table in TABLES:

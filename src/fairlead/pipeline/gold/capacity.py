@@ -10,8 +10,8 @@ LATER = 7
 
 CAPACITY = Table(
     "gold.capacity",
-    "arrivals at a queue by hour of the week, a forecast of the week that begins at"
-    " week_start, and the slots that week needs",
+    "arrivals at a queue by hour of the week, a forecast for the week that begins at"
+    " week_start, and the slots that this week needs",
     key=("week_start", "queue", "hour_of_week"),
     instant="week_start",
     by="date",
@@ -19,11 +19,11 @@ CAPACITY = Table(
         Column(
             "week_start",
             "timestamp",
-            "first instant of the forecast week, and end of the history used",
+            "first instant of the forecast week, and end of the history that was used",
         ),
-        Column("hour_of_week", "int", "0 (Monday 00:00 UTC) to 167"),
-        Column("queue", "string", "the queue"),
-        Column("weeks", "int", "whole weeks of history used"),
+        Column("hour_of_week", "int", "hour of the week, 0 (Monday 00:00 UTC) to 167"),
+        Column("queue", "string", "queue that the row is about"),
+        Column("weeks", "int", "number of whole weeks of history that were used"),
         Column(
             "lambda_p50",
             "double",
@@ -38,7 +38,7 @@ CAPACITY = Table(
         Column(
             "mean_us",
             "double",
-            "mean length of a run; over all hours if this hour had fewer than 30 runs",
+            "mean length of a run; if this hour had fewer than 30 runs, the mean over all hours",
         ),
         Column(
             "cv2_arrival",
@@ -53,7 +53,7 @@ CAPACITY = Table(
         Column(
             "deferrable_share",
             "double",
-            "fraction of the worker time for tasks of priority 7 to 9, 0 to 1",
+            "fraction of the worker time that tasks of priority 7 to 9 take, 0 to 1",
         ),
         Column(
             "forecast",
@@ -68,27 +68,39 @@ CAPACITY = Table(
         Column(
             "method",
             "string",
-            "damped trend or seasonal naive: the better one on the held-out weeks",
+            "method that was better on the held-out weeks: damped trend or seasonal naive",
         ),
-        Column("held_out", "int", "weeks on which both methods were judged; 0: history too short"),
+        Column(
+            "held_out",
+            "int",
+            "number of weeks on which both methods were judged; 0: history too short",
+        ),
         Column(
             "pinball_loss",
             "double",
-            "damped trend: loss on the held-out weeks, in tasks an hour; null: not judged",
+            "loss of the damped trend on the held-out weeks, in tasks an hour; null: not judged",
             nullable=True,
         ),
-        Column("pinball_naive", "double", "seasonal naive: the loss", nullable=True),
+        Column(
+            "pinball_naive",
+            "double",
+            "loss of the seasonal naive method on these weeks, in tasks an hour; null: not judged",
+            nullable=True,
+        ),
         Column("wait_us", "bigint", "target: longest wait of a task"),
-        Column("quantile", "double", "target: fraction of the tasks that wait_us holds for"),
+        Column(
+            "quantile", "double", "target: fraction of the tasks that wait no longer than wait_us"
+        ),
         Column(
             "slots_for_target",
             "int",
-            "slots that forecast_p90 needs, by Erlang-C and Allen-Cunneen",
+            "number of slots that forecast_p90 needs to meet the target, by Erlang-C and"
+            " Allen-Cunneen",
         ),
         Column(
             "utilisation",
             "double",
-            "fraction of these slots that is busy at forecast_p90; 0 for no slots",
+            "fraction of these slots that are busy at forecast_p90; 0 for no slots",
         ),
         WRITTEN_UNDER,
     ),

@@ -11,20 +11,21 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 COST = Table(
     "gold.cost",
-    "a day's bill by queue and key; the amounts of the rows that share a bill add up to it exactly",
+    "division of a day's bill among queues and keys; the amounts of the rows that"
+    " share a bill add up to it exactly",
     key=("day", "queue", "fairness_key"),
     instant="day",
     by="date",
     columns=(
         Column("day", "timestamp", "start of the day, UTC"),
-        Column("queue", "string", "the queue"),
-        Column("fairness_key", "string", "the key; '*': a bill for which no key ran anything"),
-        Column("busy_us", "bigint", "worker time the key got"),
+        Column("queue", "string", "queue that the row is about"),
+        Column("fairness_key", "string", "fairness key; '*': a bill for which no key ran anything"),
+        Column("busy_us", "bigint", "worker time that the key got"),
         Column("wasted_us", "bigint", "part of busy_us spent on runs that did not succeed"),
         Column(
             "idle_allocated_us",
             "bigint",
-            "the key's part of the worker time that was paid and not used",
+            "the key's part of the worker time that was paid for and not used",
         ),
         Column(
             "price",
@@ -37,7 +38,7 @@ COST = Table(
             "decimal(18,6)",
             "the key's part of the bill, in the bill's currency; 0 without a bill",
         ),
-        Column("method", "string", "how idle time was split: usage, peak or reserved"),
+        Column("method", "string", "rule by which idle time was divided: usage, peak or reserved"),
         WRITTEN_UNDER,
     ),
 )

@@ -16,37 +16,43 @@ FAILURES = Table(
     instant="hour",
     by="date",
     columns=(
-        Column("hour", "timestamp", "the hour of finished_at"),
-        Column("queue", "string", "the queue"),
-        Column("name", "string", "the task's name"),
+        Column("hour", "timestamp", "hour that contains finished_at"),
+        Column("queue", "string", "queue of the runs"),
+        Column("name", "string", "task name of the runs"),
         Column(
             "error_fp",
             "bigint",
-            "fingerprint of similar errors; CRC-32 of the outcome for a run without an error",
+            "fingerprint of similar errors; for a run without an error, CRC-32 of its outcome",
         ),
-        Column("n", "bigint", "failed runs with this error"),
-        Column("tasks", "bigint", "tasks of these runs"),
+        Column("n", "bigint", "number of failed runs with this error"),
+        Column("tasks", "bigint", "number of tasks that these runs belong to"),
         Column(
             "retry_amplification",
             "double",
-            "all runs of this queue and name in the hour / their tasks; 1: no retries",
+            "number of all runs of this queue and name in the hour / number of their tasks;"
+            " 1: no retries",
         ),
         Column("wasted_us", "bigint", "worker time spent on the failed runs"),
-        Column("error_type", "string", "class of the earliest error, or the outcome"),
+        Column(
+            "error_type",
+            "string",
+            "class of the earliest error; its outcome if the run has no error",
+        ),
         Column("error_text", "string", "text of the earliest error", nullable=True),
         Column("first_seen", "timestamp", "finished_at of the first of these runs"),
         Column("last_seen", "timestamp", "finished_at of the last of these runs"),
         Column(
             "recovered_at",
             "timestamp",
-            "first success of a run of this queue and name after last_seen in the same hour",
+            "time of the first successful run of this queue and name after last_seen, in the"
+            " same hour",
             nullable=True,
         ),
         Column(
             "storm",
             "boolean",
-            "at least 100 such runs, and more than half of all runs of this queue and name in the"
-            " hour",
+            "whether there were at least 100 such runs, and they were more than half of all"
+            " runs of this queue and name in the hour",
         ),
         WRITTEN_UNDER,
     ),

@@ -11,8 +11,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 
 FAIRNESS = Table(
     "gold.fairness",
-    "how evenly a queue served its keys in a window; 'backlogged keys' had waiting tasks all"
-    " through the window",
+    "evenness of a queue's service to its keys in a window; a 'backlogged key' has"
+    " waiting tasks throughout the window",
     key=("window_start", "window_s", "queue"),
     instant="window_start",
     by="date",
@@ -25,16 +25,16 @@ FAIRNESS = Table(
             " from 1/n (one key has all) to 1 (even); null: fewer than 2 keys",
             nullable=True,
         ),
-        Column("n_keys", "int", "backlogged keys"),
+        Column("n_keys", "int", "number of backlogged keys"),
         Column(
             "max_min_ratio",
             "double",
-            "greatest / least busy_us / entitled_us of the same keys; null: fewer than 2 keys,"
-            " or one got nothing",
+            "greatest / least busy_us / entitled_us of the backlogged keys with an"
+            " entitlement; null: fewer than 2 keys, or one got nothing",
             nullable=True,
         ),
         Column("max_lag_us", "bigint", "greatest lag_us of any key of the queue"),
-        Column("max_lag_key", "string", "the key with max_lag_us"),
+        Column("max_lag_key", "string", "key that has max_lag_us"),
         Column(
             "sfq_gap",
             "double",
@@ -44,11 +44,11 @@ FAIRNESS = Table(
         Column(
             "sfq_bound",
             "double",
-            "bound on sfq_gap under start-time fair queueing by worker time: the sum of the two"
-            " largest longest_run_us / weight; a key's longest run is that of the day",
+            "bound on sfq_gap under start-time fair queueing by worker time: sum of the two"
+            " largest longest_run_us / weight, where longest_run_us is that of the day",
             nullable=True,
         ),
-        Column("bound_ok", "boolean", "sfq_gap <= sfq_bound", nullable=True),
+        Column("bound_ok", "boolean", "whether sfq_gap <= sfq_bound", nullable=True),
         Column(
             "claim_gap",
             "double",
@@ -58,24 +58,26 @@ FAIRNESS = Table(
         Column(
             "claim_bound",
             "double",
-            "bound on claim_gap: the sum of the two largest 1 / weight",
+            "bound on claim_gap: sum of the two largest 1 / weight",
             nullable=True,
         ),
         Column(
             "starved_keys",
             "int",
-            "keys that were starved in some minute of the window; see gold.tenant_share",
+            "number of keys that were starved in some minute of the window; see gold.tenant_share",
         ),
         Column(
             "noisy_key",
             "string",
-            "the key with noisy_score; null: no key had a tenth of the service",
+            "key that has noisy_score; null: no key with an entitlement had at least a tenth"
+            " of the service",
             nullable=True,
         ),
         Column(
             "noisy_score",
             "double",
-            "greatest share of service / share of entitlement",
+            "greatest ratio of a key's share of service to its share of entitlement, over"
+            " keys with at least a tenth of the service",
             nullable=True,
         ),
         WRITTEN_UNDER,

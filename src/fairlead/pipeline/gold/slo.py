@@ -42,9 +42,11 @@ class Objective(NamedTuple):
 
 _WINDOW = (
     Column("window_start", "timestamp", "start of the five minutes that contain finished_at"),
-    Column("slo_id", "string", "the objective"),
-    Column("good", "bigint", "runs that did not fail and were no slower than the threshold"),
-    Column("bad", "bigint", "runs that failed or were slower"),
+    Column("slo_id", "string", "id of the objective"),
+    Column(
+        "good", "bigint", "number of runs that did not fail and were no slower than the threshold"
+    ),
+    Column("bad", "bigint", "number of runs that failed or were slower than the threshold"),
 )
 
 SLO_COUNTS = Table(
@@ -57,30 +59,31 @@ SLO_COUNTS = Table(
 )
 
 _BURN = (
-    "rate at which the error budget is spent over the span that ends with this window, in multiples"
-    " of the rate that the objective allows"
+    "rate at which the error budget was spent over the {span} that end with this window, as a"
+    " multiple of the rate that the objective allows"
 )
 
 SLO = Table(
     "gold.slo",
-    "how fast each objective's error budget burns; a window without runs has no row",
+    "burn rates of the error budget of each objective; a window without runs has no row",
     key=("window_start", "slo_id"),
     instant="window_start",
     by="date",
     columns=(
         *_WINDOW,
         Column("objective", "double", "fraction of the runs that must be good"),
-        *(Column(name, "double", f"{_BURN}: {name.removeprefix('burn_')}") for name in SPANS),
+        *(Column(name, "double", _BURN.format(span=name.removeprefix("burn_"))) for name in SPANS),
         Column(
             "budget_left",
             "double",
-            "1 - burn_3d: fraction left of the error budget of three days; below 0: overspent",
+            "1 - burn_3d: the fraction that is left of the error budget of three days; below"
+            " 0: overspent",
         ),
         Column(
             "state",
             "string",
-            "page: above 14.4 over 1h and 5m, or above 6 over 6h and 30m; ticket: above 1 over 3d"
-            " and 6h; else ok",
+            "page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h and 30m;"
+            " ticket: above 1 over both 3d and 6h; ok: neither",
         ),
         WRITTEN_UNDER,
     ),

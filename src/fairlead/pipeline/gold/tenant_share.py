@@ -20,30 +20,33 @@ TENANT_SHARE = Table(
     columns=(
         *OF_WINDOW,
         Column("fairness_key", "string", "the fairness key"),
-        Column("busy_us", "bigint", "worker time the key got"),
+        Column("busy_us", "bigint", "worker time that the key got"),
         Column(
             "share",
             "double",
             "fraction of the queue's worker time in the window, 0 to 1; 0 if no key got any",
         ),
-        Column("weight", "double", "the key's greatest weight in the window"),
+        Column("weight", "double", "greatest weight of the key in the window"),
         Column(
             "demand_us",
             "bigint",
-            "worker time the key could have used: work left at the start of the window, and work"
-            " that arrived in it",
+            "worker time that the key could have used: work that remained at the start of the"
+            " window, and work that arrived during it",
         ),
         Column(
             "entitled_us",
             "bigint",
-            "the key's part if worker time is divided by weight, no key above its demand",
+            "worker time due to the key if time is divided by weight and no key gets more"
+            " than its demand",
         ),
-        Column("deficit_us", "bigint", "entitled_us - busy_us; below 0: more than its part"),
+        Column(
+            "deficit_us", "bigint", "entitled_us - busy_us; below 0: the key got more than its due"
+        ),
         Column(
             "lag_us",
             "bigint",
-            "sum of deficit_us since midnight or the last window without backlog; 0 in a window"
-            " without backlog",
+            "sum of deficit_us since midnight or since the last window without backlog; 0 in"
+            " a window without backlog",
         ),
         Column(
             "backlogged_fraction",
@@ -53,15 +56,15 @@ TENANT_SHARE = Table(
         Column(
             "throughout",
             "boolean",
-            "whether tasks of the key waited all through every minute of the window",
+            "whether tasks of the key waited throughout every minute of the window",
         ),
-        Column("claimed", "bigint", "tasks of the key that nodes claimed in the window"),
-        Column("longest_run_us", "bigint", "the key's longest run of the day"),
+        Column("claimed", "bigint", "number of tasks of the key that nodes claimed in the window"),
+        Column("longest_run_us", "bigint", "length of the key's longest run of the day"),
         Column(
             "starved",
             "boolean",
-            "whether, at some minute, tasks had waited and none was claimed for the longer of a"
-            " minute and 10 x the median pickup of the queue on that day",
+            "whether, in some minute of the window, tasks had waited without any claim for at"
+            " least a minute and at least 10 x the queue's median pickup of that day",
         ),
         WRITTEN_UNDER,
     ),

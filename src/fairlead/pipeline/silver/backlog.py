@@ -19,8 +19,8 @@ from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor
 
 BACKLOG = Table(
     "silver.backlog",
-    "waiting tasks of a key in a minute, on a grid of seconds; no row if nothing waited, arrived or"
-    " was left to do",
+    "waiting tasks of a key in a minute, on a grid of seconds; a minute without"
+    " waiting tasks, arrivals and remaining work has no row",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
     together=True,
@@ -29,21 +29,25 @@ BACKLOG = Table(
         Column("queue", "string", "queue of the tasks"),
         Column("fairness_key", "string", "fairness key of the tasks"),
         Column("weight", "double", "greatest weight of a task that waited or ran in the hour"),
-        Column("arrived", "bigint", "tasks that became ready in the minute"),
-        Column("arrived_us", "bigint", "worker time that these tasks then took; 0 while not known"),
-        Column("claimed", "bigint", "tasks that a node claimed in the minute"),
-        Column("depth_end", "bigint", "tasks waiting in the last second of the minute"),
-        Column("depth_min", "bigint", "least number waiting at the start or in any second"),
-        Column("backlogged_us", "bigint", "time of the seconds in which any task waited"),
+        Column("arrived", "bigint", "number of tasks that became ready in the minute"),
+        Column("arrived_us", "bigint", "worker time that these tasks took later; 0 while unknown"),
+        Column("claimed", "bigint", "number of tasks that a node claimed in the minute"),
+        Column("depth_end", "bigint", "number of tasks waiting in the last second of the minute"),
+        Column(
+            "depth_min",
+            "bigint",
+            "least number of tasks waiting at the start or in any second of the minute",
+        ),
+        Column("backlogged_us", "bigint", "total length of the seconds in which any task waited"),
         Column(
             "work_us",
             "bigint",
-            "worker time still to be spent, at the start, on tasks ready before",
+            "remaining worker time, at the start of the minute, of tasks that were ready before",
         ),
         Column(
             "oldest_ready_at",
             "timestamp",
-            "least ready_at of the tasks waiting in the last second",
+            "earliest ready_at of the tasks waiting in the last second of the minute",
             nullable=True,
         ),
         WRITTEN_UNDER,

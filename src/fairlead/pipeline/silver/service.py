@@ -14,8 +14,8 @@ _HOUR_US = 60 * _WINDOW_US
 
 SERVICE = Table(
     "silver.service",
-    "worker time that a key's tasks of one name took in a minute; the sum of busy_us is exactly the"
-    " length of all runs",
+    "worker time that tasks of one key and name took in a minute; the sum of busy_us"
+    " is exactly the length of all runs",
     key=("window_start", "window_s", "queue", "fairness_key", "name"),
     instant="window_start",
     together=True,
@@ -38,7 +38,7 @@ SERVICE = Table(
         Column(
             "longest_run_us",
             "bigint",
-            "whole length of the longest run that took worker time in the window",
+            "full length of the longest run that took worker time in the window",
         ),
         WRITTEN_UNDER,
     ),
