@@ -75,8 +75,8 @@ ATTEMPTS = Table(
         Column(
             "error_fp",
             "bigint",
-            "fingerprint of the error, equal for similar errors: CRC-32 of its class and its"
-            " text without digits",
+            "fingerprint of the error, equal for similar errors: CRC-32 of its class and the"
+            " first line of its text, without digits",
             nullable=True,
         ),
         Column("error_text", "string", "first 500 characters of the error's text", nullable=True),
