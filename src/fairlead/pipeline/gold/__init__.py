@@ -25,7 +25,7 @@ ALL = "*"
 OF_WINDOW = (
     Column("window_start", "timestamp", "start of the window"),
     Column("window_s", "int", "length of the window in seconds: 60, 3600 or 86400"),
-    Column("queue", "string", "the queue"),
+    Column("queue", "string", "queue of the tasks"),
 )
 """First columns of the tables with a row for each window of a queue."""
 

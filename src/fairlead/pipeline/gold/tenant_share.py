@@ -19,7 +19,7 @@ TENANT_SHARE = Table(
     by="date",
     columns=(
         *OF_WINDOW,
-        Column("fairness_key", "string", "the fairness key"),
+        Column("fairness_key", "string", "fairness key of the tasks"),
         Column("busy_us", "bigint", "worker time that the key got"),
         Column(
             "share",
