@@ -48,7 +48,7 @@ from fairlead.testing.contract.tasks import (
     make,
     ready_ids,
     submit,
-    whose,
+    without_positions,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -116,7 +116,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         run_at=NOW - 5,
     )
     submitted, notification = store.database.run(store.submission(tasks))
-    assert whose(submitted) == [Submitted(task.id, True) for task in tasks]
+    assert without_positions(submitted) == [Submitted(task.id, True) for task in tasks]
     assert [(lane.queue, lane.partition, lane.priority) for lane in notification.ready] == [
         (AWKWARD, 3, 0)
     ]

@@ -98,7 +98,7 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
         partition["owner"] is None and partition["range_id"] for partition in shown["partitions"]
     )  # it was handed over
     assert "nobody" in fairlead(shop, "queues", "show", "default", *url)
-    assert "own weights count again" in fairlead(
+    assert "own weights are used again" in fairlead(
         shop, "queues", "weight", "default", "acme", "--clear", *url
     )
     assert "paused: default" in fairlead(shop, "queues", "pause", "default", *url)

@@ -308,7 +308,7 @@ async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
         await until(lambda: counts(app)["corrupt_triggers"] == 1)
         await all_committed(app)
     assert handle.state() == State.DONE
-    (said,) = [record for record in caplog.records if "cannot be read" in record.message]
+    (said,) = [record for record in caplog.records if "unreadable message" in record.message]
     assert (said.partition, said.offset) == (2, 0)
 
 

@@ -95,7 +95,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
         "a run takes a microsecond, an end without one none"
     )
     assert (done.pieces, sum(heard)) == (-(-20 // piece), 20)
-    assert reader(history, lake).checked == places(history)[-1] == Position.of(done.place)
+    assert reader(history, lake).checked == places(history)[-1] == Position.of(done.position)
     assert reader(history, lake).checked_at is not None
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,8 +61,8 @@ def taken(messages: dict[int, list[Message]]) -> list[int]:
         new[n] = []
         for message in each:
             if isinstance(message, Mark):
-                water.passes(message.store_id, message.place, Position.of(message.after))
-            elif water.takes(message.store_id, message.place, Position.of(message.after)):
+                water.passes(message.store_id, message.position, Position.of(message.after))
+            elif water.takes(message.store_id, message.position, Position.of(message.after)):
                 new[n].append(message)
     return sorted(numbers(new))
 
@@ -103,7 +104,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     reader = history.database.read_now(
         history.reader(f"kafka/{KafkaEndpoint.of(kafka_url).prefix}")
     )
-    assert reader is not None and (reader.kind, str(reader.position)) == ("stream", done.place)
+    assert reader is not None and (reader.kind, str(reader.position)) == ("stream", done.position)
     assert one.round().rows == 0
     assert sent(kafka_url) == messages, "a round without news sends nothing"
     one.close()
@@ -251,8 +252,8 @@ def test_a_broker_that_is_away_is_waited_for(
         one.round()
     moved = threading.Event()
 
-    def on_rows(relayed: object) -> None:
-        if getattr(relayed, "place") == "0.20":
+    def on_rows(relayed: Any) -> None:
+        if relayed.position == "0.20":
             moved.set()
 
     running = threading.Thread(target=one.run, args=(0.1, on_rows))

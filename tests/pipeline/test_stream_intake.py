@@ -73,7 +73,7 @@ def test_relayed_attempts_in_the_lake_equal_those_in_the_store(
         relayed.bring(range(30, 35))
         stream.drain()
         assert relayed.differences() == []
-        assert relayed.cursor() == Position.of(relayed.relay.round().place)
+        assert relayed.cursor() == Position.of(relayed.relay.round().position)
         exporter = relayed.poll()
         exporter.round()  # tells the store
         assert (

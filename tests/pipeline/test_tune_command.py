@@ -78,7 +78,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     shown = shop.run("tune", "plan")
-    assert "payouts: would be published; the declared weights count" in shown
+    assert "payouts: would be published; the declared weights stay in force" in shown
     assert "nothing was changed: this was a dry run; `tune apply` publishes" in shown
     (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
     assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(
@@ -94,14 +94,17 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
         "short": pytest.approx(1.2),
     }
     held = shop.run("tune", "plan")
-    assert "payouts: held; version 1 counts" in held and "version 1 is in its canary window" in held
+    assert (
+        "payouts: held; version 1 is in force" in held
+        and "version 1 is in its canary window" in held
+    )
 
 
 def test_limits_are_shown_as_a_diff_and_published_on_request(shop: Shop) -> None:
     shop.hold_all_slots()
     assert "limits:" not in shop.run("tune", "plan", "--queue", "mail")
     shown = shop.run("tune", "plan", "--limits", "--queue", "mail")
-    assert "mail: would be published; the declared weights count" in shown
+    assert "mail: would be published; the declared weights stay in force" in shown
     table = shown[shown.index("limits: slots of the key on each node") :]
     (long,) = [line.split() for line in table.splitlines() if line.startswith("long")]
     assert long == ["long", "none", "10", "13", "new", "one", "step", "of", "x1.25"]
@@ -168,15 +171,15 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(shop: Shop) -
     shop.run("tune", "apply")
     assert (
         shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
-        == "every queue: the declared weights count\n"
+        == "every queue: the declared weights and limits are in force\n"
     )
     assert shop.app.management.weights("payouts") == {}
     assert "switched off by ann: odd waits" in shop.run("tune", "apply")
     assert "every queue: off since" in shop.run("policies")
     assert shop.run("tune", "on") == "every queue: on\n"
-    assert shop.run("tune", "on") == "every queue: was on\n"
+    assert shop.run("tune", "on") == "every queue: was already on\n"
     assert (
-        shop.run("tune", "freeze", "--queue", "payouts") == "payouts: nothing more is published\n"
+        shop.run("tune", "freeze", "--queue", "payouts") == "payouts: the published version stays\n"
     )
     assert "frozen by" in shop.run("tune", "plan")
     assert [switch["mode"] for switch in shop.run_json("policies")["switches"]] == ["frozen"]
@@ -226,8 +229,8 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
         (("tune", "plan", "--half-life", "soon"), 2, "duration 'soon'"),
         (("policies", "show", "9"), 1, "no version 9"),
         (("policies", "rollback", "9"), 1, "no version 9"),
-        (("policies", "rollback", "0"), 2, "say of which --queue"),
-        (("policies", "rollback", "0", "--queue", "payouts"), 1, "no version counts"),
+        (("policies", "rollback", "0"), 2, "add --queue"),
+        (("policies", "rollback", "0", "--queue", "payouts"), 1, "no version is in force"),
     ],
 )
 def test_an_error_is_reported_in_one_line(
@@ -238,7 +241,7 @@ def test_an_error_is_reported_in_one_line(
 
 
 def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
-    assert "the tables know of no queue" in shop.run(
+    assert "the tables contain no queue" in shop.run(
         "tune", "plan", "--lake", str(tmp_path / "empty")
     )
 

@@ -15,7 +15,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.stream.cursors import reached
+from fairlead.pipeline.stream.cursors import store_position
 from fairlead.pipeline.stream.intake import Outcome, Plan, take
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.messages import Attempt, Message, read
@@ -158,7 +158,7 @@ class Relayed:
 
     def cursor(self) -> Position:
         """How far the lake has the store."""
-        return reached(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
+        return store_position(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
 
     def differences(self) -> list[str]:
         return differences(self.history, self.lake)

@@ -224,7 +224,7 @@ async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() ->
         begin(channel)
         await has_seen.wait()
         rows.committed[lane] = dict(triggers)
-        channel._set_back(Lane(*lane, 20))
+        channel._read_again(Lane(*lane, 20))
         channel._received([receiver.Received(PARTITION, 0, time.time(), triggers[5])])
         may_answer.set()
         async with asyncio.timeout(PATIENCE):

@@ -32,26 +32,26 @@ class Cluster:
     def __init__(self, limit: ClusterWide, nodes: int) -> None:
         self.ledger = PermitLedger()
         self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
-        self.pressed: set[int] = set()
+        self.round_requested: set[int] = set()
         self.policies: list[OnNode] = [
-            limit.on_node(permits, self._press(n)) for n, permits in enumerate(self.permits)
+            limit.on_node(permits, self._request_round(n)) for n, permits in enumerate(self.permits)
         ]
 
-    def _press(self, n: int) -> Callable[[], None]:
-        return lambda: self.pressed.add(n)
+    def _request_round(self, n: int) -> Callable[[], None]:
+        return lambda: self.round_requested.add(n)
 
     def round(self, n: int, now: float) -> list[object]:
         self.policies[n].pass_time(now)
         proposal = self.permits[n].propose(self.ledger, now)
         roomy = self.permits[n].written(proposal)
         self.ledger = proposal.ledger
-        return self.policies[n].roomy(roomy)
+        return self.policies[n].limits_of(roomy)
 
 
 def test_a_refused_acquire_asks_for_permits_and_its_column_is_released_when_they_arrive() -> None:
     cluster = Cluster(ClusterLimit(3, per="fairness_key"), 1)
     full = cluster.policies[0].acquire(trigger(1, key="acme"), 0.0)
-    assert full is not None and full.retry_at is None and cluster.pressed == {0}
+    assert full is not None and full.retry_at is None and cluster.round_requested == {0}
     assert cluster.round(0, 0.0) == [full.limit]
     assert cluster.policies[0].acquire(trigger(1, key="acme"), 0.0) is None
 
@@ -68,13 +68,13 @@ def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> 
     cluster.round(1, 0.0)
     cluster.round(0, 2.0)  # the other node comes first now
     cluster.round(0, 4.0)
-    cluster.pressed.clear()
+    cluster.round_requested.clear()
     now = 4.0
     while list(one.release(trigger(2), now)):
         assert one.acquire(trigger(2), now) is None
         now += 1.0
         cluster.round(0, now)
-    assert cluster.pressed == {0}, "what others wait for is given back soon"
+    assert cluster.round_requested == {0}, "what others wait for is given back soon"
     for _ in range(6):
         now += 0.5
         cluster.round(0, now)
@@ -189,7 +189,7 @@ def test_one_limit_of_two_queues_needs_a_name() -> None:
     assert here.on_node(limit, "payouts") is not limit
     with pytest.raises(
         ConfigurationError,
-        match=r"ClusterLimit\(3\) belongs to payouts and to mail: give it a name=",
+        match=r"ClusterLimit\(3\) belongs to payouts and to mail; give it a name=",
     ):
         here.on_node(limit, "mail")
     shared = ClusterLimit(3, name="bank")

@@ -142,12 +142,12 @@ class Reading:
                 message = read(value, "here")
                 after = Position.of(message.after)
                 if isinstance(message, Mark):
-                    self.waters[n].passes(STORE, message.place, after)
-                elif self.waters[n].takes(STORE, message.place, after):
-                    self.taken[n].append(message.place)
+                    self.waters[n].passes(STORE, message.position, after)
+                elif self.waters[n].takes(STORE, message.position, after):
+                    self.taken[n].append(message.position)
             self.offsets[n] = len(log)
         # Nothing is missing up to the least of the marks, so the store's cursor may be there.
-        least = min(water.places[STORE] for water in self.waters)
+        least = min(water.positions[STORE] for water in self.waters)
         assert {p for taken in self.taken for p in taken if p <= least} == {
             p for p in self.stored() if p <= least
         }
@@ -247,14 +247,14 @@ def test_a_mark_shows_which_rows_are_missing() -> None:
     water.passes(STORE, Position(0, 7), Position(0, 6))
     with pytest.raises(CheckFailed, match=r"behind 0\.7 and up to 0\.9"):
         water.passes(STORE, Position(0, 10), Position(0, 9))
-    assert water.places[STORE] == Position(0, 7)
+    assert water.positions[STORE] == Position(0, 7)
 
 
 def test_a_message_has_the_values_of_its_bronze_row() -> None:
     [sent] = Batch(STORE, Position(0, 3), 1).attempts([row(7)])
     message = read(sent.value, "here")
     assert isinstance(message, Attempt)
-    assert (sent.key, message.task_id, message.after, message.place) == (
+    assert (sent.key, message.task_id, message.after, message.position) == (
         id_text(7),
         id_text(7),
         "0.3",

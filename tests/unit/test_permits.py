@@ -86,7 +86,7 @@ def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
 def test_the_first_acquire_is_refused_and_the_next_round_brings_the_permits() -> None:
     permits = Permits("one", TTL)
     assert not permits.take("total", 30, 0.0)
-    assert permits.is_pressing
+    assert permits.needs_round
     ledger = do_round(permits, PermitLedger(), 0.0)
     assert held(ledger, "total") == 1
     assert permits.take("total", 30, 0.0)

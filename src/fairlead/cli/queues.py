@@ -186,7 +186,7 @@ def weight(
         App(store.url).management.set_weight(queue, key, value)
         print(
             f"{queue} {key}: "
-            + ("the tasks' own weights count again" if value is None else f"weight {value:g}")
+            + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
         )
 
 

@@ -27,16 +27,16 @@ from fairlead.ports.coordinator import Coordinator
 
 log = logging.getLogger("fairlead.cluster_limits")
 
-PRESSING = 0.2
+URGENT_ROUND_EVERY = 0.2
 """Seconds between two rounds while a task waits for a permit."""
 
-LOOK = 1.0
+LEDGER_READ_EVERY = 1.0
 """Seconds between two reads of the permit ledger by a node that holds permits."""
 
 _TRIES_TO_LEAVE = 20
 
 
-def place_of(handler: Handler) -> str:
+def limit_name(handler: Handler) -> str:
     """Return the name of a task's limit in the cluster, unless the limit has its own; the limit of
     a queue has the name of the queue."""
     return f"{handler.queue}/{handler.name}"
@@ -44,9 +44,9 @@ def place_of(handler: Handler) -> str:
 
 def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[str]:
     """Return the names of the cluster-wide limits of these queues and handlers, sorted."""
-    places = [*((queue.name, queue.concurrency) for queue in queues)]
-    places += [(place_of(handler), handler.concurrency) for handler in handlers]
-    return sorted({limit.name or place for place, limit in places if needs_permits(limit)})
+    declared = [*((queue.name, queue.concurrency) for queue in queues)]
+    declared += [(limit_name(handler), handler.concurrency) for handler in handlers]
+    return sorted({limit.name or name for name, limit in declared if needs_permits(limit)})
 
 
 @dataclass
@@ -55,10 +55,10 @@ class _Kept:
 
     name: str
     declared: ClusterWide
-    place: str
+    declared_by: str
     permits: Permits
     policy: OnNode
-    pressed: asyncio.Event = field(default_factory=asyncio.Event)
+    round_requested: asyncio.Event = field(default_factory=asyncio.Event)
     renew_at: float = float("-inf")
     stopped_for: float = float("-inf")
     """Expiry, in monotonic seconds, of the permits whose runs were stopped last."""
@@ -90,9 +90,11 @@ class ClusterLimits:
         self._kept: dict[str, _Kept] = {}
         self._watchdog: Watchdog | None = None
 
-    def on_node(self, declared: AnyLimit | None, place: str) -> ConcurrencyPolicy | None:
-        """Return the policy from which this node acquires slots for the limit of `place`, a queue
-        or a task. A limit that is not cluster-wide is returned as it is.
+    def on_node(self, declared: AnyLimit | None, declared_by: str) -> ConcurrencyPolicy | None:
+        """Return the policy from which this node acquires slots for a limit. Return a limit
+        that is not cluster-wide as it is.
+
+        declared_by: name of the queue or task that declares the limit.
 
         Raise ConfigurationError for one unnamed limit of two owners, and for two limits with one
         name.
@@ -103,20 +105,20 @@ class ClusterLimits:
             if kept.declared is declared:
                 if declared.name is None:
                     raise ConfigurationError(
-                        f"{declared!r} belongs to {kept.place} and to {place}: give it a name=, or"
-                        " each one of its own"
+                        f"{declared!r} belongs to {kept.declared_by} and to {declared_by}; give it"
+                        " a name= to share it, or declare two limits"
                     )
                 return kept.policy
-        name = declared.name or place
+        name = declared.name or declared_by
         if name in self._kept:
             raise ConfigurationError(
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
         permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self.guard())
         kept = self._kept[name] = _Kept(
-            name, declared, place, permits, declared.on_node(permits, lambda: press())
+            name, declared, declared_by, permits, declared.on_node(permits, lambda: request_round())
         )
-        press = kept.pressed.set
+        request_round = kept.round_requested.set
         return kept.policy
 
     async def run(self) -> None:
@@ -163,7 +165,7 @@ class ClusterLimits:
     async def _keep(self, kept: _Kept) -> None:
         """Do rounds: soon when a task waits, else often enough to renew the permits."""
         while True:
-            kept.pressed.clear()
+            kept.round_requested.clear()
             try:
                 async with asyncio.timeout(self._ttl / 3):
                     await self._round(kept)
@@ -177,12 +179,12 @@ class ClusterLimits:
                     "the permit ledger of a cluster-wide limit cannot be read",
                     extra={"limit": kept.name, "error": str(error)},
                 )
-            await self._clock.sleep(PRESSING)
-            if kept.permits.is_pressing:
+            await self._clock.sleep(URGENT_ROUND_EVERY)
+            if kept.permits.needs_round:
                 continue
             try:
-                async with asyncio.timeout(LOOK if kept.permits.holds else None):
-                    await kept.pressed.wait()
+                async with asyncio.timeout(LEDGER_READ_EVERY if kept.permits.holds else None):
+                    await kept.round_requested.wait()
             except TimeoutError:
                 pass
 
@@ -198,9 +200,9 @@ class ClusterLimits:
             kept.renew_at = proposal.began + self._ttl / 3
             self.guard()
             if roomy:
-                self._freed(kept.policy.roomy(roomy))
+                self._freed(kept.policy.limits_of(roomy))
         else:
-            kept.pressed.set()  # another node wrote the ledger first
+            kept.round_requested.set()  # another node wrote the ledger first
 
     # when permits end -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Calls of handlers, with interceptors and, where declared, inside a transaction."""
+"""Calls of handlers through interceptors. A transactional handler runs inside a transaction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fairlead.ports.task_store import Completed
 
 
 class Superseded(FairleadError):
-    """Another node got the task while its transactional handler ran; the writes of the handler were
+    """The task was reassigned while its transactional handler ran; the writes of the handler were
     rolled back."""
 
 
 class Committed:
-    """Result of a transactional handler whose end is already in the store."""
+    """Result of a transactional handler whose completion is already in the store."""
 
     __slots__ = ("finish",)
 
@@ -35,7 +35,7 @@ class Committed:
 
 
 class Invocation:
-    """Call the handlers of runs. The writes of a transactional handler, the tasks it submits and
+    """Calls of handlers. The writes of a transactional handler, the tasks it submits and
     its completion commit together or not at all."""
 
     def __init__(self, context: NodeContext) -> None:
@@ -44,18 +44,24 @@ class Invocation:
         self._store = context.store
         self._database: Database = context.store.database
         self._announce = context.channel.announce
-        self._wrapping = overridden(interceptors, "run")
-        self._running = overridden(interceptors, "running")
+        self._run_hooks = overridden(interceptors, "run")
+        self._running_hooks = overridden(interceptors, "running")
         self._clock = context.clock
-        # Choose once, so that runs without interceptors pay nothing.
-        self.on_loop: Invoke = self._intercepted_on_loop if self._running else self._on_loop
+        # Choose once, so that interceptors cost nothing where there are none.
+        self.on_loop: Invoke = self._intercepted_on_loop if self._running_hooks else self._on_loop
         """Run an asynchronous handler; return its result, or Committed."""
-        self.in_thread: Call = self._intercepted_in_thread if self._running else self._in_thread
+        self.in_thread: Call = (
+            self._intercepted_in_thread if self._running_hooks else self._in_thread
+        )
         """Run a synchronous handler in this thread; return its result, or Committed."""
 
     def intercepted(self, execution: Execution) -> AbstractContextManager[object]:
         """Return a context manager that enters the interceptors of a run."""
-        return entered(self._running, execution.current) if self._running else nullcontext()
+        return (
+            entered(self._running_hooks, execution.current)
+            if self._running_hooks
+            else nullcontext()
+        )
 
     async def _intercepted_on_loop(self, execution: Execution) -> Any:
         with self.intercepted(execution):
@@ -69,7 +75,7 @@ class Invocation:
         args, kwargs = execution.arguments()
         handler = execution.handler
         assert handler is not None
-        if not handler.transactional and not self._wrapping:
+        if not handler.transactional and not self._run_hooks:
             return await handler.function(*args, **kwargs)
         if handler.transactional:
             call = functools.partial(self._in_transaction_async, execution, args, kwargs)
@@ -86,7 +92,7 @@ class Invocation:
         return handler.function(*args, **kwargs)
 
     async def _intercepted(self, task: CurrentTask, call: Callable[[], Any]) -> Any:
-        for run in reversed(self._wrapping):
+        for run in reversed(self._run_hooks):
             call = functools.partial(run, task, call)
         return await call()
 
@@ -130,14 +136,15 @@ class Invocation:
             raise Superseded(
                 f"the run was stopped ({execution.cancel_reason}) before it could commit"
             )
-        # Raised inside the transaction, so that nothing of a run with a bad result is kept.
+        # `done` raises for a bad result. Call it inside the transaction, which is then rolled back.
         return done(execution, result, self._clock.now())
 
     @staticmethod
     def _check(execution: Execution, completed: Completed) -> None:
         if completed.refused:
             raise Superseded(
-                "the task was given to another node while it ran; nothing it wrote was kept"
+                "the task was reassigned to another node while it ran; its transaction was"
+                " rolled back"
             )
 
     def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:

@@ -15,7 +15,7 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
-from fairlead.engine.cluster_limits import ClusterLimits, place_of
+from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext, NodePorts, Served
 from fairlead.engine.controls import Controls
@@ -233,7 +233,7 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
     slots = Slots(settings.threads, settings.processes)
     for handler in context.served.handlers.values():
-        own = limits.on_node(handler.concurrency, place_of(handler))
+        own = limits.on_node(handler.concurrency, limit_name(handler))
         ledger.register_task(handler.queue, handler.name, slots.of(handler.executor), own)
     return limits
 

@@ -124,7 +124,7 @@ def demo_app(url: str | None = None) -> App:
     @app.task(queue="partners", retry=retry)
     async def sync_account(fails: int, size: int) -> None:
         await asyncio.sleep(size / 500)
-        _fail(fails, "the partner answered 503")
+        _fail(fails, "the partner responded with 503")
 
     return app
 

@@ -1,5 +1,5 @@
-"""One queue as an operator sees it: the owners of its partitions, their backlogs, and the keys with
-most waiting tasks."""
+"""One queue as an operator sees it: the owners of its partitions, their backlogs, and the fairness
+keys with the most waiting tasks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 
 class LaneView(msgspec.Struct, frozen=True):
-    """Fair backlog of one priority of one partition. The levels are those that its owner saved
-    last, seconds ago."""
+    """Fair backlog of one priority of one partition. The levels are the last that the
+    partition's owner saved, usually some seconds ago."""
 
     priority: int
     ack_level: Level
@@ -34,26 +34,26 @@ class PartitionView(msgspec.Struct, frozen=True):
 
     partition: int
     owner: str | None
-    """Node that owns the partition; None without an owner."""
+    """Node that owns the partition; None if the partition has no owner."""
     range_id: int | None
-    """Range id of the backlog's owner, which fences earlier owners; None if the partition was never
-    owned as a fair one."""
+    """Range id of the newest owner in the backlog store, which fences earlier owners; None if no
+    node has served the partition in fair order."""
     lanes: list[LaneView]
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """One queue, its partitions and its heaviest keys."""
+    """One queue, its partitions and its fairness keys with the most tasks."""
 
     status: QueueStatus
     partitions: list[PartitionView]
     heaviest: list[KeyLoad]
-    """The fairness keys with most tasks that may run."""
+    """Fairness keys with the most tasks that may run now."""
     keys: int
-    """Number of fairness keys with such tasks."""
+    """Number of fairness keys that have tasks that may run now."""
     limits: dict[str, int]
-    """Tasks of a fairness key that each node may run at once, where set at run time."""
+    """Limits that `fairlead pipeline tune` has set, in tasks at once per node, by fairness key."""
     run_times: RunTimesRecord | None = None
-    """Mean run times that the workers saved last; None without cost="runtime"."""
+    """Mean run times that the workers last saved; None without cost="runtime"."""
 
 
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
@@ -63,16 +63,16 @@ async def owners(context: OperateContext, queues: Collection[str]) -> dict[Parti
     status = await context.channel.status(queues)
     partitions = [] if status is None else status.partitions
     return {
-        PartitionKey(found.queue, found.partition): found.owner
-        for found in partitions
-        if found.owner is not None
+        PartitionKey(each.queue, each.partition): each.owner
+        for each in partitions
+        if each.owner is not None
     }
 
 
 async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> Overview:
     """Return the overview of a queue. Raise UnknownQueue."""
     management = Management(context)
-    status = next((found for found in management.queues() if found.queue == queue), None)
+    status = next((each for each in management.queues() if each.queue == queue), None)
     if status is None:
         raise UnknownQueue(
             f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
@@ -109,6 +109,6 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
         for record in found.lanes.values()
         if key.queue == queue and record.run_times is not None
     ]
-    # All lanes of a node save the same; show that of the node which knows most.
+    # Each node saves one record in all its lanes. Show the record with the most means.
     run_times = max(learnt, key=lambda record: len(record.means), default=None)
     return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)

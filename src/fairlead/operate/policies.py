@@ -120,15 +120,13 @@ class PolicyManagement:
         """Put `version` back in force, whatever is in force in its queue now. DECLARED needs a
         queue. Raise UnknownPolicy, NotAllowed, ConfigurationError."""
         if version == DECLARED and queue is None:
-            raise ConfigurationError(
-                "version 0 stands for the declared weights: say of which --queue"
-            )
+            raise ConfigurationError("version 0 stands for the declared weights; add --queue")
         where = queue if version == DECLARED else self.policy(version).queue
         active = next((p for p in self.policies(where, 1) if p.state == PolicyState.ACTIVE), None)
         if active is None:
-            raise NotAllowed(f"queue {where}: no version counts, so there is none to go back from")
+            raise NotAllowed(f"queue {where}: no version is in force, so none can be rolled back")
         if active.version == version:
-            raise NotAllowed(f"version {version} is the one that counts in queue {where}")
+            raise NotAllowed(f"version {version} is already in force in queue {where}")
         return self.roll_back(active, version, author, why)
 
     def switch(self, mode: SwitchMode, author: str, why: str, queue: str = EVERY_QUEUE) -> None:

@@ -27,7 +27,7 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.landing import land, take_away
-from fairlead.pipeline.stream.cursors import reached, release, streamed, topics_of
+from fairlead.pipeline.stream.cursors import release, store_position, streamed_test, topics_of
 from fairlead.ports.history import ATTEMPT_FIELDS, START, Feed, HistoryStore, Position
 from fairlead.ports.statements import Row, Steps
 
@@ -120,14 +120,14 @@ class Exporter:
         store_id = self._look(self._history.store_id())
         until: Position = self._look(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
-        cursor = reached(self._attempts.manifests.newest(), store_id)
+        cursor = store_position(self._attempts.manifests.newest(), store_id)
         return int(self._look(self._history.attempts_between(cursor, last)).rows)
 
     def _register(self, store_id: str) -> None:
         name, attempts = self._readers["attempts"], self._attempts.manifests
-        before = reached(attempts.newest(), store_id)
+        before = store_position(attempts.newest(), store_id)
         reader = self._look(self._history.reader(name))
-        cursor = reached(attempts.newest(), store_id)
+        cursor = store_position(attempts.newest(), store_id)
         self._note("attempts", cursor)
         self._note("events", START)
         # Rows exported before the store dropped this reader may be cleaned already, so compare from
@@ -136,9 +136,9 @@ class Exporter:
         # A removed manifest moves the cursor back; compare the repeated export again.
         went_back = reader is not None and reader.checked is not None and reader.checked > cursor
         if is_forgotten or went_back:
-            place = min(before, cursor)
-            log.warning("comparing begins anew", extra={"reader": name, "place": str(place)})
-            self._history.database.run(self._history.checked(name, place, self._clock.now()))
+            position = min(before, cursor)
+            log.warning("comparing begins anew", extra={"reader": name, "place": str(position)})
+            self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
     def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Position:
         text = table.manifests.newest().cursors.get(f"{store_id}/{feed}")
@@ -159,14 +159,14 @@ class Exporter:
             _Feed(
                 "attempts",
                 self._attempts,
-                lambda cursor: history.attempts(_place(cursor), settled, limit),
+                lambda cursor: history.attempts(_position(cursor), settled, limit),
                 lambda row: str(Position(*row[:2])),
                 attempts_table,
             ),
             _Feed(
                 "events",
                 self._events,
-                lambda cursor: history.events(_place(cursor), told, limit),
+                lambda cursor: history.events(_position(cursor), told, limit),
                 lambda row: str(Position(*row[:2])),
                 events_table,
             ),
@@ -191,12 +191,12 @@ class Exporter:
             rows = self._look(feed.read(before))
             if not rows:
                 return 0, 0
-            first, last = feed.place_of(rows[0]), feed.place_of(rows[-1])
+            first, last = feed.position_of(rows[0]), feed.position_of(rows[-1])
             moves: dict[str, tuple[str | None, str | None]] = {cursor: (before, last)}
             new, topics = rows, topics_of(manifest, store_id)
             if feed.name == "attempts" and topics:
-                has_come = streamed(manifest, store_id)
-                new = [row for row in rows if not has_come(Position(*row[:2]), row[_TASK_ID])]
+                is_streamed = streamed_test(manifest, store_id)
+                new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
                 moves |= release(manifest, store_id, Position.of(last))
             told = feed.as_table(store_id, new, self._clock.now())
             landed = land(
@@ -227,7 +227,7 @@ class Exporter:
         that would."""
         while True:
             manifest = self._attempts.manifests.newest()
-            moves = release(manifest, store_id, reached(manifest, store_id))
+            moves = release(manifest, store_id, store_position(manifest, store_id))
             if not moves or self._attempts.append([], moves, self._clock.now()) is not None:
                 return
 
@@ -237,10 +237,10 @@ class Exporter:
             return self._takes == "never"
         return self._takes != "take over"
 
-    def _note(self, feed: str, place: Position) -> None:
+    def _note(self, feed: str, position: Position) -> None:
         kind = "lake" if feed == "attempts" else feed
         self._history.database.run(
-            self._history.advance(self._readers[feed], kind, place, self._clock.now())
+            self._history.advance(self._readers[feed], kind, position, self._clock.now())
         )
 
 
@@ -254,10 +254,10 @@ class _Feed(NamedTuple):
     table: LakeTable
     read: Callable[[str | None], Steps[Sequence[Row]]]
     """Read the next rows behind a cursor."""
-    place_of: Callable[[Row], str]
+    position_of: Callable[[Row], str]
     """Return the cursor behind a row."""
     as_table: Callable[[str, Sequence[Row], int], pa.Table]
 
 
-def _place(cursor: str | None) -> Position:
+def _position(cursor: str | None) -> Position:
     return START if cursor is None else Position.of(cursor)

@@ -1,4 +1,4 @@
-"""Reconciliation: compare the lake with the store. The store may clean only what agrees."""
+"""Reconciliation of the lake with the store. The store may delete only attempts that agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.pipeline.lake import ledger
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.table import DAY, LakeTable
-from fairlead.pipeline.stream.cursors import reached
+from fairlead.pipeline.stream.cursors import store_position
 from fairlead.ports.history import FINGERPRINT_MODULUS, START, HistoryStore, Position, Totals
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class Reconciled(msgspec.Struct, frozen=True):
     rows: int
     busy_us: int
     pieces: int
-    place: str
+    position: str
     """Position up to which the lake agrees with the store."""
     more: bool = False
-    """True when the comparison ended after the requested pieces and more is left."""
+    """Whether the comparison ended after the requested number of pieces and attempts are left."""
 
 
 def reconcile(
@@ -47,40 +47,43 @@ def reconcile(
     pieces: int | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Reconciled:
-    """Compare all attempts exported since the last comparison, `piece` rows at a time, or only a
-    number of pieces.
+    """Compare the attempts exported since the last comparison, in pieces.
 
-    If all agree, the store learns it and may clean them. Raise CheckFailed with each piece that
-    differs, and tell the store nothing; BrokenLake when a file cannot be read; StoreUnavailable.
-    Call `on_rows` after each piece.
+    If all pieces agree, record their end in the store, which may then delete the attempts. Raise
+    CheckFailed with each piece that differs, and record nothing. Raise BrokenLake if a file cannot
+    be read, and StoreUnavailable.
+
+    piece: rows of a piece. pieces: greatest number of pieces; None for all. on_rows: callback with
+    the number of rows of each compared piece.
     """
-    look = history.database.read_now
-    store_id = look(history.store_id())
+    read = history.database.read_now
+    store_id = read(history.store_id())
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()
-    reader = look(history.reader(lake.reader))
-    place = START if reader is None or reader.checked is None else reader.checked
-    end = max(place, reached(manifest, store_id))
-    if reader is None and place < end:
+    reader = read(history.reader(lake.reader))
+    position = START if reader is None or reader.checked is None else reader.checked
+    end = max(position, store_position(manifest, store_id))
+    if reader is None and position < end:
         raise CheckFailed(
-            f"the store knows no {lake.reader!r}: `fairlead pipeline ingest` registers it"
+            f"the store has no reader {lake.reader!r}; `fairlead pipeline ingest` registers it"
         )
+    # Go back a day, because clocks may differ by less than a day.
     exported = _changed_since(
         table, manifest, 0 if reader is None else (reader.checked_at or 0) - DAY
     )
     erased = _ledger(table, manifest)
     rows = busy_us = done = 0
     differences = []
-    while place < end and done != pieces:
-        until = look(history.position_after(place, end, piece))
-        in_store: Totals = look(history.attempts_between(place, until))
-        lies_between = _lies_between(store_id, place, until)
+    while position < end and done != pieces:
+        until = read(history.position_after(position, end, piece))
+        in_store: Totals = read(history.attempts_between(position, until))
+        lies_between = _lies_between(store_id, position, until)
         in_lake = Totals(
             *map(add, _totals_of(exported, lies_between), _totals_of(erased, lies_between))
         )
         if in_lake != in_store:
-            differences.append(f"{place} to {until}: {_difference(in_store, in_lake)}")
-        rows, busy_us, done, place = (
+            differences.append(f"{position} to {until}: {_difference(in_store, in_lake)}")
+        rows, busy_us, done, position = (
             rows + in_store.rows,
             busy_us + in_store.busy_us,
             done + 1,
@@ -90,14 +93,14 @@ def reconcile(
     if differences:
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:
-        history.database.run(history.checked(lake.reader, place, clock.now()))
-        ledger.settle(table, store_id, place, clock.now())
-    return Reconciled(rows, busy_us, done, str(place), place < end)
+        history.database.run(history.checked(lake.reader, position, clock.now()))
+        ledger.settle(table, store_id, position, clock.now())
+    return Reconciled(rows, busy_us, done, str(position), position < end)
 
 
 def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dataset:
-    """Return partitions that may have rows newer than an instant (microseconds, by clocks that
-    differ by less than a day)."""
+    """Return the rows of all partitions that changed at or after an instant (microseconds since
+    the epoch)."""
     import pyarrow.dataset as ds
 
     parts = [name for name, part in manifest.parts.items() if part.changed_at >= instant]
@@ -106,7 +109,8 @@ def _changed_since(table: LakeTable, manifest: Manifest, instant: int) -> ds.Dat
 
 
 def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
-    """Return the totals of rows erased from the lake, which the store still has."""
+    """Return the columns, for totals, of rows that were erased from the lake and not yet from the
+    store."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -116,11 +120,12 @@ def _ledger(table: LakeTable, manifest: Manifest) -> ds.Dataset:
     )
 
 
-def _totals_of(rows: ds.Dataset, which: pc.Expression) -> Totals:
-    """Return the totals of these rows, reading only row groups that can hold some of them."""
+def _totals_of(rows: ds.Dataset, condition: pc.Expression) -> Totals:
+    """Return the totals of the rows that meet the condition. Skip row groups that cannot contain
+    any."""
     found = Totals(0, 0, 0)
     for batch in rows.to_batches(
-        columns=["seq", "version", "started_at", "finished_at"], filter=which
+        columns=["seq", "version", "started_at", "finished_at"], filter=condition
     ):
         found = Totals(*map(add, found, _totals(batch)))
     return found
@@ -136,7 +141,8 @@ def _lies_between(store_id: str, after: Position, until: Position) -> pc.Express
 
 
 def _totals(batch: pa.RecordBatch) -> Totals:
-    """Return totals as the stores compute them; they too divide whole numbers towards zero."""
+    """Return the totals of a batch, by the formula of the stores. Arrow and the stores both round
+    the quotients of integers towards zero."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -156,9 +162,9 @@ def _totals(batch: pa.RecordBatch) -> Totals:
 
 
 def _difference(store: Totals, lake: Totals) -> str:
-    """Return the numbers that differ."""
+    """Return a text with the totals that differ."""
     return ", ".join(
-        f"{name} {there:,} in the store and {here:,} in the lake"
-        for name, there, here in zip(Totals._fields, store, lake, strict=True)
-        if there != here
+        f"{name} {in_store:,} in the store and {in_lake:,} in the lake"
+        for name, in_store, in_lake in zip(Totals._fields, store, lake, strict=True)
+        if in_store != in_lake
     )

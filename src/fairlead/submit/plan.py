@@ -43,11 +43,11 @@ def carry_out(plan: Plan[T]) -> T:
         write = next(plan)
         while True:
             try:
-                answer = write.now()
+                outcome = write.now()
             except BaseException as error:
                 write = plan.throw(error)
             else:
-                write = plan.send(answer)
+                write = plan.send(outcome)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -59,11 +59,11 @@ async def carry_out_async(plan: Plan[T]) -> T:
         write = next(plan)
         while True:
             try:
-                answer = await write.in_loop()
+                outcome = await write.in_loop()
             except BaseException as error:
                 write = plan.throw(error)
             else:
-                write = plan.send(answer)
+                write = plan.send(outcome)
     except StopIteration as stop:
         result: T = stop.value
         return result

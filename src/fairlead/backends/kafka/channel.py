@@ -258,7 +258,7 @@ class KafkaChannel(DatabaseChannel):
         """Read the lanes of which Kafka has brought nothing."""
         missing, again = self._twins.missing(self._clock.monotonic())
         for lane in missing:
-            self._set_back(lane)
+            self._read_again(lane)
         self._is_waiting_for_twins = again is not None
         if again is not None:
             asyncio.get_running_loop().call_later(again, self._wait_for_twins)
@@ -337,7 +337,7 @@ class KafkaChannel(DatabaseChannel):
                 continue
             if isinstance(content, Lane):
                 self._twins.brought(content, now)
-                self._set_back(content)
+                self._read_again(content)
             corrupt += content is None
             self._progress.done(key, offset)
         if corrupt:
@@ -376,7 +376,7 @@ class KafkaChannel(DatabaseChannel):
             waiting = self._waiting.pop(key)
             self._arrived_count -= len(waiting)
             self.settled(waiting)
-            self._set_back(Lane(*key, min(trigger.seq for trigger in waiting)))
+            self._read_again(Lane(*key, min(trigger.seq for trigger in waiting)))
 
     def _tick(self) -> None:
         """Commit the offsets that are done, every second."""

@@ -206,7 +206,7 @@ class Receiver:
                 "offset": message.offset(),
             }
             log.error(
-                "a message of Kafka cannot be read and is skipped",
+                "skipped an unreadable message from Kafka",
                 extra={**fields, "error": str(error)},
             )
             return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import asyncpg
 
 from fairlead.backends.postgres.copy_format import (
-    COPY_FROM,
+    COPY_MIN_ROWS,
     HEADER,
     TRAILER,
     Texts,
@@ -37,11 +37,12 @@ _COLUMNS = (
 )
 
 _FIXED = struct.Struct(">iqiqi16siiiqiqid")
-"""Columns from `pass` to `weight`, each after its length."""
+"""Columns from `pass` to `weight`; the length of each column precedes its value."""
 
 
 class PostgresBacklogStore(SqlBacklogStore):
-    """A `SqlBacklogStore` on PostgreSQL. Large writes use COPY, a third of the cost of INSERT."""
+    """A `SqlBacklogStore` on PostgreSQL. Large writes use COPY, which costs a third as
+    much as INSERT."""
 
     async def write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
@@ -49,14 +50,14 @@ class PostgresBacklogStore(SqlBacklogStore):
         try:
             await super().write(lane, range_id, entries, record)
         except asyncpg.UniqueViolationError:
-            # An earlier try of this write has succeeded. No other write can have these levels,
-            # because a level is never given twice.
+            # An earlier try of this write has succeeded. No other write can contain these levels,
+            # because each level is assigned once.
             await self._database.run_async(
                 self._write(lane, range_id, entries, record, self._insert_missing)
             )
 
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
-        if len(entries) < COPY_FROM:
+        if len(entries) < COPY_MIN_ROWS:
             yield from self._insert_missing(lane, entries)
         else:
             yield Copy("fairlead_backlog", _COLUMNS, _rows(lane, entries))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 
-COPY_FROM = 50
-"""Number of rows from which COPY is faster than one INSERT."""
+COPY_MIN_ROWS = 50
+"""Least number of rows for which COPY is faster than one INSERT."""
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)

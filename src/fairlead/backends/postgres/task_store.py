@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from fairlead.backends.postgres.copy_format import (
-    COPY_FROM,
+    COPY_MIN_ROWS,
     HEADER,
     NULL,
     TRAILER,
@@ -45,7 +45,7 @@ class PostgresTaskStore(SqlTaskStore):
     # the user's side ------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        if 0 < len(tasks) < COPY_FROM and all(task.unique_key is None for task in tasks):
+        if 0 < len(tasks) < COPY_MIN_ROWS and all(task.unique_key is None for task in tasks):
             params, due = _columns(tasks)
 
             def result(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
@@ -58,7 +58,7 @@ class PostgresTaskStore(SqlTaskStore):
         return super().submission(tasks)
 
     def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
-        if len(tasks) < COPY_FROM:
+        if len(tasks) < COPY_MIN_ROWS:
             params, due = _columns(tasks)
             return _inserted((yield self.statement("insert_tasks", *params)), due)
         ready = [task for task in tasks if task.run_at <= task.submitted_at]

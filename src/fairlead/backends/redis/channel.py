@@ -5,13 +5,14 @@ Any node takes any trigger, in the order that the sharded queue gives to tenants
 sections of the queue. The task rows stay the truth (`fairlead.backends.sql.channel`). Three rules
 follow:
 
-- The node that leases a partition compares its rows with Redis: it reads them as the database
-  channel does, after notifications and by sweeps, and writes to Redis each trigger missing there.
-  This restores triggers that Redis has lost or never received.
-- A trigger is marked with its task and version for as long as it is in Redis, waiting or held by a
-  node, so that nobody writes it twice.
-- A node holds a trigger until it has claimed the task or lost the claim. A node that stops writes
-  the triggers that it holds anew; other nodes reclaim those of a dead node.
+- The node that leases a partition compares the rows of the partition with Redis. The node reads the
+  rows as the database channel does, after notifications and by sweeps, and writes to Redis each
+  trigger that is missing there. The comparison restores triggers that Redis has lost or never
+  received.
+- Redis keeps a mark of task and version as long as the trigger waits or a node holds the trigger.
+  The mark prevents a second write of the same trigger.
+- A node holds a trigger until it has claimed the task or lost the claim. When a node stops, it
+  writes its held triggers back to Redis. Other nodes reclaim the held triggers of a dead node.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, NewTask, Submitted, Trigger
-from fairlead.ports.notification import Lane as News
+from fairlead.ports.notification import Lane as LaneNews
 from fairlead.ports.notification import Notification, with_triggers
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
@@ -49,22 +50,23 @@ from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaratio
 log = logging.getLogger("fairlead.redis")
 
 GRACE = 0.1
-"""Seconds between a notification and the comparison of its rows with Redis. Most of their triggers
-are taken by then."""
+"""Seconds between a notification and the comparison of its rows with Redis. Nodes claim most of the
+triggers in that time."""
 
 MOST_CARRIED = 10_000
-"""Greatest number of tasks whose triggers a submit sends. A greater submit leaves them to the
-comparison of rows, whose reads bring a thousand at a time."""
+"""Greatest number of tasks in a submit that sends its triggers to Redis. After a larger submit, the
+comparison of rows sends the triggers, a thousand for each read."""
 
 MOST_DELIVERIES = 1_000_000_000
-"""Deliveries after which a trigger becomes a dead letter: never, since the row counts the tries."""
+"""Deliveries after which a trigger becomes a dead letter. The number is too great to be reached,
+because the task's row counts the tries."""
 
 _PAUSE_AFTER_OUTAGE = 1.0  # seconds
-_PART_SECONDS = 5.0
+_LEAVE_SECONDS = 5.0
 
 
-class _UnlimitedRoom:
-    """Unlimited room, since rows read for the comparison are not kept."""
+class _PageRoom:
+    """Room for a full page in every lane, because the comparison does not keep the rows."""
 
     def ahead(self, lane: LaneKey) -> int:
         return PAGE
@@ -91,8 +93,8 @@ class RedisChannel(DatabaseChannel):
         """Raise ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
         endpoint = RedisEndpoint.of(url)
-        # A second part in the prefix keeps these queues apart from those of an application that has
-        # its tasks in the same Redis.
+        # A longer prefix separates these queues from the queues of an application that keeps its
+        # tasks in the same Redis.
         self._endpoint = replace(endpoint, prefix=f"{endpoint.prefix}:triggers")
         self.location = endpoint.location
         self._sender = RedisSender(self._endpoint, counted)
@@ -104,10 +106,10 @@ class RedisChannel(DatabaseChannel):
         """Triggers that were read and are not settled, by task id."""
         self._waiting: list[Trigger] = []
         """Triggers that were read and that `receive` has not returned yet."""
-        self._came = asyncio.Event()
-        self._news: list[News] = []
-        """Lanes to compare when the grace has passed."""
-        self._are_weights_changed = asyncio.Event()
+        self._can_receive = asyncio.Event()
+        self._to_compare: list[LaneNews] = []
+        """Lanes to compare with Redis when GRACE has passed."""
+        self._weights_changed = asyncio.Event()
         self._failure: BaseException | None = None
         """The error that broke the consumer or the comparison of rows; `receive` raises it."""
 
@@ -151,14 +153,14 @@ class RedisChannel(DatabaseChannel):
         self._consumer.serve(partitions)
 
     async def leave(self) -> None:
-        """Write the triggers that this node still holds anew for other nodes, and claim nothing
-        more."""
+        """Stop claiming, and write the triggers that this node still holds back to Redis for other
+        nodes."""
         if self._consumer is None:
             return
         try:
-            async with asyncio.timeout(_PART_SECONDS):
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._consumer.stop_claiming()
-                await self._write_held_anew(self._consumer)
+                await self._write_back(self._consumer)
         except (StoreUnavailable, TimeoutError) as error:
             fields = {
                 "redis": self.location,
@@ -166,7 +168,7 @@ class RedisChannel(DatabaseChannel):
                 "error": str(error),
             }
             log.warning(
-                "other nodes get the triggers of this node only after it counts as dead",
+                "could not release the triggers of this node; other nodes reclaim them later",
                 extra=fields,
             )
 
@@ -187,13 +189,13 @@ class RedisChannel(DatabaseChannel):
             self._room = room
             self.room_freed()
         while True:
-            self._came.clear()
+            self._can_receive.clear()
             if self._failure is not None:
                 raise self._failure
             if self._waiting:
-                given, self._waiting = self._waiting, []
-                return given
-            await self._came.wait()
+                received, self._waiting = self._waiting, []
+                return received
+            await self._can_receive.wait()
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         ids = [trigger.id for trigger in triggers]
@@ -220,7 +222,7 @@ class RedisChannel(DatabaseChannel):
             raise StoreUnavailable(f"{self.location}: {error}") from error
         finally:
             await redis.aclose()
-        return ChannelStatus(f"it responds within {took:,.0f} ms", [], loads)
+        return ChannelStatus(f"responds within {took:,.0f} ms", [], loads)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
         lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)
@@ -241,12 +243,12 @@ class RedisChannel(DatabaseChannel):
         async with asyncio.TaskGroup() as parts:
             parts.create_task(consumer.run())
             parts.create_task(self._compare_rows())
-            parts.create_task(self._weigh(consumer))
+            parts.create_task(self._copy_weights(consumer))
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
             self._failure = error
-            self._came.set()
+            self._can_receive.set()
 
     def _room_for(self, queue: str, priority: int) -> int:
         if self._room is None:
@@ -270,7 +272,7 @@ class RedisChannel(DatabaseChannel):
                     "id": message.id,
                     "error": str(error),
                 }
-                log.error("a message of Redis cannot be read and is skipped", extra=fields)
+                log.error("skipped an unreadable message from Redis", extra=fields)
                 claims.add(message.id, claim)
                 corrupt.append(message.id)
                 continue
@@ -280,23 +282,23 @@ class RedisChannel(DatabaseChannel):
         if corrupt:
             self._consumer.done(corrupt)
             self._counted("corrupt_triggers", len(corrupt))
-        self._came.set()
+        self._can_receive.set()
 
-    async def _write_held_anew(self, consumer: Consumer) -> None:
-        """End the claims of this node, and write their triggers anew for other nodes."""
+    async def _write_back(self, consumer: Consumer) -> None:
+        """End the claims of this node, and write their triggers back for other nodes."""
         held, self._held, self._waiting = self._held, {}, []
         ends: defaultdict[PriorityLane, list[ClaimEnd]] = defaultdict(list)
         for task_id, trigger in held.items():
             claims = consumer.claims.pop(task_id)
-            # Write a trigger that came twice only once, with the last claim: each ended claim
-            # removes the mark of its message.
+            # Each claim that ends removes the mark of its message. So write a trigger that was
+            # delivered twice with its last claim only.
             for n, claim in enumerate(claims, 1):
-                how = (
+                end = (
                     ClaimEnd(claim.id, "done")
                     if n < len(claims)
                     else ClaimEnd(claim.id, "again", encode(trigger))
                 )
-                ends[claim.lane].append(how)
+                ends[claim.lane].append(end)
         await consumer.finish(ends)
 
     # comparison of rows with Redis ----------------------------------------------------------------
@@ -306,7 +308,7 @@ class RedisChannel(DatabaseChannel):
         outage = ""
         while True:
             try:
-                await super().receive(_UnlimitedRoom())
+                await super().receive(_PageRoom())
                 outage = ""
             except StoreUnavailable as error:
                 if str(error) != outage:
@@ -318,13 +320,14 @@ class RedisChannel(DatabaseChannel):
                 await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
-        """Write rows that are missing in Redis there, before the rows count as read."""
+        """Read rows, and write the triggers that are missing in Redis to it before the lane's
+        position moves."""
         rows = await super()._rows(lane, above, limit)
         if rows and self._consumer is not None:
             steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)
             entries = [encode(row) for row in healed(rows, lane.highest_seq)]
-            # In a long backlog nearly all triggers are in Redis: asking costs a tenth of a refused
-            # write.
+            # Check before writing. In a long backlog Redis has nearly all triggers, and a check
+            # costs a tenth of a refused write.
             is_there = await self._consumer.do(
                 lane.key.queue, steps.marked([entry.once for entry in entries])
             )
@@ -334,22 +337,22 @@ class RedisChannel(DatabaseChannel):
             await self._consumer.do(lane.key.queue, steps.put(missing))
         return rows
 
-    async def _weigh(self, consumer: Consumer) -> None:
-        """Copy weights that people have set to Redis, again and again, since Redis may lose
-        them."""
+    async def _copy_weights(self, consumer: Consumer) -> None:
+        """Copy the weights of the store to Redis after each change, and at the interval of sweeps
+        because Redis may lose weights."""
         while True:
-            self._are_weights_changed.clear()
+            self._weights_changed.clear()
             try:
                 for queue in consumer.queues:
-                    await self._weigh_queue(consumer, queue)
+                    await self._copy_queue_weights(consumer, queue)
                 async with asyncio.timeout(self._heal_every):
-                    await self._are_weights_changed.wait()
+                    await self._weights_changed.wait()
             except StoreUnavailable:
                 await self._clock.sleep(_PAUSE_AFTER_OUTAGE)  # _compare_rows logs the outage
             except TimeoutError:
                 pass
 
-    async def _weigh_queue(self, consumer: Consumer, queue: str) -> None:
+    async def _copy_queue_weights(self, consumer: Consumer, queue: str) -> None:
         settings = await self._store.database.read(self._store.queue_settings())
         if queue in settings and settings[queue].weights_version:
             weights = await self._store.database.read(self._store.weights(queue))
@@ -359,17 +362,17 @@ class RedisChannel(DatabaseChannel):
 
     def _on_any_notification(self, notification: Notification) -> None:
         if notification.is_empty or notification.control:
-            self._are_weights_changed.set()
+            self._weights_changed.set()
         if notification.is_empty:
             super()._on_any_notification(notification)
             return
         if notification.ready:
-            if not self._news:
-                asyncio.get_running_loop().call_later(GRACE, self._compare_news)
-            self._news += notification.ready
+            if not self._to_compare:
+                asyncio.get_running_loop().call_later(GRACE, self._compare_lanes)
+            self._to_compare += notification.ready
         self._on_notification(notification)
 
-    def _compare_news(self) -> None:
-        news, self._news = self._news, []
-        for lane in news:
-            self._set_back(lane)
+    def _compare_lanes(self) -> None:
+        lanes, self._to_compare = self._to_compare, []
+        for lane in lanes:
+            self._read_again(lane)

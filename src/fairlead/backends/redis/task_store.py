@@ -118,8 +118,8 @@ class RedisTaskStore:
         submitted: list[Submitted | None] = [None] * len(tasks)
         for lane, of_lane in lanes.items():
             entries = [new_entry(tasks[i], window) for i in of_lane]
-            answers = yield from self._queues.at(lane).put(entries)
-            for i, (stream, name) in zip(of_lane, answers, strict=True):
+            written = yield from self._queues.at(lane).put(entries)
+            for i, (stream, name) in zip(of_lane, written, strict=True):
                 submitted[i] = (
                     Submitted(tasks[i].id, True)
                     if stream is not None

@@ -292,10 +292,10 @@ class DatabaseChannel:
         if notification.is_empty:
             self.redeliver()
         for lane in notification.ready:
-            self._set_back(lane)
+            self._read_again(lane)
         self._on_notification(notification)
 
-    def _set_back(self, news: Lane) -> None:
+    def _read_again(self, news: Lane) -> None:
         """Read the lane again from the position that `news` announces."""
         found = self._reader(LaneKey(news.queue, news.partition, news.priority))
         if found is not None:

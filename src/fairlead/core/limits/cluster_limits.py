@@ -23,7 +23,7 @@ from fairlead.model import Trigger
 class OnNode(ConcurrencyPolicy, Protocol):
     """The part of a cluster-wide limit on one node, which acquires from the node's permits."""
 
-    def roomy(self, pools: Iterable[str]) -> list[Hashable]:
+    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """Return the limits to release in the table, for pools that have room again."""
 
     def pass_time(self, now: float) -> None:
@@ -43,8 +43,8 @@ class ClusterWide(Protocol):
     """Whether the limit holds over the cluster; if not, it holds on each node and needs no
     permits."""
 
-    def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        """Return the limit's part on one node. `press`: asks for a round soon."""
+    def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
+        """Return the limit's part on one node. `request_round`: asks for a round soon."""
 
 
 AnyLimit = ConcurrencyPolicy | ClusterWide
@@ -86,8 +86,8 @@ class ClusterLimit:
         ]
         return f"ClusterLimit({', '.join(options)})"
 
-    def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        return _NodeLimit(self, permits, press)
+    def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
+        return _NodeLimit(self, permits, request_round)
 
 
 class ClusterRateLimit:
@@ -114,15 +114,17 @@ class ClusterRateLimit:
         ]
         return f"ClusterRateLimit({', '.join([str(self.n), f'per={self.per:g}', *options])})"
 
-    def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
-        return _NodeRateLimit(self, permits, press)
+    def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
+        return _NodeRateLimit(self, permits, request_round)
 
 
 class _NodeLimit:
-    def __init__(self, declared: ClusterLimit, permits: Permits, press: Callable[[], None]) -> None:
+    def __init__(
+        self, declared: ClusterLimit, permits: Permits, request_round: Callable[[], None]
+    ) -> None:
         self._declared = declared
         self._permits = permits
-        self._press = press
+        self._request_round = request_round
 
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self._declared.per, trigger)
@@ -131,20 +133,20 @@ class _NodeLimit:
         pool = _pool(self._declared.per, trigger)
         if self._permits.take(pool, self._declared.n, now):
             return None
-        self._press()
+        self._request_round()
         return Full((self, pool))
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         pool = _pool(self._declared.per, trigger)
         if self._permits.release(pool):
             return ((self, pool),)
-        if self._permits.owes(pool):
-            self._press()
+        if self._permits.must_return(pool):
+            self._request_round()
         return ()
 
     cancel = release
 
-    def roomy(self, pools: Iterable[str]) -> list[Hashable]:
+    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]
 
     def pass_time(self, now: float) -> None:
@@ -153,11 +155,11 @@ class _NodeLimit:
 
 class _NodeRateLimit:
     def __init__(
-        self, declared: ClusterRateLimit, permits: Permits, press: Callable[[], None]
+        self, declared: ClusterRateLimit, permits: Permits, request_round: Callable[[], None]
     ) -> None:
         self._declared = declared
         self._permits = permits
-        self._press = press
+        self._request_round = request_round
         self._cooling: deque[tuple[float, str]] = deque()
         """End of use and pool of each unit, in order, because all units are used equally long."""
         self._of_pool: dict[str, deque[tuple[float, str]]] = {}
@@ -174,7 +176,7 @@ class _NodeRateLimit:
             self._cooling.append((until, pool))
             self._of_pool.setdefault(pool, deque()).append((until, trigger.id))
             return None
-        self._press()
+        self._request_round()
         cooling = self._of_pool.get(pool)
         return Full((self, pool), cooling[0][0] if cooling else None)
 
@@ -190,7 +192,7 @@ class _NodeRateLimit:
                 return ((self, pool),) if self._permits.release(pool) else ()
         return ()  # the unit is free again already
 
-    def roomy(self, pools: Iterable[str]) -> list[Hashable]:
+    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]
 
     def pass_time(self, now: float) -> None:

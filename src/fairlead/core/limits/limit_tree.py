@@ -1,4 +1,4 @@
-"""Nested limits: on each node or, level by level, over the whole cluster."""
+"""Nested limits, each of which applies to each node or to the whole cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
 LevelName = tuple[str, str]
-"""Identity of a level: ("total", ""), ("name", the task's) or ("fairness_key", the key)."""
+"""Kind and key of a level: ("total", ""), ("name", task name) or ("fairness_key", fairness key)."""
 
 
 class TreeLevel(NamedTuple):
@@ -27,11 +27,13 @@ class TreeLevel(NamedTuple):
 class LimitTree:
     """Nested limits; a task needs a slot of every level that applies to it.
 
-    `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})` lets 30 run in total, of these
-    15 payouts and 3 of acme's, on each node. `per_fairness_key` holds for every key not named. A
-    level given as `ClusterLimit(n)` holds over the whole cluster: `LimitTree(ClusterLimit(30),
-    names={"payout": ClusterLimit(15)}, per_fairness_key=3)`. `name`: of the tree in the cluster, by
-    default the name of the queue or task it belongs to. Raises ConfigurationError for bad values.
+    `LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})` allows 30 tasks at once on each
+    node, at most 15 of them named "payout" and at most 3 with the fairness key "acme".
+    `per_fairness_key` limits each key that `fairness_keys` does not contain. A level given as
+    `ClusterLimit(n)` limits the whole cluster, as in `LimitTree(ClusterLimit(30), names={"payout":
+    ClusterLimit(15)}, per_fairness_key=3)`. `name` is the name of the tree in the cluster; the
+    default is the name of the queue or task that declares the tree. Raises ConfigurationError for
+    bad values.
     """
 
     linger = 0.0
@@ -57,18 +59,18 @@ class LimitTree:
         self.name = name
         self._running: dict[LevelName, int] = {}
         self._permits = Permits("", 0.0)
-        self._press: Callable[[], None] = lambda: None
+        self._request_round: Callable[[], None] = lambda: None
 
     @property
     def is_cluster_wide(self) -> bool:
-        """Whether at least one level holds over the whole cluster."""
+        """Whether at least one level limits the whole cluster."""
         levels = (self._total, *self._names.values(), *self._keys.values(), self._per_key)
         return any(level.is_cluster_wide for level in levels if level is not None)
 
-    def on_node(self, permits: Permits, press: Callable[[], None]) -> OnNode:
+    def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
         """See `fairlead.core.limits.cluster_limits.ClusterWide`."""
         tree = copy(self)
-        tree._running, tree._permits, tree._press = {}, permits, press
+        tree._running, tree._permits, tree._request_round = {}, permits, request_round
         return tree
 
     def column(self, trigger: Trigger) -> Hashable:
@@ -82,7 +84,7 @@ class LimitTree:
             if is_cluster_wide:
                 if self._permits.take(_pool(level), n, now):
                     continue
-                self._press()
+                self._request_round()
             else:
                 count = running.get(level, 0)
                 if count < n:
@@ -97,7 +99,7 @@ class LimitTree:
 
     cancel = release
 
-    def roomy(self, pools: Iterable[str]) -> list[Hashable]:
+    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
         return [(self, tuple(pool.split(":", 1))) for pool in pools]
 
@@ -105,7 +107,7 @@ class LimitTree:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
 
     def running(self) -> Mapping[LevelName, int]:
-        """Return how many tasks run now on this node, by level that holds on each node, as
+        """Return the number of tasks that run on this node, by level, without cluster-wide levels:
         {("total", ""): 3, ("name", "payout"): 2, ...}."""
         return dict(self._running)
 
@@ -118,20 +120,20 @@ class LimitTree:
                 pool = _pool(level)
                 if self._permits.release(pool):
                     freed.append((self, level))
-                elif self._permits.owes(pool):
-                    self._press()
+                elif self._permits.must_return(pool):
+                    self._request_round()
                 continue
             left = running[level] - 1
             if left:
                 running[level] = left
             else:
-                del running[level]  # keeps the size of the dict to the levels in use
+                del running[level]  # keep only the levels in use
             freed.append((self, level))
         return freed
 
     def _levels(self, trigger: Trigger) -> list[TreeLevel]:
-        """Return the levels that apply to the trigger, narrowest first, so that a parked column
-        waits for what it really needs."""
+        """Return the levels that apply to the trigger, narrowest first. A trigger that finds its
+        key and the total full then waits for a slot of its key."""
         levels = []
         key, name = trigger.fairness_key, trigger.name
         if key in self._keys:
@@ -157,6 +159,6 @@ def _level(kind: str, key: str, n: int | ClusterLimit) -> TreeLevel:
         return TreeLevel((kind, key), positive(what, n), False)
     if n.per is not None or n.name is not None:
         raise ConfigurationError(
-            f"{what}: {n!r} as a level takes a number only; give the name to the tree"
+            f"{what}: {n!r} is a level and takes a number only; use LimitTree(name=...)"
         )
     return TreeLevel((kind, key), n.n, True)

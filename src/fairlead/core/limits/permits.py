@@ -106,7 +106,7 @@ class _Pool:
         """Whether a trigger had to wait and there has been no room since."""
 
     @property
-    def is_owing(self) -> bool:
+    def must_return(self) -> bool:
         """Whether free permits may no longer be acquired and have to be returned."""
         return self.recorded > max(self.usable, self.running)
 
@@ -205,15 +205,15 @@ class Permits:
         """Whether the ledger records permits of this node, which have to be renewed."""
         return any(pool.recorded for pool in self._pools.values())
 
-    def owes(self, name: str) -> bool:
+    def must_return(self, name: str) -> bool:
         """Return whether other nodes wait for a permit that is free here, so that a round should
         not wait."""
-        return self._pools[name].is_owing
+        return self._pools[name].must_return
 
     @property
-    def is_pressing(self) -> bool:
+    def needs_round(self) -> bool:
         """Whether any pool owes permits, or a trigger waits for a permit here."""
-        return any(pool.refused or pool.is_owing for pool in self._pools.values())
+        return any(pool.refused or pool.must_return for pool in self._pools.values())
 
     # rounds ---------------------------------------------------------------------------------------
 

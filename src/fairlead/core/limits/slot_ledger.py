@@ -138,8 +138,8 @@ class SlotLedger:
             self._keys.acquire(trigger)
             self._acquired += 1
             return None
-        # The ordering key comes first, because it is the narrowest limit: a parked trigger then
-        # waits for what it really needs.
+        # Check the ordering key first, because it is the narrowest limit. A parked trigger whose
+        # key is busy then waits for its key only.
         ordering_key = (
             OrderingKey(trigger.queue, trigger.ordering_key)
             if trigger.ordering_key is not None

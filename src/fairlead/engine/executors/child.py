@@ -32,8 +32,8 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         job = msgspec.json.decode(source.read(_LENGTH.unpack(head)[0]), type=Job)
-        answer = msgspec.json.encode(_run(application, job))
-        sink.write(_LENGTH.pack(len(answer)) + answer)
+        job_end = msgspec.json.encode(_run(application, job))
+        sink.write(_LENGTH.pack(len(job_end)) + job_end)
         sink.flush()
 
 

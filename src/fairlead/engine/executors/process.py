@@ -50,22 +50,26 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """The end of a job: a result as JSON, or an error. `retry_after` and `snooze_until` hold the
-    handler's request. `is_hopeless`: no retry can mend the error."""
+    """Outcome of a job: a result as JSON, an error, or a retry or snooze that the handler asked
+    for."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error_type: str | None = None
     error_text: str | None = None
     is_hopeless: bool = False
+    """Whether no retry can succeed."""
     retry: bool = False
+    """Whether the handler raised Retry."""
     retry_after: float | None = None
+    """Delay of the retry, in seconds; None for the delay of the retry policy."""
     reset_tries: bool = False
     snooze_until: int | None = None
+    """Microseconds since the epoch; None if the handler did not raise Snooze."""
 
 
 class ProcessExecutor:
-    """At most `size` children of `python -m fairlead.engine.executors.child MODULE:APP`, started
-    when needed and kept."""
+    """At most `size` child processes of `python -m fairlead.engine.executors.child MODULE:APP`.
+    Each child starts when it is needed and then runs until the node stops."""
 
     def __init__(
         self,
@@ -77,8 +81,8 @@ class ProcessExecutor:
         children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> None:
-        """Enter what `intercepted` returns for each run. Call `children_changed` when a new child
-        has started, before it gets a job."""
+        """`intercepted` returns a context manager, which the executor enters around each run.
+        `children_changed` is called when a new child has started, before the child gets a job."""
         self._clock = clock
         self._size = size
         self._application = application
@@ -104,13 +108,13 @@ class ProcessExecutor:
             self._group.create_task(self._run(), name="fairlead-process")
 
     def take_back(self) -> list[Execution]:
-        """Return the executions that have not started, and do not start them."""
+        """Remove the executions that have not started from this executor and return them."""
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
 
     async def stop(self) -> None:
-        """End the idle children."""
+        """Stop the idle children."""
         for child in self._idle:
             if child.stdin is not None:
                 child.stdin.close()
@@ -131,11 +135,11 @@ class ProcessExecutor:
                     execution.start(self._clock.now())
                     with self._intercepted(execution):
                         result = await self._run_one(execution)
-                except BaseException as raised:  # also of an interceptor
+                except BaseException as raised:  # an interceptor may raise, too
                     if execution.cancel_reason is None and (
                         runner.cancelling() or type(raised) is GeneratorExit
                     ):
-                        raise  # the node ends
+                        raise  # the node stops
                     error = raised
                 execution.interrupt = None
                 if execution.cancel_reason is not None:
@@ -153,7 +157,7 @@ class ProcessExecutor:
             child.stdin.write(_LENGTH.pack(len(job)) + job)
             await child.stdin.drain()
             (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
-            answer = msgspec.json.decode(await child.stdout.readexactly(length), type=JobEnd)
+            job_end = msgspec.json.decode(await child.stdout.readexactly(length), type=JobEnd)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await child.wait()
             raise ChildDied(f"the child process running this task ended with code {code}") from None
@@ -162,7 +166,7 @@ class ProcessExecutor:
             await child.wait()
             raise
         self._idle.append(child)
-        return _unpack(answer)
+        return _unpack(job_end)
 
     async def _child(self) -> asyncio.subprocess.Process:
         while self._idle:
@@ -171,8 +175,8 @@ class ProcessExecutor:
                 return child
         if self._application is None:
             raise FairleadError(
-                "executor='process' needs to know the application: start the worker as `fairlead"
-                " worker MODULE:APP`"
+                "executor='process' needs the name of the application; start the worker as"
+                " `fairlead worker MODULE:APP`"
             )
         self._children = {
             pid: child for pid, child in self._children.items() if child.returncode is None
@@ -216,13 +220,13 @@ def _job(execution: Execution) -> bytes:
     )
 
 
-def _unpack(answer: JobEnd) -> Any:
-    if answer.snooze_until is not None:
-        raise Snooze(to_datetime(answer.snooze_until))
-    if answer.retry:
-        raise Retry(answer.retry_after, reset_tries=answer.reset_tries)
-    if answer.is_hopeless:
-        raise InvalidTask(answer.error_text)
-    if answer.error_type is not None:
-        raise RemoteError(answer.error_type, answer.error_text or "")
-    return answer.result
+def _unpack(job_end: JobEnd) -> Any:
+    if job_end.snooze_until is not None:
+        raise Snooze(to_datetime(job_end.snooze_until))
+    if job_end.retry:
+        raise Retry(job_end.retry_after, reset_tries=job_end.reset_tries)
+    if job_end.is_hopeless:
+        raise InvalidTask(job_end.error_text)
+    if job_end.error_type is not None:
+        raise RemoteError(job_end.error_type, job_end.error_text or "")
+    return job_end.result

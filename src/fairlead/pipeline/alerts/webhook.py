@@ -19,7 +19,7 @@ from fairlead.pipeline.lake import durable
 
 log = logging.getLogger("fairlead.alerts")
 
-ANSWER_SECONDS = 5.0
+RESPONSE_SECONDS = 5.0
 """Seconds for the URL to respond to one alert."""
 
 MOST_WAITING = 1000
@@ -111,7 +111,7 @@ class Webhook:
             headers[SIGNATURE] = f"sha256={digest}"
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - checked above
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):  # noqa: S310
+            with urllib.request.urlopen(request, timeout=RESPONSE_SECONDS):  # noqa: S310
                 pass
         except (OSError, ValueError) as error:
             if (

@@ -70,7 +70,7 @@ class SqliteStage:
         notifications = []
         for batch in self._read(submission_id, piece):
             submitted, notification = yield from self._store.submission(_tasks(batch, now))
-            inserted += sum(answer.is_new for answer in submitted)
+            inserted += sum(each.is_new for each in submitted)
             notifications.append(notification)
         return Published(inserted, joined(notifications))
 

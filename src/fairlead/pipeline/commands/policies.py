@@ -162,5 +162,5 @@ def rollback(options: RollbackOptions) -> None:
             as_json({"version": new})
         else:
             old = options.version
-            counts = "the declared weights" if old == 0 else f"as version {old}"
-            print(f"version {new} counts now: {counts}")
+            content = "the declared weights" if old == 0 else f"copy of version {old}"
+            print(f"version {new} is in force: {content}")

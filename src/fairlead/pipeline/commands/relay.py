@@ -75,7 +75,7 @@ def relay(options: RelayOptions) -> None:
                 relayed = relaying.round()
                 text = (
                     f"{relayed.rows:,} attempts relayed in {relayed.seconds:,.1f} s, up to"
-                    f" {relayed.place}"
+                    f" {relayed.position}"
                 )
                 print_result(options.json, relayed, text)
                 return

@@ -1,5 +1,5 @@
-"""`fairlead pipeline tune`: weights and limits from the history, within guard rails, and the kill
-switch."""
+"""`fairlead pipeline tune`: compute weights and limits from the history, within guard rails, and
+switch them off."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             help=(
-                "worker-seconds: to each key by the weight of its tasks; contracts: by its share in"
-                " --contracts. "
-                "Default: contracts if the file has any."
+                "Source of each key's share of worker time: the weight of its tasks"
+                " (worker-seconds) or its share in --contracts (contracts). Default: contracts if"
+                " the file contains shares, else worker-seconds."
             ),
             metavar="worker-seconds|contracts",
         ),
@@ -60,16 +60,15 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     queue: Queues = None
     canary: Annotated[
         list[str] | None,
-        typer.Option(help="Queue for the first step; default: the one with least work."),
+        typer.Option(help="Queue that gets weights first; default: the queue with the least work."),
     ] = None
     limits: Annotated[
         bool | None,
         typer.Option(
             "--limits/--no-limits",
             help=(
-                "Compute limits too, in tasks of a key at once on each node; or remove"
-                " them. "
-                "Default: as the file says, else they stay."
+                "Compute limits too (tasks of a key that each node may run at once), or remove all"
+                " limits. Default: the file's setting; without one, limits stay unchanged."
             ),
             show_default=False,
         ),
@@ -77,14 +76,14 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     half_life: Annotated[
         str | None, typer.Option(help="Half-life of past use, for example 24h.")
     ] = None
-    keys: Annotated[int, typer.Option(min=1, help="Most keys to show for each queue.")] = 20
+    keys: Annotated[int, typer.Option(min=1, help="Keys to show for each queue, at most.")] = 20
     url: Url = None
     tables: TableOptions
     json: Json = False
 
 
 class ApplyOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `tune apply`: those of `tune plan`, and the author."""
+    """Options of `tune apply`: the options of `tune plan`, and the author."""
 
     plan: PlanOptions
     author: Author = None
@@ -109,8 +108,8 @@ class SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 @tune.command("plan")
 @with_options
 def plan(options: PlanOptions) -> None:
-    """Compute weights and, with --limits, the slots of a worker for each key. Show what `tune
-    apply` would publish, and change nothing.
+    """Show the weights and, with --limits, the limits that `tune apply` would publish. Change
+    nothing.
 
     Example: fairlead pipeline tune plan --limits --queue payouts
     """
@@ -120,11 +119,10 @@ def plan(options: PlanOptions) -> None:
 @tune.command("apply")
 @with_options
 def apply(options: ApplyOptions) -> None:
-    """Compute weights and, with --limits, the slots of a worker for each key, and publish one step
-    towards them.
+    """Compute weights and, with --limits, limits, and publish one step towards them.
 
-    Run it hourly, after build. Each version has a canary window of an hour, and is rolled back if
-    other keys wait much longer in it.
+    Run `tune apply` hourly, after `build`. Each version has a canary window of an hour. If other
+    keys wait much longer in that hour, the version is rolled back.
 
     Example: fairlead pipeline tune apply --contracts contracts.toml
     """
@@ -138,13 +136,13 @@ def off(options: SwitchOptions) -> None:
 
     Example: fairlead pipeline tune off --why "odd waits"
     """
-    _switch(options, SwitchMode.OFF, "the declared weights count")
+    _switch(options, SwitchMode.OFF, "the declared weights and limits are in force")
 
 
 @tune.command("on")
 @with_options
 def on(options: OnOptions) -> None:
-    """Undo `tune off` or `tune freeze`; with --queue if it was set with one.
+    """Undo `tune off` or `tune freeze`. Use the same --queue as the command that you undo.
 
     Example: fairlead pipeline tune on
     """
@@ -152,17 +150,17 @@ def on(options: OnOptions) -> None:
         management = PolicyManagement(App(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
             was_off = management.switch_on(queue)
-            print(f"{queue or 'every queue'}: {'on' if was_off else 'was on'}")
+            print(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
 
 
 @tune.command("freeze")
 @with_options
 def freeze(options: SwitchOptions) -> None:
-    """Keep the published version, and publish no other.
+    """Keep the published version. `tune apply` publishes no other version until `tune on`.
 
     Example: fairlead pipeline tune freeze --queue payouts --why "month end"
     """
-    _switch(options, SwitchMode.FROZEN, "nothing more is published")
+    _switch(options, SwitchMode.FROZEN, "the published version stays")
 
 
 def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
@@ -215,7 +213,8 @@ def _objective(text: str, kind: Any) -> Any:
 
 @contextmanager
 def _reading(lake: Lake, tables: TableOptions) -> Iterator[Load | None]:
-    """Return a reader of gold: Parquet without Spark (None), Iceberg with it."""
+    """Yield a reader of the gold tables through Spark, or None if no catalog is given and `tune`
+    reads Parquet."""
     with catalog_of(tables) as reached:
         if reached is None:
             yield None

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
     """Print the result for each queue, with at most `most` of its keys."""
     if not found:
-        print("the tables know of no queue; `fairlead pipeline ingest` and `build` come first")
+        print("the tables contain no queue; run `fairlead pipeline ingest` and `build` first")
     for tuned in found:
         counts = (
-            "the declared weights count"
+            "the declared weights stay in force"
             if tuned.version is None
-            else f"version {tuned.version} counts"
+            else f"version {tuned.version} is in force"
         )
         print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
         for line in (*((tuned.verdict,) if tuned.verdict else ()), *tuned.holds):

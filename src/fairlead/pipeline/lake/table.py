@@ -110,7 +110,7 @@ class LakeTable:
         def change(before: Manifest) -> Manifest | None:
             if not only_if(before):
                 return None
-            if any(before.cursors.get(name) != place for name, (place, _) in moves.items()):
+            if any(before.cursors.get(name) != position for name, (position, _) in moves.items()):
                 return None
             if without is not None and before.erased != list(without):
                 return None
@@ -119,8 +119,8 @@ class LakeTable:
             parts = dict(before.parts)
             for file in written:
                 parts[file.part] = _joined(parts.get(file.part), file, now)
-            moved = before.cursors | {name: place for name, (_, place) in moves.items()}
-            cursors = {name: place for name, place in moved.items() if place is not None}
+            moved = before.cursors | {name: position for name, (_, position) in moves.items()}
+            cursors = {name: position for name, position in moved.items() if position is not None}
             return msgspec.structs.replace(
                 before, parts=parts, cursors=cursors, ledger=[*before.ledger, *ledger]
             )

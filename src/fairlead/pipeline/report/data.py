@@ -1,4 +1,4 @@
-"""Data of the page, gathered from the tables: small frames, with hashed keys if asked."""
+"""Data of the report page: small frames read from the tables, optionally with hashed keys."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class Selection:
     hash_keys: bool = False
     """Whether `hashed_key` replaces each key."""
     unexported: int | None = None
-    """Finished attempts in the store that are not in the lake; None if the store was not asked."""
+    """Finished attempts in the store that are not in the lake; None if the store was not read."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Frames of the functions of `facts`, which document the columns. Instants in frames are naive
-    and UTC."""
+    """Frames that the functions in `report.facts` return. The docstrings of the functions describe
+    the columns. Instants in frames are UTC without a time zone."""
 
     period: Period
     made_at: int
     """Microseconds since the epoch."""
     exported_until: int
-    """Last export of any row, in microseconds since the epoch; 0: never."""
+    """Last export of any row, in microseconds since the epoch; 0 if no row was exported."""
     built_until: int
-    """Instant up to which exported rows are in the tables, in microseconds since the epoch; 0:
-    never built."""
+    """Instant up to which exported rows are in the tables, in microseconds since the epoch; 0 if
+    the tables were never built."""
     unexported: int | None
-    """Attempts in the store that are not in the lake; None if the store was not asked."""
+    """Attempts in the store that are not in the lake; None if the store was not read."""
     hashed: bool
     """Whether hashes replace the keys."""
     freshness: pd.DataFrame
@@ -81,7 +81,7 @@ class ReportData:
 
     @property
     def drawn(self) -> list[str]:
-        """Queues with pictures of their own."""
+        """Queues that have their own charts."""
         return list(self.queues["queue"][: service.QUEUES_DRAWN])
 
 
@@ -137,13 +137,13 @@ def gather(
 
 
 def hashed_key(key: str) -> str:
-    """Return the first ten hexadecimal digits of the key's SHA-256, stable over all reports. A
-    person who guesses a key can check it."""
+    """Return the first ten hexadecimal digits of the key's SHA-256, which are the same in every
+    report. A person who guesses a key can verify the guess."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def with_hashed_keys(data: ReportData) -> ReportData:
-    """Return the data with hashed keys in every column of keys, and without free text."""
+    """Return the data with each key replaced by its hash, and each free text by HIDDEN."""
     hidden = {}
     for field in fields(data):
         frame = getattr(data, field.name)

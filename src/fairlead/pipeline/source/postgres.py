@@ -82,7 +82,7 @@ class PostgresScan:
 
     def stretch(self, after: Position, through: Position) -> list[Piece]:
         cuts = [Position(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
-        ends = [after, *(place for place in cuts if place < through), through]
+        ends = [after, *(position for position in cuts if position < through), through]
         return [
             Piece(
                 "stretch",

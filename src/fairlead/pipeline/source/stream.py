@@ -20,7 +20,7 @@ from fairlead.pipeline.source.stream_offsets import (
     most_rows,
     read_limit,
     to_offset,
-    to_place,
+    to_position,
 )
 from fairlead.pipeline.source.tables import ATTEMPTS_READ
 from fairlead.ports.history import START, Position
@@ -69,7 +69,7 @@ class FairleadStreamReader(StreamReader):
         """Return the end of the next batch: at most `max_rows_per_batch` attempts on."""
         # Before 4.2 Spark does not give the start. For an old checkpoint it planned the empty batch
         # at its end.
-        after = self._place(start) if start else self._planned or self._beginning()
+        after = self._position(start) if start else self._planned or self._beginning()
         newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
         return self._offset(
             newest if self._target is None else max(after, min(newest, self._target))
@@ -83,7 +83,7 @@ class FairleadStreamReader(StreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
         """Return the partitions of the batch after `start` up to `end`."""
-        after, through = self._place(start), self._place(end)
+        after, through = self._position(start), self._position(end)
         self._planned = through
         if after == through:
             return []
@@ -100,7 +100,7 @@ class FairleadStreamReader(StreamReader):
 
     def commit(self, end: dict[str, int]) -> None:
         """Delete nothing: Spark calls this for the last batch of a run only in the next run."""
-        self._note(self._place(end))
+        self._note(self._position(end))
 
     def _beginning(self) -> Position:
         if self._began is None:
@@ -116,11 +116,11 @@ class FairleadStreamReader(StreamReader):
         reader = None if name is None else self._run(lambda history: history.reader(name))
         return reader and reader.position
 
-    def _note(self, place: Position) -> None:
+    def _note(self, position: Position) -> None:
         """Advance this reader in the store; the position never goes back."""
         name = self._options.reader
         if name is not None:
-            self._run(lambda history: _advance(history, name, place))
+            self._run(lambda history: _advance(history, name, position))
 
     def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
         database = task_store(self._options.url).database
@@ -129,15 +129,15 @@ class FairleadStreamReader(StreamReader):
         finally:
             database.close()
 
-    def _place(self, offset: dict[str, int]) -> Position:
-        return to_place(offset, self._scan.offset_fields)
+    def _position(self, offset: dict[str, int]) -> Position:
+        return to_position(offset, self._scan.offset_fields)
 
-    def _offset(self, place: Position) -> dict[str, int]:
-        return to_offset(place, self._scan.offset_fields)
+    def _offset(self, position: Position) -> dict[str, int]:
+        return to_offset(position, self._scan.offset_fields)
 
 
-def _advance(history: SqlHistory, name: str, place: Position) -> Steps[None]:
+def _advance(history: SqlHistory, name: str, position: Position) -> Steps[None]:
     reader = yield from history.reader(name)
     if reader is not None and reader.kind != KIND:
         raise ConfigurationError(f"reader {name!r} is the name of a {reader.kind}: choose another")
-    yield from history.advance(name, KIND, place, SYSTEM_CLOCK.now())
+    yield from history.advance(name, KIND, position, SYSTEM_CLOCK.now())

@@ -48,12 +48,12 @@ _FIELDS = {"rowid": "seq", "xid": "xid", "seq": "seq"}
 """Field of a position for each name in a checkpoint."""
 
 
-def to_offset(place: Position, names: Sequence[str]) -> dict[str, int]:
+def to_offset(position: Position, names: Sequence[str]) -> dict[str, int]:
     """Return the offset in the form of the checkpoint: everything up to it is read."""
-    return {name: getattr(place, _FIELDS[name]) for name in names}
+    return {name: getattr(position, _FIELDS[name]) for name in names}
 
 
-def to_place(offset: Mapping[str, int], names: Sequence[str]) -> Position:
+def to_position(offset: Mapping[str, int], names: Sequence[str]) -> Position:
     """Return the position of an offset. Raise ConfigurationError for that of another kind of
     store."""
     if offset.keys() != set(names):

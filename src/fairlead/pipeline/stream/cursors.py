@@ -1,9 +1,9 @@
-"""Cursors of topics in the manifest of bronze.attempts, moved in the same update that lists the
-files.
+"""Cursors of topics in the manifest of bronze.attempts. One update of the manifest adds the files
+of a batch and moves the cursors.
 
-The cursor "kafka/<topic>/<partition>" has the next offset and, for each store, the position up to
-which attempts of this partition are in the lake. The cursor "<store id>/attempts" has the position
-up to which all attempts of the store are.
+The cursor "kafka/<topic>/<partition>" holds the next offset and, for each store, the position up to
+which the lake has the store's attempts of this partition. The cursor "<store id>/attempts" holds
+the position up to which the lake has all attempts of the store.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Cursor(msgspec.Struct, frozen=True):
     partitions: int
     """Number of partitions of the topic."""
     stores: dict[str, str]
-    """Positions by store: all its attempts of this partition up to the position are in the lake."""
+    """Position, by store, up to which the lake has the store's attempts of this partition."""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self, order="sorted").decode()
 
-    def reached(self, store_id: str) -> Position:
+    def position_of(self, store_id: str) -> Position:
         """Return the position of this store."""
-        place = self.stores.get(store_id)
-        return START if place is None else Position.of(place)
+        position = self.stores.get(store_id)
+        return START if position is None else Position.of(position)
 
 
 def cursor_name(topic: str, partition: int) -> str:
@@ -46,21 +46,22 @@ def store_cursor(store_id: str) -> str:
     return f"{store_id}/attempts"
 
 
-def reached(manifest: Manifest, store_id: str) -> Position:
-    """Return the position up to which all attempts of the store are in the lake."""
-    place = manifest.cursors.get(store_cursor(store_id))
-    return START if place is None else Position.of(place)
+def store_position(manifest: Manifest, store_id: str) -> Position:
+    """Return the position up to which the lake has all attempts of the store."""
+    position = manifest.cursors.get(store_cursor(store_id))
+    return START if position is None else Position.of(position)
 
 
 def cursors_of(manifest: Manifest, topic: str) -> dict[int, Cursor]:
-    """Return the cursors by partition."""
+    """Return the cursors of a topic, by partition."""
     return {
         partition: cursor for (name, partition), cursor in _all(manifest).items() if name == topic
     }
 
 
 def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]:
-    """Return the topics with attempts of this store that were not released; usually at most one."""
+    """Return the cursors of each topic that exports attempts of this store, by topic and
+    partition. There is usually at most one topic."""
     found: dict[str, dict[int, Cursor]] = {}
     for (topic, partition), cursor in _all(manifest).items():
         if store_id in cursor.stores:
@@ -69,7 +70,7 @@ def topics_of(manifest: Manifest, store_id: str) -> dict[str, dict[int, Cursor]]
 
 
 def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
-    """Return the positions of every store with attempts by topics."""
+    """Return the topics that export attempts of each store, by store."""
     found: dict[str, set[str]] = {}
     for (topic, _), cursor in _all(manifest).items():
         for store_id in cursor.stores:
@@ -77,33 +78,35 @@ def topics_by_store(manifest: Manifest) -> dict[str, set[str]]:
     return found
 
 
-def streamed(manifest: Manifest, store_id: str) -> Callable[[Position, str], bool]:
-    """Return a test whether an attempt beyond the store's own cursor already came by a stream, by
-    position and task."""
+def streamed_test(manifest: Manifest, store_id: str) -> Callable[[Position, str], bool]:
+    """Return a function that takes the position and task id of an attempt of this store, and
+    returns whether a topic has already brought the attempt to the lake."""
     topics = topics_of(manifest, store_id).values()
 
-    def has_come(place: Position, task_id: str) -> bool:
+    def is_streamed(position: Position, task_id: str) -> bool:
         for cursors in topics:
             partitions = next(iter(cursors.values())).partitions
             cursor = cursors.get(topic_partition(task_id, partitions))
-            if cursor is not None and place <= cursor.reached(store_id):
+            if cursor is not None and position <= cursor.position_of(store_id):
                 return True
         return False
 
-    return has_come
+    return is_streamed
 
 
 def release(
     manifest: Manifest, store_id: str, through: Position
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return the moves that release the topics of this store; none while they have attempts beyond
-    `through`."""
+    """Return the moves of cursors that remove this store from its topics, or no moves if a topic
+    has exported attempts beyond `through`."""
     moves: dict[str, tuple[str | None, str | None]] = {}
     for topic, cursors in topics_of(manifest, store_id).items():
         for partition, cursor in cursors.items():
-            if cursor.reached(store_id) > through:
+            if cursor.position_of(store_id) > through:
                 return {}
-            others = {name: place for name, place in cursor.stores.items() if name != store_id}
+            others = {
+                name: position for name, position in cursor.stores.items() if name != store_id
+            }
             after = str(msgspec.structs.replace(cursor, stores=others)) if others else None
             moves[cursor_name(topic, partition)] = (str(cursor), after)
     return moves

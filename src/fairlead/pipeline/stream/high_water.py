@@ -20,29 +20,29 @@ class HighWater:
     """High-water marks of one partition, by store."""
 
     def __init__(self, read: Mapping[str, Position]) -> None:
-        self.places: defaultdict[str, Position] = defaultdict(lambda: START, read)
+        self.positions: defaultdict[str, Position] = defaultdict(lambda: START, read)
         self.doubles = 0
         """Number of repeated attempts."""
         self.early = 0
         """Number of attempts that came before an earlier one. Their relay knows that it failed, and
         sends both."""
 
-    def takes(self, store_id: str, place: Position, after: Position) -> bool:
+    def takes(self, store_id: str, position: Position, after: Position) -> bool:
         """Return whether this attempt is new, and count it as read."""
-        reached = self.places[store_id]
-        if place <= reached:
+        reached = self.positions[store_id]
+        if position <= reached:
             self.doubles += 1
             return False
         if after > reached:
             self.early += 1
             return False
-        self.places[store_id] = place
+        self.positions[store_id] = position
         return True
 
     def passes(self, store_id: str, through: Position, after: Position) -> None:
         """Note a mark: everything up to `through` must have come. Raise CheckFailed when something
         is missing."""
-        reached = self.places[store_id]
+        reached = self.positions[store_id]
         if through <= reached:
             return
         if after > reached:
@@ -50,4 +50,4 @@ class HighWater:
                 f"attempts of store {store_id} behind {reached} and up to {after} were sent and are"
                 " not there"
             )
-        self.places[store_id] = through
+        self.positions[store_id] = through

@@ -92,10 +92,10 @@ class _Part:
         self._next = None if cursor is None else cursor.next
         """Expected next offset; None for any."""
         self._stores = set(() if cursor is None else cursor.stores)
-        read = {store: Position.of(place) for store, place in plan.floors.items()}
+        read = {store: Position.of(position) for store, position in plan.floors.items()}
         for store in self._stores:
             assert cursor is not None
-            read[store] = max(read.get(store, START), cursor.reached(store))
+            read[store] = max(read.get(store, START), cursor.position_of(store))
         self._water = HighWater(read)
         self._new: defaultdict[str, list[Attempt]] = defaultdict(list)
         """Attempts by store that are not on disk yet."""
@@ -135,7 +135,7 @@ class _Part:
         return Outcome(
             self._partition,
             self._next or 0,
-            {store: str(self._water.places[store]) for store in self._stores},
+            {store: str(self._water.positions[store]) for store in self._stores},
             self._messages,
             self._attempts,
             self._water.doubles,
@@ -146,8 +146,8 @@ class _Part:
     def _sort_in(self, message: Message) -> None:
         store, after = message.store_id, Position.of(message.after)
         if not isinstance(message, Attempt):
-            self._water.passes(store, message.place, after)
-        elif self._water.takes(store, message.place, after):
+            self._water.passes(store, message.position, after)
+        elif self._water.takes(store, message.position, after):
             self._attempts += 1
             self._new[store].append(message)
             if len(self._new[store]) == ROWS:
@@ -157,7 +157,7 @@ class _Part:
         """Write the attempts to disk."""
         rows = self._new.pop(store)
         told = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
-        name = f"{store}-attempts-kafka-{self._partition}-{rows[0].place}-{rows[-1].place}"
+        name = f"{store}-attempts-kafka-{self._partition}-{rows[0].position}-{rows[-1].position}"
         files = land(self._lake, self._table, told, name, self._plan.stones, self._hashing)
         self._landed.written.extend(files.written)
         self._landed.noted.extend(files.noted)

@@ -22,8 +22,8 @@ from fairlead.pipeline.stream.cursors import (
     Cursor,
     cursor_name,
     cursors_of,
-    reached,
     store_cursor,
+    store_position,
     topics_by_store,
     topics_of,
 )
@@ -47,7 +47,7 @@ class Counted(msgspec.Struct, frozen=True):
     doubles: int
     early: int
     files: int
-    places: dict[str, str]
+    positions: dict[str, str]
     """Positions by store up to which all attempts are in the lake."""
     seconds: float
 
@@ -84,7 +84,11 @@ class IntakeBatch:
             sum(outcome.doubles for outcome in outcomes),
             sum(outcome.early for outcome in outcomes),
             sum(len(outcome.landed.written) for outcome in outcomes),
-            {store: str(reached(after, store)) for outcome in outcomes for store in outcome.stores},
+            {
+                store: str(store_position(after, store))
+                for outcome in outcomes
+                for store in outcome.stores
+            },
             round(time.monotonic() - started, 3),
         )
 
@@ -96,8 +100,8 @@ class IntakeBatch:
 
     def _plan(self, manifest: Manifest, partitions: int) -> Plan:
         floors = {
-            name.removesuffix("/attempts"): place
-            for name, place in manifest.cursors.items()
+            name.removesuffix("/attempts"): position
+            for name, position in manifest.cursors.items()
             if name.endswith("/attempts") and not name.startswith("kafka/")
         }
         elsewhere = {
@@ -134,7 +138,8 @@ class IntakeBatch:
         for store in stores:
             known = plan.floors.get(store)
             least = min(
-                cursors[n].reached(store) if n in cursors else START for n in range(plan.partitions)
+                cursors[n].position_of(store) if n in cursors else START
+                for n in range(plan.partitions)
             )
             if least > (START if known is None else Position.of(known)):
                 moves[store_cursor(store)] = (known, str(least))

@@ -58,7 +58,7 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
     error_fp: int | None
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         """Position in the store."""
         return Position(self.xid, self.seq)
 
@@ -75,7 +75,7 @@ class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
     through: str
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         """Position up to which everything is in the topic."""
         return Position.of(self.through)
 

@@ -44,14 +44,14 @@ class Relayed(msgspec.Struct, frozen=True):
 
     rows: int
     batches: int
-    place: str
+    position: str = msgspec.field(name="place")
     """Position up to which everything is in Kafka."""
     seconds: float
 
 
-def reader_name(place: KafkaEndpoint) -> str:
+def reader_name(endpoint: KafkaEndpoint) -> str:
     """Return the name in the store of the relays to this topic."""
-    return f"kafka/{place.prefix}"
+    return f"kafka/{endpoint.prefix}"
 
 
 class Relay:
@@ -61,7 +61,7 @@ class Relay:
     def __init__(
         self,
         history: HistoryStore,
-        place: KafkaEndpoint,
+        endpoint: KafkaEndpoint,
         clock: Clock,
         *,
         partitions: int | None = None,
@@ -71,19 +71,19 @@ class Relay:
     ) -> None:
         """`partitions`: of the topic; None for the present or default number. `rows`: of a batch.
         `seconds`: time for the confirmation."""
-        self.topic = AttemptsTopic(place)
+        self.topic = AttemptsTopic(endpoint)
         self._history = history
         self._look = history.database.read_now
         self._clock = clock
         self._wanted = partitions
         self._rows = rows
         self._also = also
-        self._name = reader_name(place)
-        self._sender = Sender(place, seconds)
+        self._name = reader_name(endpoint)
+        self._sender = Sender(endpoint, seconds)
         self._stops = threading.Event()
         self._partitions = 0
         """Number of partitions of the topic; 0 if unknown."""
-        self._place: Position | None = None
+        self._position: Position | None = None
         """Position up to which everything is in the topic and marked."""
 
     def round(self, on_rows: Callable[[int], None] = lambda rows: None) -> Relayed:
@@ -132,10 +132,10 @@ class Relay:
                     )
             else:
                 if trouble:
-                    log.info("the relay goes on", extra={"place": relayed.place})
+                    log.info("the relay goes on", extra={"place": relayed.position})
                     trouble = ""
                 if relayed.rows:
-                    log.debug("attempts relayed", extra=msgspec.structs.asdict(relayed))
+                    log.debug("attempts relayed", extra=msgspec.to_builtins(relayed))
                 on_rows(relayed)
             self._stops.wait(every)
 
@@ -156,11 +156,11 @@ class Relay:
         if not self._partitions:
             self._open(store_id)
         known = START if reader is None else reader.position
-        place = known if self._place is None else max(self._place, known)
-        if reader is None or self._place is None:
-            self._advance(place)
-        self._place = place
-        return place
+        position = known if self._position is None else max(self._position, known)
+        if reader is None or self._position is None:
+            self._advance(position)
+        self._position = position
+        return position
 
     def _open(self, store_id: str) -> None:
         count = self.topic.settle(self._wanted)
@@ -168,19 +168,19 @@ class Relay:
         until: Position = self._look(self._history.horizon())
         for message in last:
             self.topic.check(message, count)
-            if message.store_id == store_id and message.place >= until:
-                raise self._went_back(message.place, until)
+            if message.store_id == store_id and message.position >= until:
+                raise self._went_back(message.position, until)
         self._partitions = count
 
     def _send(self, messages: Iterable[Sent]) -> None:
         for message in messages:
             self._sender.send(self.topic.name, message.partition, message.key, message.value)
 
-    def _advance(self, place: Position) -> None:
+    def _advance(self, position: Position) -> None:
         self._history.database.run(
-            self._history.advance(self._name, KIND, place, self._clock.now())
+            self._history.advance(self._name, KIND, position, self._clock.now())
         )
-        self._place = place
+        self._position = position
 
     def _went_back(self, sent: Position, until: Position) -> CheckFailed:
         return CheckFailed(

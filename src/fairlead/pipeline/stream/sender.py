@@ -22,8 +22,8 @@ class Sender:
     """Sender of messages; those of one partition arrive in the order of the calls, if they
     arrive."""
 
-    def __init__(self, place: KafkaEndpoint, seconds: float = SECONDS) -> None:
-        self._place = place
+    def __init__(self, endpoint: KafkaEndpoint, seconds: float = SECONDS) -> None:
+        self._endpoint = endpoint
         self._seconds = seconds
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
@@ -68,7 +68,7 @@ class Sender:
         if self._producer is None:
             self._error = None
             self._producer = Producer(
-                self._place.settings(
+                self._endpoint.settings(
                     {
                         # nothing comes twice, or out of order, by retries
                         "enable.idempotence": True,
@@ -104,4 +104,4 @@ class Sender:
 
     def _fail(self, why: str) -> None:
         self.close()
-        raise StoreUnavailable(f"{self._place.location}: {why}")
+        raise StoreUnavailable(f"{self._endpoint.location}: {why}")

@@ -16,7 +16,7 @@ from fairlead.pipeline.stream.messages import Message, read
 PARTITIONS = 4
 """Partitions of a new topic."""
 
-ANSWER_SECONDS = 15.0
+RESPONSE_SECONDS = 15.0
 """Seconds for a response of Kafka, after which it is away."""
 
 _QUIET_SECONDS = 30.0
@@ -39,24 +39,26 @@ _PAGE = 10_000
 class Topic:
     """Topic whose calls open and close their own connections."""
 
-    def __init__(self, place: KafkaEndpoint, name: str) -> None:
-        self.place = place
+    def __init__(self, endpoint: KafkaEndpoint, name: str) -> None:
+        self.endpoint = endpoint
         self.name = name
 
     @property
     def location(self) -> str:
         """Location of the topic, for people."""
-        return f"topic {self.name}, {self.place.location}"
+        return f"topic {self.name}, {self.endpoint.location}"
 
     def partitions(self) -> int:
         """Return the number of partitions. Raise ConfigurationError without the topic, and
         StoreUnavailable."""
         try:
             about = (
-                self.place.admin().list_topics(self.name, timeout=ANSWER_SECONDS).topics[self.name]
+                self.endpoint.admin()
+                .list_topics(self.name, timeout=RESPONSE_SECONDS)
+                .topics[self.name]
             )
         except KafkaException as error:
-            raise StoreUnavailable(f"{self.place.location}: {reason(error)}") from error
+            raise StoreUnavailable(f"{self.endpoint.location}: {reason(error)}") from error
         if about.error is not None:
             if about.error.code() not in (
                 KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -72,14 +74,14 @@ class Topic:
         """Return the first and the next offset by partition. `partitions` is the known number, for
         example of a new topic. Raise ConfigurationError without the topic, and StoreUnavailable."""
         count = partitions or self.partitions()
-        until = time.monotonic() + ANSWER_SECONDS
+        until = time.monotonic() + RESPONSE_SECONDS
         with self._consumer() as consumer:
             while True:
                 try:
                     return {
                         n: (
                             consumer.get_watermark_offsets(
-                                TopicPartition(self.name, n), timeout=ANSWER_SECONDS
+                                TopicPartition(self.name, n), timeout=RESPONSE_SECONDS
                             )
                             or (0, 0)
                         )
@@ -137,7 +139,7 @@ class Topic:
     def _consumer(self) -> Iterator[Consumer]:
         """Return a consumer with assigned partitions and no group."""
         own: Mapping[str, object] = {
-            "group.id": self.place.group,
+            "group.id": self.endpoint.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -145,25 +147,27 @@ class Topic:
             "fetch.queue.backoff.ms": 20,
         }
         try:
-            consumer = Consumer(self.place.settings(own))
+            consumer = Consumer(self.endpoint.settings(own))
             try:
                 yield consumer
             finally:
                 consumer.close()
         except KafkaException as error:
-            raise StoreUnavailable(f"{self.place.location}: {reason(error)}") from error
+            raise StoreUnavailable(f"{self.endpoint.location}: {reason(error)}") from error
 
 
 class AttemptsTopic(Topic):
     """Topic of finished attempts."""
 
-    def __init__(self, place: KafkaEndpoint) -> None:
-        super().__init__(place, place.attempts)
+    def __init__(self, endpoint: KafkaEndpoint) -> None:
+        super().__init__(endpoint, endpoint.attempts)
 
     def settle(self, partitions: int | None = None) -> int:
         """Create a missing topic; return its number of partitions. Raise ConfigurationError for
         another number than wanted (None: any), and StoreUnavailable."""
-        count = self.place.create_topic(self.name, partitions or PARTITIONS, {}, ANSWER_SECONDS)
+        count = self.endpoint.create_topic(
+            self.name, partitions or PARTITIONS, {}, RESPONSE_SECONDS
+        )
         if partitions not in (None, count):
             raise ConfigurationError(
                 f"{self.location}: it has {count} partitions, not {partitions}, and must keep them:"

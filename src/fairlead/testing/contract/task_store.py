@@ -126,7 +126,7 @@ async def test_an_empty_submit_leaves_nothing(store: TaskStore) -> None:
 async def test_a_bulk_submit_takes_its_pieces_in_order(store: TaskStore) -> None:
     pieces = [make(3), make(2), make(1, run_at=NOW + SECOND)]
     submitted, notifications = store.database.run(store.bulk(iter(pieces)))
-    assert [answer.id for answer in submitted] == [task.id for piece in pieces for task in piece]
+    assert [each.id for each in submitted] == [task.id for piece in pieces for task in piece]
     assert ready_ids(store) == [task.id for piece in pieces[:2] for task in piece]
     assert notifications
 
@@ -164,8 +164,8 @@ async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore)
 async def test_a_submit_returns_the_positions_of_the_tasks_in_their_lanes(store: TaskStore) -> None:
     tasks, waiting = make(7, priority=3), make(2, run_at=NOW + SECOND)
     keyed = make(1, unique_key="k") + make(1, unique_key="k")
-    answers, _ = store.database.run(store.submission([*tasks, *waiting, *keyed]))
-    positions = {id: seq for id, _, seq in answers if seq is not None}
+    submitted, _ = store.database.run(store.submission([*tasks, *waiting, *keyed]))
+    positions = {id: seq for id, _, seq in submitted if seq is not None}
     lanes = {LaneKey(task.queue, task.partition, task.priority) for task in [*tasks, *keyed]}
     triggers = [
         trigger

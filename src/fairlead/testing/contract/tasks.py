@@ -58,12 +58,12 @@ def make(count: int = 1, **changes: Any) -> list[NewTask]:
 
 def submit(store: TaskStore, tasks: Sequence[NewTask]) -> list[Submitted]:
     """Submit the tasks; return the results without the positions."""
-    return whose(store.database.run(store.submission(tasks))[0])
+    return without_positions(store.database.run(store.submission(tasks))[0])
 
 
-def whose(answers: Sequence[Submitted]) -> list[Submitted]:
+def without_positions(submitted: Sequence[Submitted]) -> list[Submitted]:
     """Return the results without the positions, which have a test of their own."""
-    return [Submitted(id, is_new) for id, is_new, _ in answers]
+    return [Submitted(id, is_new) for id, is_new, _ in submitted]
 
 
 def wanted(

@@ -152,9 +152,9 @@ class Consumer:
         refused: list[str] = []
         for lane, of_lane in finishes.items():
             steps = self.lanes(lane.queue).at(lane.priority)
-            answers = await self.do(lane.queue, steps.finish(GROUP, self._name, of_lane))
+            are_ours = await self.do(lane.queue, steps.finish(GROUP, self._name, of_lane))
             refused += [
-                end.id for end, is_ours in zip(of_lane, answers, strict=True) if not is_ours
+                end.id for end, is_ours in zip(of_lane, are_ours, strict=True) if not is_ours
             ]
         return refused
 

@@ -124,7 +124,7 @@ class QueueSteps:
         shards = [
             self._settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
         ]
-        answers: list[tuple[bytes | None, bytes]] = []
+        replies: list[tuple[bytes | None, bytes]] = []
         for start in range(0, len(entries), MOST_AT_ONCE):
             arguments: list[Field] = []
             piece = range(start, min(start + MOST_AT_ONCE, len(entries)))
@@ -144,10 +144,10 @@ class QueueSteps:
                 arguments += each.fields
             shrink_after = round(self._settings.shrink_after * 1000)
             count = shards[start][0]
-            answers += yield self._run(
+            replies += yield self._run(
                 script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments
             )
-        return answers
+        return replies
 
     def read(
         self, group: str, consumer: str, block: float, prefer_stream: int | str | None
@@ -236,8 +236,8 @@ class QueueSteps:
         for start in range(0, len(ids), MOST_AT_ONCE):
             piece = ids[start : start + MOST_AT_ONCE]
             positions = [part for id in piece for part in position(id)]
-            answers = yield self._run(script.EXTEND, group, consumer, *positions)
-            held += [id for id, is_held in zip(piece, answers, strict=True) if is_held]
+            replies = yield self._run(script.EXTEND, group, consumer, *positions)
+            held += [id for id, is_held in zip(piece, replies, strict=True) if is_held]
         return held
 
     def held(self, group: str, consumer: str, known: Iterable[str]) -> Steps[list[Message]]:
@@ -253,7 +253,7 @@ class QueueSteps:
     def finish(self, group: str, consumer: str, finishes: Sequence[ClaimEnd]) -> Steps[list[bool]]:
         """End claims, and return for each whether it still belonged to this consumer; other claims
         stay as they are."""
-        answers: list[bool] = []
+        replies: list[bool] = []
         for start in range(0, len(finishes), MOST_AT_ONCE):
             piece = finishes[start : start + MOST_AT_ONCE]
             arguments: list[Field] = []
@@ -270,8 +270,8 @@ class QueueSteps:
             done = yield self._run(
                 script.FINISH, group, consumer, self._ttl, streams, len(piece), *arguments
             )
-            answers += map(bool, done)
-        return answers
+            replies += map(bool, done)
+        return replies
 
     def delete(self, id: str) -> Steps[None]:
         if not (yield self._run(script.DELETE, *position(id))):
