@@ -373,7 +373,7 @@ async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, cl
         await stuck.submit_async()
         await begun.wait()
         await note.submit_many_async([{"n": n} for n in range(700)])
-        await until(lambda: is_up_to_date(app) and not app.channel._news)
+        await until(lambda: is_up_to_date(app) and not app.channel._to_compare)
         assert sum(await asyncio.to_thread(stats, app)) >= 700
         await asyncio.to_thread(client.flushall)
         sweeps_every(app, 0.5)
@@ -581,7 +581,7 @@ async def test_a_redis_that_restarts_empty_loses_no_task(sqlite_url: str) -> Non
             await stuck.submit_async()
             await begun.wait()
             await note.submit_many_async([{"n": n} for n in range(400)])
-            await until(lambda: is_up_to_date(app) and not app.channel._news)
+            await until(lambda: is_up_to_date(app) and not app.channel._to_compare)
             server.restart()
             sweeps_every(app, 0.5)
             gate.set()
