@@ -10,8 +10,7 @@ from fairlead.clock import MICROS
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
-from fairlead.engine.intake import Intake
-from fairlead.engine.ordering import Ordering
+from fairlead.engine.sources import Sources
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Trigger
 from fairlead.ordered.queues import OrderedQueues
@@ -47,12 +46,9 @@ class Claimer(Protocol):
 class TaskClaimer:
     """Claim rows of the task store in batches, each row by compare-and-set on its version."""
 
-    def __init__(
-        self, context: NodeContext, intake: Intake, ordering: Ordering, completion: Completion
-    ) -> None:
+    def __init__(self, context: NodeContext, sources: Sources, completion: Completion) -> None:
         self._context = context
-        self._intake = intake
-        self._ordering = ordering
+        self._sources = sources
         self._completion = completion
         self._batches: set[int] = set()
         self._asked: Sequence[Trigger] = ()
@@ -64,7 +60,7 @@ class TaskClaimer:
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
         context, clock = self._context, self._context.clock
-        self._intake.taken(triggers)
+        self._sources.taken(triggers)
         now = clock.now()
         wanted = [Claim(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
         self._asked = triggers
@@ -74,7 +70,7 @@ class TaskClaimer:
             self._asked = ()
             log.warning("cannot claim tasks while the store is away", extra={"error": str(error)})
             self._release_slots(triggers, holds_slots)
-            self._intake.returned(triggers)
+            self._sources.returned(triggers)
             await clock.sleep(_PAUSE_AFTER_TROUBLE)
             context.events.on_claim_unknown()
             return []
@@ -96,8 +92,8 @@ class TaskClaimer:
         if wanted_by:
             context.observer.counted("lost_claims", len(wanted_by))
             self._release_slots(list(wanted_by.values()), holds_slots)
-            self._intake.refused(wanted_by.values())
-        self._intake.claim_ended(triggers)
+            self._sources.refused([*wanted_by.values()])
+        self._sources.claim_ended(triggers)
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 
@@ -107,9 +103,7 @@ class TaskClaimer:
     def settle(self, executions: Sequence[Execution]) -> None:
         for execution in executions:
             self._context.in_flight.pop(execution.claimed.id, None)
-            if execution.trigger.ordering_key is not None and execution.holds_slot:
-                self._ordering.ended(execution.trigger, execution.is_done)
-        self._intake.drop([execution.trigger for execution in executions])
+        self._sources.settled(executions)
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
         held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
@@ -154,7 +148,7 @@ class TaskClaimer:
             release_slots(self._context, triggers)
             for trigger in triggers:
                 if trigger.ordering_key is not None:
-                    self._ordering.refused(trigger)
+                    self._sources.key_refused(trigger)
         self._context.events.on_ready()
 
 

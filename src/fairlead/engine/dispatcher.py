@@ -9,6 +9,8 @@ from fairlead.core.limits.slot_ledger import PolicyFailed
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.completion import MOST_WAITING
 from fairlead.engine.context import NodeContext
+from fairlead.engine.granting import Granting
+from fairlead.engine.helping import Helping
 from fairlead.engine.intake import Intake
 from fairlead.engine.runs import Runs
 from fairlead.model import Trigger
@@ -24,12 +26,20 @@ class Dispatcher:
     """Claim one batch at a time; slots that are released meanwhile go into the next batch."""
 
     def __init__(
-        self, context: NodeContext, claimers: Claimers, intake: Intake, runs: Runs
+        self,
+        context: NodeContext,
+        claimers: Claimers,
+        intake: Intake,
+        runs: Runs,
+        granting: Granting,
+        helping: Helping,
     ) -> None:
         self._context = context
         self._claimers = claimers
         self._intake = intake
         self._runs = runs
+        self._granting = granting
+        self._helping = helping
         self._wanted = asyncio.Event()
         self._is_stopping = False
         self._stopped = asyncio.Event()
@@ -43,6 +53,9 @@ class Dispatcher:
         try:
             while not self._is_stopping:
                 if not await self._dispatch():
+                    if len(self._context.table):
+                        self._granting.on_spare()
+                    self._helping.on_free_slots()
                     await self._wait()
         finally:
             self._stopped.set()

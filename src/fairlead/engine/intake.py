@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
+from fairlead.core.triggers.table import Lent
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
@@ -138,6 +139,17 @@ class Intake(SimplePart):
         if fair:
             self._backlogs.returned(fair)
 
+    def put_back(self, lent: Collection[Lent]) -> None:
+        """Put back triggers that were granted to other nodes: those of fair queues at their level,
+        the others at their old position."""
+        if fair := [trigger for trigger, _ in lent if trigger.level is not None]:
+            self._backlogs.returned(fair)
+        for each in lent:
+            if each.trigger.level is None:
+                lane = (each.trigger.queue, each.trigger.priority)
+                self._queued[lane] = self._queued.get(lane, 0) + 1
+                self._table.put_back(each)
+
     def admit(self, triggers: Iterable[Trigger]) -> None:
         """Add triggers of an ordering key that may run next to the table, ahead of the queue's
         order."""
@@ -146,12 +158,6 @@ class Intake(SimplePart):
             lane = (trigger.queue, trigger.priority)
             self._queued[lane] = self._queued.get(lane, 0) + 1
             self._table.push(trigger)
-
-    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
-        """Note triggers that left the table because the versions of their tasks changed."""
-        self.taken(triggers)
-        self.claim_ended(triggers)
-        self.refused(triggers)
 
     def drop(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers that ended on this node; a later trigger of the same task is new."""

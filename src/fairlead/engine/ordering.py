@@ -64,6 +64,21 @@ class Ordering(SimplePart):
         """Note a lost claim: an earlier task of the key is unfinished, or the version changed."""
         self._keep(trigger)
 
+    def granted(self, trigger: Trigger) -> None:
+        """Note that another node has the trigger: its key is reserved, and not read, until the
+        grant ends."""
+        assert trigger.ordering_key is not None
+        key = OrderingKey(trigger.queue, trigger.ordering_key)
+        self._partitions[key] = trigger.partition
+        self._read_at.pop(key, None)
+        self._ask.discard(key)
+
+    def look_up(self, key: OrderingKey) -> None:
+        """Read a reserved key now, because its run on another node has ended."""
+        if key in self._read_at:
+            self._ask.add(key)
+            self._asked.set()
+
     def ended(self, trigger: Trigger, is_done: bool) -> None:
         """Note a completed run; `is_done` says that its task ended too."""
         assert trigger.ordering_key is not None

@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping
 
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
+from fairlead.engine.granting import Granting
 from fairlead.engine.intake import Intake
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
+from fairlead.engine.sources import split
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.queues import OrderedQueues
@@ -33,6 +35,7 @@ class Partitions:
         backlogs: Backlogs,
         intake: Intake,
         ordering: Ordering,
+        granting: Granting,
     ) -> None:
         self._context = context
         self._ownership = ownership
@@ -41,6 +44,7 @@ class Partitions:
         self.backlogs = backlogs
         self._intake = intake
         self._ordering = ordering
+        self._granting = granting
         self._owned: frozenset[PartitionKey] = frozenset()
         self._has_joined = False
 
@@ -85,7 +89,8 @@ class Partitions:
         context, kinds = self._context, self._context.kinds
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
         if lost and not kinds.channel_decides_order:
-            dropped = context.table.drop(lost)
+            self._granting.drop(lost)
+            dropped, _ = split(context.table.drop(lost))
             self._intake.taken([trigger for trigger in dropped if trigger.level is None])
             # Drop triggers of fair queues too: this node may own the partition again soon.
             self._intake.drop(dropped)

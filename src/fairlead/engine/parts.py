@@ -25,6 +25,8 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.executors.slots import Slots
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.gauges import Gauges
+from fairlead.engine.granting import Granting
+from fairlead.engine.helping import Helping
 from fairlead.engine.incident_reports import IncidentReports
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
@@ -39,9 +41,11 @@ from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.reconciler import Reconciler
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
+from fairlead.engine.sources import Sources
 from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
 from fairlead.model import IncidentReport, PartitionKey, Trigger
+from fairlead.model.peer import Call, Grant, Offer, PeerMessage
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
@@ -88,10 +92,15 @@ class NodeParts:
         backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
         intake = self.intake = Intake(context, backlogs, ordering)
         completion = Completion(context)
-        tasks = TaskClaimer(context, intake, ordering, completion)
+        self.granting = Granting(context, intake, backlogs, ordering)
+        self.helping = Helping(context)
+        self._sources = Sources(intake, ordering, self.helping)
+        tasks = TaskClaimer(context, self._sources, completion)
         claimers = Claimers(tasks, OrderedClaimer(context, self.ordered), context.kinds.ordered)
         self.runs = Runs(context, claimers, backlogs, self.limits)
-        self.dispatcher = Dispatcher(context, claimers, intake, self.runs)
+        self.dispatcher = Dispatcher(
+            context, claimers, intake, self.runs, self.granting, self.helping
+        )
         self.reconciler = Reconciler(context, tasks, ordering)
         self.membership = Membership(context, tasks)
         own = Pollers(
@@ -114,7 +123,14 @@ class NodeParts:
         self.ownership = Ownership(context, [*pollers], self.ordered.may_go)
         self.pollers = ElectedPollers(pollers, self.ownership)
         self.partitions = Partitions(
-            context, self.ownership, self.membership, self.ordered, backlogs, intake, ordering
+            context,
+            self.ownership,
+            self.membership,
+            self.ordered,
+            backlogs,
+            intake,
+            ordering,
+            self.granting,
         )
         self.controls = Controls(context, backlogs)
         self.in_order: list[Part] = [
@@ -137,6 +153,8 @@ class NodeParts:
             self.partitions,
             self.dispatcher,
             intake,
+            self.granting,
+            self.helping,
         ]
         """Parts in the order of their start; they stop in reverse."""
 
@@ -157,6 +175,23 @@ class NodeParts:
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
             self.ordered.poke()
+        if notification.peer is not None:
+            self._on_peer(notification.peer)
+
+    def _on_peer(self, message: PeerMessage) -> None:
+        """Pass a message of another node to the part it is for."""
+        name = self.context.name
+        if isinstance(message, Call):
+            if message.owner != name:
+                self.helping.on_call(message)
+        elif isinstance(message, Grant):
+            if message.node == name:
+                self.helping.on_grant(message)
+        elif message.owner == name:
+            if isinstance(message, Offer):
+                self.granting.on_offer(message)
+            else:
+                self.granting.on_report(message)
 
     def on_ready(self) -> None:
         self.dispatcher.wake()
@@ -174,7 +209,9 @@ class NodeParts:
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
 
     def on_moved_on(self, triggers: Collection[Trigger]) -> None:
-        self.intake.on_moved_on(triggers)
+        self._sources.taken([*triggers])
+        self._sources.claim_ended([*triggers])
+        self._sources.refused([*triggers])
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)
@@ -214,6 +251,7 @@ class NodeParts:
         self.controls.apply(view)
         if self.ownership.shares.set_members(view.members):
             self.ownership.poke()
+            self.granting.on_nodes_changed(frozenset().union(*view.members.by_queue.values()))
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
@@ -231,6 +269,8 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     )
     for queue in context.served.queues:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
+    if context.kinds.shared:
+        ledger.register_names(context.served.handlers)
     slots = Slots(settings.threads, settings.processes)
     for handler in context.served.handlers.values():
         own = limits.on_node(handler.concurrency, limit_name(handler))

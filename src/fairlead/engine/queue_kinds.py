@@ -19,6 +19,8 @@ class QueueKinds:
     """Queues whose fairness keys share run time."""
     ordered: frozenset[str]
     """Queues kept in a log and a schedule instead of the task store."""
+    shared: frozenset[str]
+    """Queues whose owners grant triggers to other nodes."""
     channel_decides_order: bool
     """Whether the channel delivers triggers in order, each to any node, so that no trigger belongs
     to a partition."""
@@ -27,11 +29,13 @@ class QueueKinds:
 def kinds_of(queues: Iterable[Queue], channel: TriggerChannel) -> QueueKinds:
     """Return the kinds of these queues on this channel."""
     queues = list(queues)
+    names = frozenset(queue.name for queue in queues)
     ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
     fair = frozenset(queue.name for queue in queues if queue.order != "fifo") - ordered
     return QueueKinds(
         fair=frozenset() if channel.decides_order else fair,
         timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
         ordered=ordered,
+        shared=frozenset() if channel.decides_order else names - ordered,
         channel_decides_order=channel.decides_order,
     )

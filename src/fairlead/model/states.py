@@ -39,4 +39,5 @@ class TriggerPath(StrEnum):
     HOOK = "hook"  # the submit's own commit
     POLLER = "poller"  # run_at or a retry came due
     HEAL = "heal"  # a sweep found a lost trigger, or a task was resumed after its node died
-    SPILL = "spill"
+    SPILL = "spill"  # a backlog store read it back into memory
+    GRANT = "grant"  # the owner of its partition granted it to another node

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.model import NewTask, Submitted, Trigger
+from fairlead.model.peer import PeerMessage, halves
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -36,9 +37,20 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Triggers of tasks in `ready`, as far as known, for a channel that carries triggers. Notifiers
     leave them out."""
 
+    peer: PeerMessage | None = None
+    """A message from one node to another; such a notification has nothing else."""
+
     @property
     def is_empty(self) -> bool:
-        return not (self.ready or self.due is not None or self.control or self.finished or self.log)
+        """Whether the notification means "look everywhere"."""
+        return not (
+            self.ready
+            or self.due is not None
+            or self.control
+            or self.finished
+            or self.log
+            or self.peer is not None
+        )
 
 
 _decoder = msgspec.json.Decoder(Notification)
@@ -98,10 +110,13 @@ def with_triggers(
 
 def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
     """Cut the notification into messages of at most `most_bytes` each; a part that cannot be cut
-    small enough becomes LOOK_EVERYWHERE."""
+    small enough becomes LOOK_EVERYWHERE, or is dropped if it is a message between nodes."""
     whole = encode(notification)
     if len(whole) <= most_bytes:
         return [whole]
+    if notification.peer is not None:
+        cut = [Notification(peer=half) for half in halves(notification.peer)]
+        return [piece for part in cut for piece in pieces(part, most_bytes)]
     if len(notification.ready) + len(notification.finished) <= 1:
         return [encode(LOOK_EVERYWHERE)]
     r, f = (len(notification.ready) + 1) // 2, (len(notification.finished) + 1) // 2

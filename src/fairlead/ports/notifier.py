@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Notification
 
 
@@ -14,6 +15,10 @@ class Notifier(Protocol):
 
     def notify(self, notification: Notification) -> None:
         """Notify all listeners, from any thread; never blocks, never raises."""
+
+    def send(self, message: PeerMessage) -> None:
+        """Send a message between nodes, which belongs to no transaction, from the event loop of
+        the listener; never blocks, never raises. Without a connection it is lost."""
 
     async def listen(self, on_notification: Callable[[Notification], None]) -> None:
         """Start listening; `on_notification` runs in the event loop. After an interruption it gets

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Notification
 
 
@@ -112,6 +113,10 @@ class TriggerChannel(Protocol):
         """Notify the nodes, after the commit, from any thread. Never blocks for long and never
         raises, even while a server is away. A sweep heals a lost announcement; a doubled or empty
         one is harmless."""
+
+    def send(self, message: PeerMessage) -> None:
+        """Send a message to the nodes that have opened this channel, from the event loop; it may be
+        lost, and comes to the sender too. Never blocks, never raises."""
 
     async def open(self, on_notification: Callable[[Notification], None]) -> None:
         """Start receiving; call `on_notification` in the event loop for every notification that

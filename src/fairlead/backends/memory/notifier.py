@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
 
 log = logging.getLogger("fairlead.notifier")
@@ -40,6 +41,9 @@ class MemoryNotifier:
 
     def notify(self, notification: Notification) -> None:
         self._hub.notify(notification)
+
+    def send(self, message: PeerMessage) -> None:
+        self.notify(Notification(peer=message))
 
     async def listen(self, on_notification: OnNotification) -> None:
         self._hub.listeners[self] = (asyncio.get_running_loop(), on_notification)

@@ -18,11 +18,18 @@ import asyncpg
 import psycopg
 
 from fairlead.backends.memory.notifier import OnNotification, WaitingThreads
-from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode
+from fairlead.model.peer import PeerMessage
+from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
 
 NOTIFY_CHANNEL = "fairlead_notification"
+
+MOST_NOTIFY_BYTES = 7900
+"""Most bytes in one NOTIFY; PostgreSQL allows less than 8,000."""
+
+MOST_UNSENT = 1000
+"""Most messages between nodes that wait to be sent; more are dropped."""
 
 KEEPALIVE_EVERY = 10.0
 """Seconds without a notification after which a listening connection is checked."""
@@ -33,6 +40,9 @@ FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 # Seconds after which waiting threads open a new connection, because the old one may have died
 # without a sign.
 _SILENCE = 60.0
+
+
+_SEND = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message"
 
 
 class Connects(Protocol):
@@ -52,16 +62,27 @@ class Connects(Protocol):
 class PostgresNotifier:
     """A `fairlead.ports.notifier.Notifier` on PostgreSQL.
 
-    `notify` does nothing, because the transaction's own NOTIFY has sent the notification.
+    `notify` does nothing, because the transaction's own NOTIFY has sent the notification. Messages
+    between nodes go through the connection that listens, many in one statement.
     """
 
     def __init__(self, database: Connects) -> None:
         self._database = database
         self._listening: asyncio.Task[None] | None = None
+        self._is_connected = False
+        self._outbox: list[str] = []
+        self._wake_up = asyncio.Event()
+        """Set when there is something to send, or the connection is lost."""
         self._waiting = WaitingThreads(lambda: _PostgresListener(database))
 
     def notify(self, notification: Notification) -> None:
         pass
+
+    def send(self, message: PeerMessage) -> None:
+        if self._is_connected and len(self._outbox) < MOST_UNSENT:
+            sent = pieces(Notification(peer=message), MOST_NOTIFY_BYTES)
+            self._outbox += [piece.decode() for piece in sent]
+            self._wake_up.set()
 
     async def listen(self, on_notification: OnNotification) -> None:
         """Listen; return after the first try to connect.
@@ -124,20 +145,33 @@ class PostgresNotifier:
         """Listen on one connection until it is lost."""
         connection = await self._database.connect_async()
         try:
-            is_lost = asyncio.Event()
-            connection.add_termination_listener(lambda _: is_lost.set())
+            is_lost = False
+
+            def on_lost(_: object) -> None:
+                nonlocal is_lost
+                is_lost = True
+                self._wake_up.set()
+
+            connection.add_termination_listener(on_lost)
             async with asyncio.timeout(KEEPALIVE_TIMEOUT):
                 await connection.add_listener(
                     NOTIFY_CHANNEL, lambda *message: on_notification(decode(message[3]))
                 )
+            self._is_connected = True
             connected()
-            while not is_lost.is_set():
+            while not is_lost:
                 try:
                     async with asyncio.timeout(KEEPALIVE_EVERY):
-                        await is_lost.wait()
+                        await self._wake_up.wait()
                 except TimeoutError:
                     await connection.fetchval("SELECT 1", timeout=KEEPALIVE_TIMEOUT)
+                self._wake_up.clear()
+                if self._outbox and not is_lost:
+                    sent, self._outbox = self._outbox, []
+                    await connection.execute(_SEND, NOTIFY_CHANNEL, sent, timeout=KEEPALIVE_TIMEOUT)
         finally:
+            self._is_connected = False
+            self._outbox.clear()
             if not connection.is_closed():
                 connection.terminate()
 

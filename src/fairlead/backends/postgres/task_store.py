@@ -20,6 +20,7 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
+from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -28,7 +29,6 @@ from fairlead.ports.notification import Lane, Notification, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
 
-MOST_NOTIFY_BYTES = 7900  # PostgreSQL takes less than 8000
 _by_id = attrgetter("id")
 _lane_fields = attrgetter("queue", "partition", "priority")
 

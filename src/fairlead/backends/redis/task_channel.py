@@ -17,6 +17,7 @@ from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import ClaimEnd, Entry
 from fairlead.clock import Clock
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
@@ -88,6 +89,9 @@ class RedisTaskChannel:
 
     def announce(self, notification: Notification) -> None:
         self._notifier.notify(notification)
+
+    def send(self, message: PeerMessage) -> None:
+        self._notifier.send(message)
 
     async def open(self, on_notification: Callable[[Notification], None]) -> None:
         await self._notifier.listen(on_notification)

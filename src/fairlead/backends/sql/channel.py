@@ -29,6 +29,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
@@ -107,6 +108,9 @@ class DatabaseChannel:
 
     def announce(self, notification: Notification) -> None:
         self._notifier.notify(notification)
+
+    def send(self, message: PeerMessage) -> None:
+        self._notifier.send(message)
 
     async def open(self, on_notification: Callable[[Notification], None]) -> None:
         self._on_notification = on_notification

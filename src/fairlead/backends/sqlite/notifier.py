@@ -34,6 +34,7 @@ from fairlead.backends.memory.notifier import (
     WaitingThreads,
     drop_when_forked,
 )
+from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
@@ -69,6 +70,9 @@ class FifoNotifier:
 
     def notify(self, notification: Notification) -> None:
         self._writers.notify(notification)
+
+    def send(self, message: PeerMessage) -> None:
+        self.notify(Notification(peer=message))
 
     async def listen(self, on_notification: OnNotification) -> None:
         if self._listener is not None:

@@ -119,6 +119,8 @@ class ClusterRateLimit:
 
 
 class _NodeLimit:
+    is_cluster_wide = True
+
     def __init__(
         self, declared: ClusterLimit, permits: Permits, request_round: Callable[[], None]
     ) -> None:
@@ -154,6 +156,8 @@ class _NodeLimit:
 
 
 class _NodeRateLimit:
+    is_cluster_wide = True
+
     def __init__(
         self, declared: ClusterRateLimit, permits: Permits, request_round: Callable[[], None]
     ) -> None:

@@ -54,6 +54,11 @@ class Limit:
     def __repr__(self) -> str:
         return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
 
+    @property
+    def room(self) -> int | None:
+        """Number of free slots; None with `per`, where each key has its own."""
+        return None if self.per is not None else self.n - self._running.get(None, 0)
+
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self.per, trigger)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
@@ -26,6 +26,39 @@ class OrderingKey(NamedTuple):
     ordering_key: str
 
 
+class Unregistered(NamedTuple):
+    """Identity of the limit that stops tasks of a name without a handler on this node."""
+
+    name: str
+
+
+class _NotHere:
+    """The policy of every task that this node has no handler for: it never starts one."""
+
+    room = 0
+
+    def column(self, trigger: Trigger) -> Hashable:
+        return None
+
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
+        return Full(Unregistered(trigger.name))
+
+    def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
+        return ()
+
+    cancel = release
+
+
+def stops_all_nodes(limit: Hashable) -> bool:
+    """Return whether a limit that stops a trigger here stops it on every node: its ordering key, or
+    a limit of the cluster."""
+    if isinstance(limit, OrderingKey):
+        return True
+    return isinstance(limit, tuple) and any(
+        getattr(part, "is_cluster_wide", False) for part in limit
+    )
+
+
 class PolicyFailed(Exception):
     """Raised if a policy raises or returns an invalid value; no slot is held for the trigger."""
 
@@ -45,10 +78,17 @@ class _Chains(dict[tuple[str, str], Chain]):
         super().__init__()
         self.of_queue: dict[str, Chain] = {}
         self.of_task: dict[tuple[str, str], Chain] = {}
+        self.names: Collection[str] | None = None
+        """Names of the tasks that may start here; None: all."""
 
     def __missing__(self, key: tuple[str, str]) -> Chain:
+        if self.names is not None and key[1] not in self.names:
+            return (_NOT_HERE,)  # not kept: names come from outside
         chain = self[key] = self.of_task.get(key, ()) + self.of_queue.get(key[0], ())
         return chain
+
+
+_NOT_HERE = _NotHere()
 
 
 class SlotLedger:
@@ -89,6 +129,19 @@ class SlotLedger:
             policy for policy in policies if policy is not None
         )
         self._chains.clear()
+
+    def register_names(self, names: Collection[str]) -> None:
+        """Start no task of another name: it waits for a node that has a handler for it. Call it
+        before the first acquire."""
+        self._chains.names = names
+        self._chains.clear()
+
+    def room_of(self, queue: str, name: str) -> float:
+        """Return how many more tasks of this name could acquire their slots now, as far as its
+        limits tell; infinity if none does, 0 for a name without a handler here."""
+        found = [getattr(policy, "room", None) for policy in self._chains[queue, name]]
+        rooms = [float(room) for room in found if isinstance(room, int)]
+        return min(rooms, default=math.inf)
 
     def limits(self, queue: str) -> Mapping[str, int]:
         """Return the limits set by `set_limits`: tasks at once on this node, by fairness key."""
@@ -145,8 +198,7 @@ class SlotLedger:
             if trigger.ordering_key is not None
             else None
         )
-        whose = None if ordering_key is None else self._ordering_keys.get(ordering_key)
-        if whose is not None and (whose != trigger.id or ordering_key not in self._awaited):
+        if not self.may_have_key(trigger):
             return Full(ordering_key)
         if self._keys.has_any and (limit := self._keys.full(trigger)) is not None:
             return Full(limit)
@@ -167,6 +219,15 @@ class SlotLedger:
         self._keys.acquire(trigger)
         self._acquired += 1
         return None
+
+    def may_have_key(self, trigger: Trigger) -> bool:
+        """Return whether no other task holds the ordering key of the trigger, if it has one, nor
+        this one a slot."""
+        if trigger.ordering_key is None:
+            return True
+        key = OrderingKey(trigger.queue, trigger.ordering_key)
+        whose = self._ordering_keys.get(key)
+        return whose is None or (whose == trigger.id and key in self._awaited)
 
     def reserve(self, ordering_key: OrderingKey, task_id: str) -> None:
         """Reserve an ordering key for one task, which alone may acquire it until

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from heapq import heappop, heappush
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from fairlead.core.fair.passes import STRIDE_SCALE
-from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.core.triggers.columns import Column, ColumnPosition, Parked
+from fairlead.core.limits.slot_ledger import (
+    OrderingKey,
+    PolicyFailed,
+    SlotLedger,
+    stops_all_nodes,
+)
+from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 
@@ -20,6 +25,14 @@ class Held(NamedTuple):
     """Triggers in order, first to last."""
     taken: int
     """Triggers of the column that left it since the last call."""
+
+
+class Lent(NamedTuple):
+    """A trigger taken for another node."""
+
+    trigger: Trigger
+    order: Order
+    """Position in the table, for `put_back`."""
 
 
 class _LaneRank:
@@ -70,6 +83,11 @@ class TriggerTable:
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a trigger may be ready to be taken, as far as is known before it is tried."""
+        return bool(self._ready)
 
     def sizes(self) -> dict[int, int]:
         """Return the number of triggers by priority."""
@@ -189,6 +207,71 @@ class TriggerTable:
             else:
                 self._take_from(column, left, now, taken, failed)
         return taken, failed
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether a trigger waits that `lend` would take."""
+        return next(self._spare(), None) is not None
+
+    def spare_names(self) -> list[tuple[str, str]]:
+        """Return (queue, task name) of the triggers that this node has no slots for while another
+        node may have them, the next to run first."""
+        spare = sorted(self._spare())
+        return list(dict.fromkeys((head.queue, head.name) for head in map(_head, spare)))
+
+    def lend(self, most: int, is_wanted: Callable[[Trigger], bool]) -> list[Lent]:
+        """Take at most `most` triggers for other nodes, without slots, by priority and then by
+        rank: only those that this node has no slots for. `is_wanted`: whether a node takes the
+        trigger; a name it refuses is not asked about again.
+
+        An ordering key stays reserved for the lent trigger.
+        """
+        spare = [*self._spare()]
+        heapify(spare)
+        lent: list[Lent] = []
+        while spare and len(lent) < most:
+            priority, order, column = heappop(spare)
+            trigger = _head((priority, order, column))
+            if not is_wanted(trigger):
+                continue
+            column.entries.pop()
+            column.taken += 1
+            self._left([trigger])
+            self._served[priority] = max(self._served[priority], order[0])
+            lent.append(Lent(trigger, order))
+            if column.ordering_key is not None:
+                self._slot_ledger.reserve(column.ordering_key, trigger.id)
+            elif column.entries:
+                heappush(spare, (priority, column.entries.first[3], column))
+            if column.entries and not column.is_held and column.position is not None:
+                self._offer(column)
+        return lent
+
+    def put_back(self, lent: Lent) -> None:
+        """Add a lent trigger without a level again, at its old position."""
+        trigger, order = lent
+        self._sizes[trigger.priority] += 1
+        column = self._column(trigger)
+        if column.add(order, trigger):
+            self._move_up(column)
+
+    def _spare(self) -> Iterator[ColumnPosition]:
+        """Yield the columns whose heads this node cannot run now while another node may, in any
+        order."""
+        has_room = self._slot_ledger.room > 0
+        for column in self._columns.values():
+            if (
+                column.entries
+                and (column.is_held if has_room else column.position is not None)
+                and not (column.is_held and stops_all_nodes(self._stop_of(column)))
+                and column.entries.first[4].queue not in self._paused
+                and self._slot_ledger.may_have_key(column.entries.first[4])
+            ):
+                yield column.priority, column.entries.first[3], column
+
+    def _stop_of(self, column: Column) -> Hashable:
+        """Return the limit that stopped a held column, or the column it waits behind."""
+        return self._full.get(column.key, column).line[0]
 
     def freed(self, limits: Iterable[Hashable]) -> None:
         """Offer the first column that waits for each of these limits, which have a free slot."""
@@ -381,6 +464,11 @@ class TriggerTable:
             column.released_by = None
             column.behind.clear()
             self._offer(column)
+
+
+def _head(position: ColumnPosition) -> Trigger:
+    """Return the first trigger of a column that is not empty."""
+    return position[2].entries.first[4]
 
 
 def _which(trigger: Trigger) -> tuple[str, int, int]:

@@ -1,0 +1,1 @@
+"""Grants of triggers between nodes: who has promised to take how many."""

@@ -1,0 +1,256 @@
+"""Granting: the owner of partitions gives triggers that it has no slots for to other nodes.
+
+The owner decides what runs next; any node may run it. A granted trigger leaves the table like one
+that this node claims itself. The other node claims the task, by the same compare-and-set on its
+version, and reports. A grant that is lost, or whose node dies, comes back after `GRANT_SECONDS`;
+if its task was claimed meanwhile, the store refuses the second claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.core.grants.credits import Credits
+from fairlead.core.limits.slot_ledger import OrderingKey
+from fairlead.core.triggers.table import Lent
+from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.context import NodeContext
+from fairlead.engine.intake import Intake
+from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.membership import identity_of
+from fairlead.engine.ordering import Ordering
+from fairlead.model import PartitionKey, Trigger, TriggerPath
+from fairlead.model.peer import Call, Grant, Offer, Report
+
+GRANT_SECONDS = 3.0
+"""Seconds after which a granted trigger that was not reported comes back to its owner."""
+
+MOST_AT_ONCE = 500
+"""Most triggers in one round of grants."""
+
+MOST_NAMES = 50
+"""Most task names in one call."""
+
+LONGEST_BYTES = 1000
+"""Characters of names and keys above which a trigger is not granted, because messages are short."""
+
+LOOK_SECONDS = 0.05
+"""Seconds between two searches for triggers that other nodes might take."""
+
+CALL_PAUSES = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between calls that no node responds to; the last one repeats."""
+
+
+class _Loan(NamedTuple):
+    lent: Lent
+    node: str
+    until: float
+    """Monotonic seconds at which the trigger comes back."""
+
+
+class Granting(SimplePart):
+    """Grant triggers as long as other nodes have offered to take them; call for offers else."""
+
+    def __init__(
+        self, context: NodeContext, intake: Intake, backlogs: Backlogs, ordering: Ordering
+    ) -> None:
+        self._context = context
+        self._intake = intake
+        self._backlogs = backlogs
+        self._ordering = ordering
+        self._credits = Credits()
+        self._loans: dict[str, _Loan] = {}
+        """Grants that were not reported, by task id, in the order of their time."""
+        self._running: dict[str, tuple[Trigger, str]] = {}
+        """Trigger and node, by task id, of runs that the node reports when they end."""
+        self._is_alone = True
+        """Whether no other node shares a queue with this one."""
+        self._call_at = 0.0
+        """Monotonic seconds before which no further call is made."""
+        self._calls = 0
+        """Calls since the last offer."""
+        self._look = asyncio.Event()
+
+    # events ---------------------------------------------------------------------------------------
+
+    def on_spare(self) -> None:
+        """Note that triggers may wait for which this node has no slots."""
+        self._look.set()
+
+    def on_nodes_changed(self, identities: Collection[str]) -> None:
+        """Note which nodes live that share a queue with this one. Call again, for a new node has
+        heard no call; runs of a node that is gone will not be reported."""
+        self._is_alone = len(identities) <= 1
+        self._calls, self._call_at = 0, 0.0
+        for task_id, (trigger, node) in list(self._running.items()):
+            if identity_of(node) not in identities:
+                del self._running[task_id]
+                self._ended(trigger, 0)
+        self._look.set()
+
+    def on_offer(self, offer: Offer) -> None:
+        """Note that a node would take triggers."""
+        now = self._now()
+        self._credits.offered(offer, now)
+        self._calls, self._call_at = 0, now + CALL_PAUSES[0]
+        self._look.set()
+
+    def on_report(self, report: Report) -> None:
+        """Note what became of granted triggers."""
+        claimed = self._end_loans(report.claimed)
+        if claimed:
+            triggers = [loan.lent.trigger for loan in claimed]
+            self._intake.claim_ended(triggers)
+            self._intake.drop(triggers)
+            for trigger in triggers:
+                self._note_running(trigger, report.node)
+        self._take_back(self._end_loans(report.returned))
+        for task_id, run_us in report.ended:
+            if (running := self._running.pop(task_id, None)) is not None:
+                self._ended(running[0], run_us)
+        if report.returned:
+            self._look.set()
+
+    def drop(self, partitions: Collection[PartitionKey]) -> None:
+        """Drop the grants of partitions that another node owns now."""
+        if not self._loans and not self._running:
+            return
+        lost = set(partitions)
+        gone = [
+            loan.lent.trigger
+            for loan in self._loans.values()
+            if PartitionKey(loan.lent.trigger.queue, loan.lent.trigger.partition) in lost
+        ]
+        for trigger in gone:
+            del self._loans[trigger.id]
+        self._intake.drop(gone)
+        self._running = {
+            task_id: (trigger, node)
+            for task_id, (trigger, node) in self._running.items()
+            if PartitionKey(trigger.queue, trigger.partition) not in lost
+        }
+
+    def is_granted(self, task_id: str) -> bool:
+        """Return whether another node has the trigger of this task and has not reported."""
+        return task_id in self._loans
+
+    # rounds ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Grant and call until cancelled."""
+        while True:
+            self._look.clear()
+            self._round()
+            await asyncio.sleep(0)  # one turn of the loop gathers several reports
+            await self._wait()
+
+    async def _wait(self) -> None:
+        now = self._now()
+        ends = []
+        if not self._is_alone and self._call_at > now and len(self._context.table):
+            ends.append(self._call_at)
+        if self._loans:
+            ends.append(next(iter(self._loans.values())).until)
+        try:
+            async with asyncio.timeout(max(0.0, min(ends) - now) if ends else None):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+
+    def _round(self) -> None:
+        now = self._now()
+        self._expire(now)
+        if self._is_alone:
+            return
+        self._credits.expire(now)
+        if self._grant(now):
+            self._look.set()
+        if now >= self._call_at:
+            self._call(now)
+
+    def _call(self, now: float) -> None:
+        """Call for offers if triggers wait for which this node has no slots, and nobody offers
+        any."""
+        names = self._context.table.spare_names()
+        if not names or all(self._credits.covers(*name) for name in names):
+            self._call_at = now + LOOK_SECONDS
+            return
+        self._context.channel.send(Call(self._context.name, names[:MOST_NAMES]))
+        self._call_at = now + CALL_PAUSES[min(self._calls, len(CALL_PAUSES) - 1)]
+        self._calls += 1
+
+    def _grant(self, now: float) -> bool:
+        """Grant one batch; return whether there may be more."""
+        if self._credits.are_spent:
+            return False
+        nodes: list[str] = []
+
+        def is_wanted(trigger: Trigger) -> bool:
+            if _length(trigger) > LONGEST_BYTES:
+                return False
+            node = self._credits.spend(trigger.queue, trigger.name)
+            if node is not None:
+                nodes.append(node)
+            return node is not None
+
+        lent = self._context.table.lend(MOST_AT_ONCE, is_wanted)
+        if not lent:
+            return False
+        self._intake.taken([each.trigger for each in lent])
+        by_node: dict[str, list[Trigger]] = {}
+        for each, node in zip(lent, nodes, strict=True):
+            trigger = each.trigger
+            self._loans[trigger.id] = _Loan(each, node, now + GRANT_SECONDS)
+            if trigger.ordering_key is not None:
+                self._ordering.granted(trigger)
+            sent = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
+            by_node.setdefault(node, []).append(sent)
+        name, has_more = self._context.name, self._context.table.has_spare
+        for node, triggers in by_node.items():
+            session, held = self._credits.session(node, now)
+            self._context.channel.send(Grant(node, name, session, held, has_more, triggers))
+        self._context.observer.counted("granted_tasks", len(lent))
+        return len(lent) == MOST_AT_ONCE
+
+    def _expire(self, now: float) -> None:
+        expired = []
+        for task_id, loan in self._loans.items():
+            if loan.until > now:
+                break  # in the order of time
+            expired.append(task_id)
+        if expired:
+            self._context.observer.counted("expired_grants", len(expired))
+            self._take_back(self._end_loans(expired))
+
+    def _end_loans(self, task_ids: Collection[str]) -> list[_Loan]:
+        found = [self._loans.pop(task_id, None) for task_id in task_ids]
+        return [loan for loan in found if loan is not None]
+
+    def _take_back(self, loans: Collection[_Loan]) -> None:
+        if loans:
+            self._intake.put_back([loan.lent for loan in loans])
+            self._context.events.on_ready()
+
+    def _note_running(self, trigger: Trigger, node: str) -> None:
+        if trigger.ordering_key is not None:
+            self._ordering.refused(trigger)  # its task runs on another node: read until it ends
+            self._running[trigger.id] = trigger, node
+        elif trigger.queue in self._context.kinds.timed:
+            self._running[trigger.id] = trigger, node
+
+    def _ended(self, trigger: Trigger, run_us: int) -> None:
+        if trigger.ordering_key is not None:
+            self._ordering.look_up(OrderingKey(trigger.queue, trigger.ordering_key))
+        now = self._context.clock.now()
+        self._backlogs.ended(trigger, now - run_us if run_us else None, now)
+
+    def _now(self) -> float:
+        return self._context.clock.monotonic()
+
+
+def _length(trigger: Trigger) -> int:
+    return len(trigger.name) + len(trigger.fairness_key) + len(trigger.ordering_key or "")

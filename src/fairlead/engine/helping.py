@@ -1,0 +1,213 @@
+"""Helping: a node with free slots takes triggers from the owners of partitions, and claims them.
+
+The node offers its free slots to owners that have called (`fairlead.core.grants.promises`). Granted
+triggers go into the table beside those of the node's own partitions. One that finds no slot in time
+goes back to its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from fairlead.core.grants.promises import Promises
+from fairlead.core.limits.slot_ledger import OrderingKey
+from fairlead.engine.context import NodeContext
+from fairlead.engine.execution import Execution
+from fairlead.engine.lifecycle import SimplePart
+from fairlead.model import Trigger
+from fairlead.model.peer import Call, Grant, Report
+
+PAUSE_SECONDS = 0.5
+"""Seconds for which a node offers nothing for a task name of which it has returned a trigger."""
+
+
+class _Granted(NamedTuple):
+    trigger: Trigger
+    owner: str
+    at: float
+    """Monotonic seconds at which the grant came."""
+
+
+class _News:
+    """What an owner has not been told yet."""
+
+    def __init__(self) -> None:
+        self.claimed: list[str] = []
+        self.returned: list[str] = []
+        self.ended: list[tuple[str, int]] = []
+
+
+class Helping(SimplePart):
+    """Offer free slots, take granted triggers into the table, and report what became of them."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._promises = Promises(context.name)
+        self._waiting: dict[str, _Granted] = {}
+        """Granted triggers in the table, by task id, in the order of their time."""
+        self._owner_of: dict[str, str] = {}
+        """Owner by task id of granted tasks that were claimed and have not ended."""
+        self._pauses: dict[tuple[str, str], float] = {}
+        """Monotonic seconds until which nothing is offered for a name."""
+        self._news: dict[str, _News] = {}
+        self._look = asyncio.Event()
+        self._is_stopping = False
+
+    # messages -------------------------------------------------------------------------------------
+
+    def on_call(self, call: Call) -> None:
+        """Note that an owner has more than it can run."""
+        handlers, queues = self._context.served.handlers, self._context.kinds.shared
+        names = [(queue, name) for queue, name in call.names if queue in queues]
+        names = [each for each in names if each[1] in handlers]
+        if names and not self._is_stopping:
+            self._promises.called(Call(call.owner, names), self._now())
+            self._look.set()
+
+    def on_grant(self, grant: Grant) -> None:
+        """Take granted triggers into the table."""
+        now, table = self._now(), self._context.table
+        self._promises.granted(grant, now)
+        for trigger in grant.triggers:
+            if self._is_stopping or trigger.id in self._waiting:
+                self._of(grant.owner).returned.append(trigger.id)
+            else:
+                self._waiting[trigger.id] = _Granted(trigger, grant.owner, now)
+                table.push(trigger)
+        self._look.set()
+        self._context.events.on_ready()
+
+    # events ---------------------------------------------------------------------------------------
+
+    def on_free_slots(self) -> None:
+        """Note that this node has free slots that its table does not fill."""
+        self._look.set()
+
+    def taken(self, triggers: Iterable[Trigger]) -> None:
+        """Note that granted triggers left the table, to be claimed."""
+        for trigger in triggers:
+            granted = self._waiting.pop(trigger.id, None)
+            if granted is not None:
+                self._owner_of[trigger.id] = granted.owner
+
+    def claimed(self, triggers: Collection[Trigger]) -> None:
+        """Report triggers whose claim ended, won or lost."""
+        for trigger in triggers:
+            if (owner := self._owner_of.get(trigger.id)) is not None:
+                self._of(owner).claimed.append(trigger.id)
+        self._promises.started(len(triggers))
+        self._look.set()
+
+    def refused(self, triggers: Collection[Trigger]) -> None:
+        """Drop triggers whose claim was lost."""
+        for trigger in triggers:
+            self._owner_of.pop(trigger.id, None)
+
+    def returned(self, triggers: Collection[Trigger]) -> None:
+        """Give triggers back whose claim has an unknown result; their owner finds out."""
+        for trigger in triggers:
+            if (owner := self._owner_of.pop(trigger.id, None)) is not None:
+                self._of(owner).returned.append(trigger.id)
+        self._look.set()
+
+    def ended(self, execution: Execution) -> None:
+        """Note that the store has the end of a granted run, or refused it."""
+        trigger = execution.trigger
+        if trigger.ordering_key is not None:
+            self.release_key(trigger)
+        owner = self._owner_of.pop(trigger.id, None)
+        timed = self._context.kinds.timed
+        if owner is not None and (trigger.ordering_key is not None or trigger.queue in timed):
+            began = execution.started_at
+            run_us = 0 if began is None else max(1, self._context.clock.now() - began)
+            self._of(owner).ended.append((trigger.id, run_us))
+            self._look.set()
+
+    def release_key(self, trigger: Trigger) -> None:
+        """Release the ordering key of a granted trigger; its owner decides what comes next."""
+        assert trigger.ordering_key is not None
+        key = OrderingKey(trigger.queue, trigger.ordering_key)
+        self._context.table.freed(self._context.ledger.release_reservation(key))
+
+    # rounds ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Offer, return and report until cancelled."""
+        while True:
+            self._look.clear()
+            self._return_overdue()
+            self._report()
+            self._offer()
+            # One turn of the loop gathers the ends of several runs into one message.
+            await asyncio.sleep(0)
+            await self._wait()
+
+    async def stop(self) -> None:
+        """Take no more triggers, and give back those that have not started."""
+        self._is_stopping = True
+        self._return([*self._waiting.values()])
+        self._report()
+
+    async def _wait(self) -> None:
+        until = None
+        if self._waiting:
+            first = next(iter(self._waiting.values()))
+            until = max(0.0, first.at + self._promises.patience - self._now())
+        try:
+            async with asyncio.timeout(until):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+
+    def _offer(self) -> None:
+        if self._is_stopping:
+            return
+        now, ledger = self._now(), self._context.ledger
+        own = len(self._context.table) - len(self._waiting)
+        room = ledger.room - len(self._waiting)
+        if own and (ledger.room <= 0 or self._context.table.has_ready):
+            return  # its own triggers come first
+        room += self._promises.ahead(now)
+        for offer in self._promises.offers(room, self._room_of, now):
+            self._context.channel.send(offer)
+
+    def _room_of(self, queue: str, name: str) -> int:
+        if self._pauses.get((queue, name), 0.0) > self._now():
+            return 0
+        ledger = self._context.ledger
+        ahead = self._promises.ahead(self._now())
+        return int(min(ledger.room_of(queue, name), ledger.room)) + ahead
+
+    def _return_overdue(self) -> None:
+        oldest = self._now() - self._promises.patience
+        overdue = []
+        for granted in self._waiting.values():
+            if granted.at > oldest:
+                break  # in the order of time
+            overdue.append(granted)
+        self._return(overdue)
+
+    def _return(self, granted: Collection[_Granted]) -> None:
+        if not granted:
+            return
+        self._context.table.remove([each.trigger for each in granted])
+        until = self._now() + PAUSE_SECONDS
+        for trigger, owner, _ in granted:
+            del self._waiting[trigger.id]
+            self._of(owner).returned.append(trigger.id)
+            self._pauses[trigger.queue, trigger.name] = until
+
+    def _report(self) -> None:
+        news, self._news = self._news, {}
+        for owner, each in news.items():
+            self._context.channel.send(
+                Report(owner, self._context.name, each.claimed, each.returned, each.ended)
+            )
+
+    def _of(self, owner: str) -> _News:
+        return self._news.setdefault(owner, _News())
+
+    def _now(self) -> float:
+        return self._context.clock.monotonic()
