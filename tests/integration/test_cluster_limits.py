@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -165,3 +166,35 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
         assert (first.outcome, second.outcome) == (Outcome.CANCELLED, Outcome.DONE)
         assert "permits" in (first.error_text or "")
         app.close()
+
+
+async def test_nodes_that_share_a_partition_run_as_many_as_the_limit(make: Make) -> None:
+    ran: Counter[int] = Counter()
+    now = most = 0
+
+    def declare_on(node: int) -> Declare:
+        def declare(app: App) -> dict[str, Task]:
+            app.queue("payouts", partitions=1, concurrency=ClusterLimit(3))
+
+            @app.task(queue="payouts", name="pay")
+            async def pay(n: int) -> None:
+                nonlocal now, most
+                now += 1
+                most = max(most, now)
+                ran[node] += 1
+                await asyncio.sleep(0.1)
+                now -= 1
+
+            return {"pay": pay}
+
+        return declare
+
+    made = [make(declare_on(node)) for node in range(3)]
+    made[0][1]["pay"].submit_many([{"n": n} for n in range(60)])
+    async with AsyncExitStack() as nodes:
+        for app, _ in made:
+            node = await nodes.enter_async_context(running(app, concurrency=1))
+        await settled(made[0][0], node)
+    assert ran.total() == 60
+    assert most == 3
+    assert min(ran.values()) > 5, ran

@@ -6,12 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
 
+import fairlead
 from fairlead import App
 from fairlead.engine.node import Node
+from fairlead.model.peer import PeerMessage
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -29,47 +32,70 @@ class Fleet:
         self.queue = {"partitions": 1, **queue}
         self.ran: list[tuple[int, Any]] = []
         """(number of the application, value) in the order of the starts."""
+        self.keys: Counter[Any] = Counter()
+        """Running tasks by ordering key."""
+        self.overlaps = 0
+        """Starts of a task while another one of its ordering key ran."""
         self.running: Counter[int] = Counter()
         self.most_at_once: Counter[int] = Counter()
 
-    def app(self, number: int, **task: Any) -> App:
-        """Return a new application of the store, with the task `work`."""
+    def app(self, number: int, names: Sequence[str] = ("work",), **task: Any) -> App:
+        """Return a new application of the store, with these tasks."""
         app = App(self.url)
         app.queue("work", **self.queue)
 
-        async def work(value: int, seconds: float = 0.0) -> None:
+        async def work(value: int, seconds: float = 0.0, key: str | None = None) -> None:
             self.ran.append((number, value))
             self.running[number] += 1
             self.most_at_once[number] = max(self.most_at_once[number], self.running[number])
+            self.overlaps += key is not None and self.keys[key] > 0
+            self.keys[key] += 1
             await asyncio.sleep(seconds)
+            self.keys[key] -= 1
             self.running[number] -= 1
 
-        self.work = app.task(work, name="work", queue="work", **task)
+        declared = [app.task(work, name=name, queue="work", **task) for name in names]
+        self.tasks = dict(zip(names, declared, strict=True))
         return app
 
     @asynccontextmanager
-    async def nodes(self, *settings: dict[str, Any]) -> AsyncIterator[Sequence[Node]]:
-        """Run one node for each of the settings."""
-        apps = [self.app(number) for number in range(len(settings))]
-        apps[0].migrate()
+    async def nodes(
+        self, *settings: dict[str, Any], apps: Sequence[dict[str, Any]] = ()
+    ) -> AsyncIterator[Sequence[Node]]:
+        """Run one node for each of the settings; `apps`: what each application declares."""
+        made = [
+            self.app(number, **(apps[number] if apps else {})) for number in range(len(settings))
+        ]
+        made[0].migrate()
         async with AsyncExitStack() as stack:
             nodes = [
                 await stack.enter_async_context(running(app, **each))
-                for app, each in zip(apps, settings, strict=True)
+                for app, each in zip(made, settings, strict=True)
             ]
             await asyncio.sleep(SETTLE_SECONDS)
             yield nodes
-        for app in apps:
+        for app in made:
             app.close()
 
-    async def submit(self, seconds: Sequence[float], **options: Any) -> App:
+    async def submit(self, seconds: Sequence[float], name: str = "work", **options: Any) -> App:
         """Submit a task for each of these run times."""
-        app = self.app(-1)
-        task = self.work.options(**options)
+        app = self.app(-1, [name])
+        task = self.tasks[name].options(**options)
+        key = options.get("ordering_key")
         await app.submit_many_async(
-            [task.draft(value=number, seconds=each) for number, each in enumerate(seconds)]
+            [task.draft(value=n, seconds=each, key=key) for n, each in enumerate(seconds)]
         )
         return app
+
+    @property
+    def values(self) -> list[Any]:
+        """The values in the order of their starts."""
+        return [value for _, value in self.ran]
+
+    @property
+    def workers(self) -> set[int]:
+        """Numbers of the applications that ran a task."""
+        return {number for number, _ in self.ran}
 
 
 async def test_nodes_of_one_slot_share_jobs_of_mixed_length(sqlite_url: str) -> None:
@@ -81,5 +107,87 @@ async def test_nodes_of_one_slot_share_jobs_of_mixed_length(sqlite_url: str) -> 
         await settled(app, nodes[0])
         took = loop.time() - began
         app.close()
-    assert sorted(value for _, value in fleet.ran) == [*range(16)]
+    assert sorted(fleet.values) == [*range(16)]
     assert took <= 2.2
+
+
+@pytest.mark.parametrize(
+    "queue", [{}, {"order": "fifo"}, {"cost": "runtime"}, {"partitions": 3}], ids=str
+)
+async def test_nodes_share_single_jobs(sqlite_url: str, queue: dict[str, Any]) -> None:
+    fleet = Fleet(sqlite_url, **queue)
+    loop = asyncio.get_running_loop()
+    async with fleet.nodes(*[{"concurrency": 2}] * 4) as nodes:
+        began = loop.time()
+        app = await fleet.submit([2.0] * 40)
+        await settled(app, nodes[0], timeout=60.0)
+        took = loop.time() - began
+        app.close()
+    assert sorted(fleet.values) == [*range(40)]
+    assert took <= 11.0  # 40 jobs of 2 s on 8 slots
+    assert fleet.workers == {0, 1, 2, 3}
+
+
+async def test_tasks_of_an_ordering_key_keep_their_order_on_several_nodes(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 1}] * 3) as nodes:
+        for key in ("a", "b", "c"):
+            app = await fleet.submit([0.05] * 20, ordering_key=key)
+            app.close()
+        await settled(app, nodes[0], timeout=60.0)
+    assert fleet.overlaps == 0
+    assert len(fleet.workers) > 1
+    assert sorted(fleet.values) == sorted([*range(20)] * 3)
+
+
+async def test_a_limit_of_each_node_does_not_hold_back_the_others(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    loop = asyncio.get_running_loop()
+    apps = [{"concurrency": fairlead.Limit(1)} for _ in range(4)]
+    async with fleet.nodes(*[{}] * 4, apps=apps) as nodes:
+        began = loop.time()
+        app = await fleet.submit([2.0] * 8)
+        await settled(app, nodes[0])
+        took = loop.time() - began
+        app.close()
+    assert took <= 4.4
+    assert set(fleet.most_at_once.values()) == {1}
+
+
+async def test_a_task_runs_on_the_node_that_knows_its_name(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    apps = [{"names": ["work"]}, {"names": ["work"]}, {"names": ["work", "new"]}]
+    async with fleet.nodes(*[{}] * 3, apps=apps) as nodes:
+        app = await fleet.submit([0.0] * 30, name="new")
+        await settled(app, nodes[0])
+        app.close()
+    assert fleet.workers == {2}
+    assert sorted(fleet.values) == [*range(30)]
+
+
+class Lossy:
+    """Loses, doubles and delays the messages between nodes."""
+
+    def __init__(self, node: Node, random: Random) -> None:
+        self._send = node.parts.context.channel.send
+        self._random = random
+
+    def __call__(self, message: PeerMessage) -> None:
+        for _ in range(self._random.choice([0, 1, 1, 1, 2])):
+            delay = self._random.choice([0.0, 0.0, 0.1, 1.0, 5.0])
+            asyncio.get_running_loop().call_later(delay, self._send, message)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_lost_doubled_and_late_messages_lose_no_task_and_run_none_twice(
+    sqlite_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    fleet = Fleet(sqlite_url, order=random.choice(["fair", "fifo"]))
+    async with fleet.nodes(*[{"concurrency": 2}] * 3) as nodes:
+        for node in nodes:
+            monkeypatch.setattr(node.parts.context.channel, "send", Lossy(node, random))
+        app = await fleet.submit([random.choice([0.0, 0.05, 0.5]) for _ in range(200)])
+        await settled(app, nodes[0], timeout=300.0)
+        app.close()
+    assert sorted(fleet.values) == [*range(200)]

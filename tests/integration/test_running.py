@@ -160,21 +160,25 @@ async def test_tasks_of_one_priority_run_in_order_of_arrival_not_of_their_names(
     assert order == ["Z", "A"]
 
 
-async def test_a_task_with_an_unknown_name_goes_to_error_and_the_worker_continues(app: App) -> None:
+async def test_a_task_waits_for_a_worker_that_knows_its_name(app: App) -> None:
     other = App(app.url)
+    other.queue("default")
 
-    @other.task(queue="default")
-    async def retired() -> None: ...
+    @other.task(queue="default", keep_result=True)
+    async def strange() -> int:
+        return 2
 
     @app.task(keep_result=True)
     async def works() -> int:
         return 1
 
-    stranger = retired.submit()
+    stranger = strange.submit()
     async with running(app):
-        await reaches(app, stranger, State.ERROR)
-        assert "no task named 'retired'" in (stranger.record().error_text or "")
         assert await works.submit().result_async(SOON) == 1
+        record = stranger.record()
+        assert (record.state, record.tries) == (State.SUBMITTED, 0)
+        async with running(other):
+            assert await stranger.result_async(SOON) == 2
     other.close()
 
 

@@ -318,7 +318,9 @@ def removed_from_the_table(here: Engine, one: Trigger) -> None:
     here.receive(one)
     (waiting,) = here.table.waiting(KEY)
     here.table.remove([waiting])
-    here.intake.on_moved_on([waiting])
+    here.intake.taken([waiting])
+    here.intake.claim_ended([waiting])
+    here.intake.refused([waiting])
 
 
 leaving = pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class Granting(SimplePart):
         if self._loans:
             ends.append(next(iter(self._loans.values())).until)
         try:
-            async with asyncio.timeout(max(0.0, min(ends) - now) if ends else None):
+            async with asyncio.timeout(max(0.001, min(ends) - now) if ends else None):
                 await self._look.wait()
         except TimeoutError:
             pass

@@ -23,11 +23,15 @@ PAUSE_SECONDS = 0.5
 """Seconds for which a node offers nothing for a task name of which it has returned a trigger."""
 
 
+PERMIT_SECONDS = 1.0
+"""Seconds by which a trigger waits longer that needs a permit of a cluster-wide limit."""
+
+
 class _Granted(NamedTuple):
     trigger: Trigger
     owner: str
-    at: float
-    """Monotonic seconds at which the grant came."""
+    until: float
+    """Monotonic seconds at which it goes back, unless it has found a slot."""
 
 
 class _News:
@@ -46,7 +50,7 @@ class Helping(SimplePart):
         self._context = context
         self._promises = Promises(context.name)
         self._waiting: dict[str, _Granted] = {}
-        """Granted triggers in the table, by task id, in the order of their time."""
+        """Granted triggers in the table, by task id."""
         self._owner_of: dict[str, str] = {}
         """Owner by task id of granted tasks that were claimed and have not ended."""
         self._pauses: dict[tuple[str, str], float] = {}
@@ -74,7 +78,8 @@ class Helping(SimplePart):
             if self._is_stopping or trigger.id in self._waiting:
                 self._of(grant.owner).returned.append(trigger.id)
             else:
-                self._waiting[trigger.id] = _Granted(trigger, grant.owner, now)
+                until = now + self._patience(trigger)
+                self._waiting[trigger.id] = _Granted(trigger, grant.owner, until)
                 table.push(trigger)
         self._look.set()
         self._context.events.on_ready()
@@ -153,8 +158,8 @@ class Helping(SimplePart):
     async def _wait(self) -> None:
         until = None
         if self._waiting:
-            first = next(iter(self._waiting.values()))
-            until = max(0.0, first.at + self._promises.patience - self._now())
+            first = min(granted.until for granted in self._waiting.values())
+            until = max(0.001, first - self._now())
         try:
             async with asyncio.timeout(until):
                 await self._look.wait()
@@ -181,13 +186,13 @@ class Helping(SimplePart):
         return int(min(ledger.room_of(queue, name), ledger.room)) + ahead
 
     def _return_overdue(self) -> None:
-        oldest = self._now() - self._promises.patience
-        overdue = []
-        for granted in self._waiting.values():
-            if granted.at > oldest:
-                break  # in the order of time
-            overdue.append(granted)
-        self._return(overdue)
+        now = self._now()
+        self._return([granted for granted in self._waiting.values() if granted.until <= now])
+
+    def _patience(self, trigger: Trigger) -> float:
+        """Return the seconds for which a granted trigger may wait for its slots."""
+        needs_permits = self._context.ledger.needs_permits(trigger.queue, trigger.name)
+        return self._promises.patience + (PERMIT_SECONDS if needs_permits else 0.0)
 
     def _return(self, granted: Collection[_Granted]) -> None:
         if not granted:

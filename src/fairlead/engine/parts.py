@@ -209,9 +209,7 @@ class NodeParts:
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
 
     def on_moved_on(self, triggers: Collection[Trigger]) -> None:
-        self._sources.taken([*triggers])
-        self._sources.claim_ended([*triggers])
-        self._sources.refused([*triggers])
+        self._sources.moved_on([*triggers])
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)

@@ -47,6 +47,12 @@ class Sources:
         if granted:
             self._helping.returned(granted)
 
+    def moved_on(self, triggers: Sequence[Trigger]) -> None:
+        """Note triggers that left the table because the versions of their tasks changed."""
+        self.taken(triggers)
+        self.claim_ended(triggers)
+        self.refused(triggers)
+
     def key_refused(self, trigger: Trigger) -> None:
         """Note that a trigger with an ordering key acquired its slots, and its claim was lost."""
         if trigger.path == TriggerPath.GRANT:

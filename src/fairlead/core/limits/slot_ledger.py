@@ -143,6 +143,12 @@ class SlotLedger:
         rooms = [float(room) for room in found if isinstance(room, int)]
         return min(rooms, default=math.inf)
 
+    def needs_permits(self, queue: str, name: str) -> bool:
+        """Return whether a limit of the cluster applies to tasks of this name."""
+        return any(
+            getattr(policy, "is_cluster_wide", False) for policy in self._chains[queue, name]
+        )
+
     def limits(self, queue: str) -> Mapping[str, int]:
         """Return the limits set by `set_limits`: tasks at once on this node, by fairness key."""
         return self._keys.limits(queue)

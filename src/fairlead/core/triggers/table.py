@@ -15,7 +15,7 @@ from fairlead.core.limits.slot_ledger import (
     stops_all_nodes,
 )
 from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
 
 class Held(NamedTuple):
@@ -264,8 +264,9 @@ class TriggerTable:
                 column.entries
                 and (column.is_held if has_room else column.position is not None)
                 and not (column.is_held and stops_all_nodes(self._stop_of(column)))
-                and column.entries.first[4].queue not in self._paused
-                and self._slot_ledger.may_have_key(column.entries.first[4])
+                and (head := column.entries.first[4]).queue not in self._paused
+                and head.path != TriggerPath.GRANT  # it has an owner, who has lent it
+                and self._slot_ledger.may_have_key(head)
             ):
                 yield column.priority, column.entries.first[3], column
 
