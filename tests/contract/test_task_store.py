@@ -835,13 +835,15 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
     now = SYSTEM_CLOCK.now()
 
     def set_old_heartbeat():
-        yield store.statement("heartbeat", "two", now - 60 * SECOND, "[]")
+        yield store.statement("register_node", "two", now - 60 * SECOND, "[]", "[]")
 
     store.database.run(set_old_heartbeat())
-    await store.heartbeat("one", ["mail", AWKWARD], now)
-    await store.heartbeat("one", ["mail"], now + SECOND)
+    assert not await store.heartbeat("one", now)
+    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
+    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now)
+    assert await store.heartbeat("one", now + SECOND)
     nodes = {record.node: record for record in store.database.run(store.nodes())}
-    assert nodes["one"].queues == ["mail"]
+    assert (nodes["one"].queues, nodes["one"].names) == (["mail"], [AWKWARD, "pay"])
     assert nodes["one"].started_at <= nodes["one"].heartbeat_at
     assert nodes["two"].heartbeat_at == now - 60 * SECOND
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]

@@ -316,7 +316,7 @@ async def test_dead_connections_are_dropped_and_replaced(
     await asyncio.sleep(0.05)  # let the loop notice that its sockets were closed
     for _ in range(4):
         assert len(await database.read(postgres_store.tasks(TaskFilter(), 10))) == 1
-    await postgres_store.heartbeat("node", [], NOW)
+    await postgres_store.register_node("node", [], [], NOW)
 
 
 async def test_a_connection_lost_during_a_statement_raises_store_unavailable(

@@ -17,7 +17,9 @@ TASKS = 40
 """Tasks of each queue."""
 
 
-def declare(url: str, queues: list[str], ran: list[str]) -> list[Task[..., Any]]:
+def declare(
+    url: str, queues: list[str], ran: list[str], partitions: int = 4
+) -> list[Task[..., Any]]:
     """Return one task for each queue of a new application."""
     app = App(url)
 
@@ -25,7 +27,7 @@ def declare(url: str, queues: list[str], ran: list[str]) -> list[Task[..., Any]]
         ran.append(value)
 
     for queue in queues:
-        app.queue(queue, partitions=4)
+        app.queue(queue, partitions=partitions)
     return [app.task(note, name=f"task-{queue}", queue=queue) for queue in queues]
 
 
@@ -52,3 +54,20 @@ async def test_nodes_with_overlapping_queues_run_every_task(
     assert sorted(ran) == sorted(f"{queue}{n}" for queue in queues for n in range(TASKS))
     for app in apps:
         app.close()
+
+
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "not announced"])
+async def test_a_submitter_with_more_partitions_than_the_workers_loses_no_task(
+    sqlite_url: str, is_announced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    (task,), (other,) = (declare(sqlite_url, ["a"], ran, number) for number in (2, 8))
+    task.app.migrate()
+    async with running(task.app) as node:
+        if not is_announced:
+            monkeypatch.setattr(other.app.channel, "announce", lambda notification: None)
+        await other.app.submit_many_async([other.draft(value=f"a{n}") for n in range(TASKS)])
+        await settled(task.app, node, timeout=120.0)
+    assert sorted(ran) == sorted(f"a{n}" for n in range(TASKS))
+    task.app.close()
+    other.app.close()

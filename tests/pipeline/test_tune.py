@@ -445,7 +445,7 @@ def test_weights_are_frozen_while_a_queue_is_paused(world: World) -> None:
 
 
 async def beats(world: World, node: str, queues: list[str]) -> None:
-    await world.app.store.heartbeat(node, queues, world.clock.now())
+    await world.app.store.register_node(node, queues, [], world.clock.now())
     await world.app.store.database.close_async()
 
 

@@ -54,7 +54,7 @@ class Shop:
         asyncio.run(self._beat())
 
     async def _beat(self) -> None:
-        await self.app.store.heartbeat("node-1", ["mail"], self.app.clock.now())
+        await self.app.store.register_node("node-1", ["mail"], [], self.app.clock.now())
         await self.app.store.database.close_async()
 
     def run(self, *arguments: str, exits: int = 0) -> str:

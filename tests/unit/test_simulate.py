@@ -314,7 +314,7 @@ def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
         (["--weights", "k1"], "gives no key a weight"),
         (["--weights", "log:5:1"], "must not be above"),
         (["--plot", "waits.doc"], ".svg, .png, .pdf"),
-        (["--plot", "no-such-folder/waits.svg"], "make it first"),
+        (["--plot", "no-such-folder/waits.svg"], "create it first"),
     ],
 )
 def test_wrong_use_is_one_line_with_cause_and_cure(arguments: list[str], said: str) -> None:

@@ -153,7 +153,7 @@ def test_time_does_not_move_while_sqlite_writes(tmp_path: Path) -> None:
         app.migrate()
         for n in range(30):
             async with asyncio.timeout(0.001):
-                await app.store.heartbeat(f"node {n}", [], clock.now())
+                await app.store.register_node(f"node {n}", [], [], clock.now())
         assert clock.monotonic() == began
         await app.store.database.close_async()
         app.close()

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from fairlead.errors import NotSupported
 from fairlead.model import (
     ClaimedTask,
@@ -400,10 +402,18 @@ class ToyStore:
 
     # the cluster ----------------------------------------------------------------------------------
 
-    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
+    async def register_node(
+        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+    ) -> None:
         known = self._nodes.get(node)
         started = now if known is None else known.started_at
-        self._nodes[node] = NodeRecord(node, started, now, list(queues))
+        self._nodes[node] = NodeRecord(node, started, now, list(queues), list(names))
+
+    async def heartbeat(self, node: str, now: int) -> bool:
+        if (known := self._nodes.get(node)) is None:
+            return False
+        self._nodes[node] = msgspec.structs.replace(known, heartbeat_at=now)
+        return True
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         return [n.node for n in self._nodes.values() if now - n.heartbeat_at > silent_for]

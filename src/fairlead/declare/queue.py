@@ -9,7 +9,7 @@ from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.errors import ConfigurationError
 
 MOST_PARTITIONS = 1000
-DEFAULT_PARTITIONS = 4
+DEFAULT_PARTITIONS = 1
 ORDERED_PARTITIONS = 120
 """Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
 any number of nodes."""

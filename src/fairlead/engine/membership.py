@@ -58,6 +58,8 @@ class Membership(SimplePart):
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
         self._is_registered = False
+        self._registered: list[str] | None = None
+        """Queues in the store's record of this node; None before the first registration."""
         self._is_retired = False
         self._weights: dict[str, int] = {}
         """Version of the weights and limits read last, by queue."""
@@ -65,6 +67,14 @@ class Membership(SimplePart):
     def poke(self) -> None:
         """Send a heartbeat now, because a person or another node changed something."""
         self._look.set()
+
+    def learn_partitions(self, queue: str, partitions: int) -> None:
+        """Register a number of partitions that a submitter uses and this node does not know, so
+        that no task waits in a partition that nobody reads."""
+        if partitions > self._partitions.get(queue, partitions):
+            self._partitions[queue] = partitions
+            self._is_registered = False
+            self.poke()
 
     async def leave(self) -> None:
         """Serve no queue from now on, so that other nodes take the partitions, unless the node will
@@ -84,12 +94,16 @@ class Membership(SimplePart):
                 await self._store.drop_node(record.node)
 
     async def _say_so(self) -> None:
-        queues, now = sorted(self._partitions), self._context.clock.now()
-        if self._is_retired and self._context.settings.restart_seconds:
-            now += round(self._context.settings.restart_seconds * MICROS)
+        context = self._context
+        queues, now = sorted(self._partitions), context.clock.now()
+        if self._is_retired and context.settings.restart_seconds:
+            now += round(context.settings.restart_seconds * MICROS)
         elif self._is_retired:
             queues = []
-        await self._store.heartbeat(self._node, queues, now)
+        if self._registered != queues or not await self._store.heartbeat(self._node, now):
+            names = sorted(context.served.handlers)
+            await self._store.register_node(self._node, queues, names, now)
+            self._registered = queues
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""

@@ -13,6 +13,7 @@ from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
@@ -167,6 +168,10 @@ class NodeParts:
 
     def on_notification(self, notification: Notification) -> None:
         """Poke the parts that a notification concerns."""
+        known = self.ownership.partitions
+        for lane in notification.ready:
+            if lane.partition >= known.get(lane.queue, MOST_PARTITIONS):
+                self.membership.learn_partitions(lane.queue, lane.partition + 1)
         if notification.control or notification.is_empty:
             self.membership.poke()
             self.ownership.poke()

@@ -27,6 +27,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     started_at: int
     heartbeat_at: int
     queues: list[str]
+    names: list[str] = []
+    """Names of the tasks that the node has handlers for."""
 
 
 class ClusterState(Protocol):

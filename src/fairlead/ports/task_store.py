@@ -202,8 +202,15 @@ class TaskStore(ClusterState, Protocol):
 
     # the cluster ----------------------------------------------------------------------------------
 
-    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        """Record that the node lives."""
+    async def register_node(
+        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+    ) -> None:
+        """Record which queues the node serves and which task names it has handlers for, and that it
+        lives. Called again when these change."""
+
+    async def heartbeat(self, node: str, now: int) -> bool:
+        """Record that the node lives. Return False if the store has no record of it, because it
+        never registered or another node dropped it as dead."""
 
     async def drop_node(self, node: str) -> None:
         """Remove a node that stopped, or whose tasks have all been resumed."""

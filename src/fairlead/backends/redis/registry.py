@@ -46,14 +46,23 @@ class Registry:
         yield RedisCall(("SADD" if paused else "SREM", self._paused, queue))
         return True
 
-    def beat(self, node: str, queues: Sequence[str]) -> Asked[None]:
-        """Record that the node is alive."""
+    def register_node(self, node: str, queues: Sequence[str], names: Sequence[str]) -> Asked[None]:
+        """Record what the node serves, and that it lives."""
         now = yield from self.clock()
         known = yield RedisCall(("HGET", self._nodes, node))
         started = now if known is None else _decode(known).started_at
-        yield RedisCall(
-            ("HSET", self._nodes, node, _encode(NodeRecord(node, started, now, list(queues))))
-        )
+        record = NodeRecord(node, started, now, list(queues), list(names))
+        yield RedisCall(("HSET", self._nodes, node, _encode(record)))
+
+    def beat(self, node: str) -> Asked[bool]:
+        """Record that the node lives; return False for an unknown node."""
+        now = yield from self.clock()
+        known = yield RedisCall(("HGET", self._nodes, node))
+        if known is None:
+            return False
+        record = msgspec.structs.replace(_decode(known), heartbeat_at=now)
+        yield RedisCall(("HSET", self._nodes, node, _encode(record)))
+        return True
 
     def nodes(self) -> Asked[list[NodeRecord]]:
         """Return all nodes that have not left."""

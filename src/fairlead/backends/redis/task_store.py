@@ -380,8 +380,14 @@ class RedisTaskStore:
 
     # the cluster ----------------------------------------------------------------------------------
 
-    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        await self.database.run_async(self._registry.beat(node, queues))
+    async def register_node(
+        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+    ) -> None:
+        await self.database.run_async(self._registry.register_node(node, queues, names))
+
+    async def heartbeat(self, node: str, now: int) -> bool:
+        known: bool = await self.database.run_async(self._registry.beat(node))
+        return known
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         found: list[str] = await self.database.read(self._registry.silent(silent_for))

@@ -207,6 +207,12 @@ class DatabaseChannel:
             if is_sweeping and lane.sweep_seq is None:
                 lane.sweep_seq = 0
         self._searching = set()
+        others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
+        if is_sweeping and others:
+            # The node learns of partitions that only a submitter knows.
+            self._on_notification(
+                Notification(ready=[Lane(k.queue, k.partition, k.priority, 0) for k in others])
+            )
 
     def _is_unknown(self, partition: PartitionKey) -> bool:
         """Return whether a lane of the partition without a reader may have rows."""

@@ -582,12 +582,22 @@ class SqlTaskStore:
 
     # the cluster ----------------------------------------------------------------------------------
 
-    async def heartbeat(self, node: str, queues: Sequence[str], now: int) -> None:
-        await self.database.run_async(self._heartbeat(node, queues, now), durable=False)
+    async def register_node(
+        self, node: str, queues: Sequence[str], names: Sequence[str], now: int
+    ) -> None:
+        steps = self._register_node(node, batch(queues), batch(names), now)
+        await self.database.run_async(steps, durable=False)
 
-    def _heartbeat(self, node: str, queues: Sequence[str], now: int) -> Steps[None]:
+    def _register_node(self, node: str, queues: str, names: str, now: int) -> Steps[None]:
         at = yield from self.shared_clock(now)
-        yield self.statement("heartbeat", node, at, batch(queues))
+        yield self.statement("register_node", node, at, queues, names)
+
+    async def heartbeat(self, node: str, now: int) -> bool:
+        return await self.database.run_async(self._heartbeat(node, now), durable=False)
+
+    def _heartbeat(self, node: str, now: int) -> Steps[bool]:
+        at = yield from self.shared_clock(now)
+        return bool((yield self.statement("heartbeat", node, at)))
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         return await self.database.read(self._silent_nodes(now, silent_for))
@@ -612,8 +622,8 @@ class SqlTaskStore:
     def nodes(self) -> Steps[list[NodeRecord]]:
         rows = yield self.statement("nodes")
         return [
-            NodeRecord(node, started_at, heartbeat_at, msgspec.json.decode(queues))
-            for node, started_at, heartbeat_at, queues in rows
+            NodeRecord(node, started_at, heartbeat_at, *map(msgspec.json.decode, lists))
+            for node, started_at, heartbeat_at, *lists in rows
         ]
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:

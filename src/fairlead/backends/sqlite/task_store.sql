@@ -312,9 +312,12 @@ ON CONFLICT (queue) DO UPDATE SET partitions = max(partitions, excluded.partitio
 -- name: pause
 UPDATE fairlead_queues SET paused = ?2 WHERE queue = ?1 RETURNING queue
 
+-- name: register_node
+INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names) VALUES (?1, ?2, ?2, ?3, ?4)
+ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names
+
 -- name: heartbeat
-INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues) VALUES (?1, ?2, ?2, ?3)
-ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues
+UPDATE fairlead_nodes SET heartbeat_at = ?2 WHERE node = ?1 RETURNING node
 
 -- name: silent_nodes
 SELECT node FROM fairlead_nodes WHERE heartbeat_at < ?1
@@ -323,7 +326,7 @@ SELECT node FROM fairlead_nodes WHERE heartbeat_at < ?1
 DELETE FROM fairlead_nodes WHERE node = ?1
 
 -- name: nodes
-SELECT node, started_at, heartbeat_at, queues FROM fairlead_nodes ORDER BY started_at
+SELECT node, started_at, heartbeat_at, queues, names FROM fairlead_nodes ORDER BY started_at
 
 -- name: acquire_lease
 INSERT INTO fairlead_leases (name, owner, range_id, expires_at) VALUES (?1, ?2, 1, ?3)

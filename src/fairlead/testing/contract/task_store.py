@@ -530,10 +530,12 @@ async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> No
 
 async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
     now = SYSTEM_CLOCK.now()
-    await store.heartbeat("one", ["mail", AWKWARD], now)
-    await store.heartbeat("one", ["mail"], now + SECOND)
+    assert not await store.heartbeat("one", now)
+    await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
+    await store.register_node("one", ["mail"], [AWKWARD, "pay"], now)
+    assert await store.heartbeat("one", now + SECOND)
     (node,) = store.database.run(store.nodes())
-    assert (node.node, node.queues) == ("one", ["mail"])
+    assert (node.node, node.queues, node.names) == ("one", ["mail"], [AWKWARD, "pay"])
     assert node.started_at <= node.heartbeat_at
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
     await store.drop_node("one")

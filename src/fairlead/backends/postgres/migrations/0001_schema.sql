@@ -104,7 +104,8 @@ CREATE TABLE fairlead_nodes (
     node         text   PRIMARY KEY,
     started_at   bigint NOT NULL,
     heartbeat_at bigint NOT NULL,                 -- the last heartbeat
-    queues       text   NOT NULL                  -- JSON array of names
+    queues       text   NOT NULL,                 -- JSON array of names
+    names        text   NOT NULL                  -- JSON array of the task names that it has handlers for
 );
 
 -- Periodic tasks that a node has declared. Only a person removes a row.

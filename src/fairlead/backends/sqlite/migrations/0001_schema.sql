@@ -115,7 +115,8 @@ CREATE TABLE fairlead_nodes (
     node         TEXT    PRIMARY KEY,
     started_at   INTEGER NOT NULL,
     heartbeat_at INTEGER NOT NULL,                -- the last heartbeat
-    queues       TEXT    NOT NULL                 -- JSON array of names
+    queues       TEXT    NOT NULL,                -- JSON array of names
+    names        TEXT    NOT NULL                 -- JSON array of the task names that it has handlers for
 ) STRICT, WITHOUT ROWID;
 
 -- Periodic tasks that a node has declared. Only a person removes a row.

@@ -26,15 +26,18 @@ async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the tasks in the store that this application does not declare."""
-    handlers, store = survey.context.handlers, survey.context.store
-    if not handlers:
-        return
+    """Report the tasks in the store that wait for a worker that has a handler for their name."""
+    store = survey.context.store
     for (queue, name), count in (await store.database.read(store.records.names())).items():
-        if name not in handlers:
+        serving = survey.serving(queue)
+        if serving and not any(name in node.names for node in serving):
+            known = name in survey.context.handlers
             yield problem(
-                f"{count} tasks named {name!r} in {queue}: no such task in this application",
-                "deploy one that has it",
+                f"{count} tasks named {name!r} in {queue}: none of its {len(serving)} living"
+                " workers has a handler for this name, so they wait",
+                "deploy this application to the workers"
+                if known
+                else "start a worker of an application that declares it",
             )
 
 
@@ -44,16 +47,6 @@ async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding
         yield problem(
             f"queue {queue.queue}: {waiting} tasks and no living worker",
             "start `fairlead worker` for it",
-        )
-
-
-async def _standing_by(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    workers = len(survey.serving(queue.queue))
-    if workers > queue.partitions and not survey.context.channel.decides_order:
-        yield note(
-            f"queue {queue.queue}: {workers} workers share {queue.partitions} partitions, so some"
-            " stand by",
-            f"declare partitions={workers} or more",
         )
 
 
@@ -105,7 +98,6 @@ async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[F
 
 QUEUE_CHECKS: Sequence[QueueCheck] = (
     _unserved,
-    _standing_by,
     _paused,
     _in_error,
     _old,
