@@ -17,8 +17,8 @@ any number of nodes."""
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue that tasks wait in. One node at a time reads each partition, so the number of
-    partitions bounds how many nodes share the work."""
+    """A queue that tasks wait in. One node at a time owns each partition and orders its tasks;
+    every node that serves the queue runs them."""
 
     name: str
     order: str | None = None

@@ -35,7 +35,7 @@ class _Granted(NamedTuple):
 
 
 class _News:
-    """What an owner has not been told yet."""
+    """Results of granted triggers that are not reported yet."""
 
     def __init__(self) -> None:
         self.claimed: list[str] = []

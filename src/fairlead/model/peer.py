@@ -49,7 +49,7 @@ class Grant(msgspec.Struct, frozen=True, tag="grant", array_like=True, gc=False)
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=False):
-    """What became of granted triggers."""
+    """Results of granted triggers."""
 
     owner: str
     node: str

@@ -77,8 +77,8 @@ class Promises:
         """Record that an owner has more than it can run."""
         promise = self._owners.get(call.owner)
         # An owner that calls has no offer to use: an open promise was lost, or is too old for it.
-        is_void = promise is not None and now - promise.offered_at > RECENT + 2 * self._delay
-        if promise is None or is_void:
+        late = now - RECENT - 2 * self._delay
+        if promise is None or (promise.open and promise.offered_at < late):
             promise = self._begin(call.owner)
         promise.names, promise.called_at = call.names, now
 

@@ -1,0 +1,299 @@
+"""Offers and grants between nodes, and the triggers that a table lends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.grants.credits import CREDIT_SECONDS, Credits
+from fairlead.core.grants.promises import CALL_SECONDS, PROMISE_SECONDS, RECENT, Promises
+from fairlead.core.limits.limits import Limit
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import Level, Trigger, TriggerPath
+from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
+from fairlead.ports.notification import Notification, decode, pieces
+
+PAY = ("mail", "pay")
+
+
+def trigger(number: int, name: str = "pay", **fields: object) -> Trigger:
+    values = {"priority": 5, "fairness_key": "a", "weight": 1.0, "ordering_key": None, **fields}
+    return Trigger(f"t{number}", 1, "mail", 0, name, **values)  # type: ignore[arg-type]
+
+
+def grant(promises: Promises, offer: Offer, count: int, has_more: bool, now: float) -> None:
+    triggers = [trigger(number) for number in range(count)]
+    promises.granted(Grant("n", offer.owner, offer.session, 0.0, has_more, triggers), now)
+
+
+# credits ------------------------------------------------------------------------------------------
+
+
+def test_an_owner_grants_as_many_as_were_offered_and_no_more() -> None:
+    credits = Credits()
+    credits.offered(Offer("o", "n", 1, 3, [(*PAY, 9)]), 0.0)
+    assert [credits.spend(*PAY) for _ in range(4)] == ["n", "n", "n", None]
+    assert credits.are_spent
+    credits.offered(Offer("o", "n", 1, 5, [(*PAY, 9)]), 0.1)
+    assert [credits.spend(*PAY) for _ in range(3)] == ["n", "n", None]
+
+
+def test_a_doubled_or_overtaken_offer_adds_nothing() -> None:
+    credits = Credits()
+    for total in (3, 5, 3, 5):
+        credits.offered(Offer("o", "n", 1, total, [(*PAY, 9)]), 0.0)
+    credits.offered(Offer("o", "n", 0, 99, [(*PAY, 99)]), 0.0)
+    assert [credits.spend(*PAY) for _ in range(6)] == ["n"] * 5 + [None]
+
+
+def test_a_name_without_free_slots_is_not_granted() -> None:
+    credits = Credits()
+    credits.offered(Offer("o", "n", 1, 10, [(*PAY, 2)]), 0.0)
+    assert credits.covers(*PAY) and not credits.covers("mail", "other")
+    assert [credits.spend(*PAY) for _ in range(3)] == ["n", "n", None]
+
+
+def test_an_old_offer_is_not_used() -> None:
+    credits = Credits()
+    credits.offered(Offer("o", "n", 1, 10, [(*PAY, 9)]), 0.0)
+    credits.expire(CREDIT_SECONDS)
+    assert credits.spend(*PAY) is None
+    assert CREDIT_SECONDS < PROMISE_SECONDS  # the node waits longer than its owner
+
+
+def test_the_node_with_the_most_room_is_granted_first() -> None:
+    credits = Credits()
+    for node, room in (("a", 1), ("b", 3), ("c", 2)):
+        credits.offered(Offer("o", node, 1, room, [(*PAY, 9)]), 0.0)
+    assert Counter(credits.spend(*PAY) for _ in range(6)) == {"a": 1, "b": 3, "c": 2}
+
+
+# promises -----------------------------------------------------------------------------------------
+
+
+def test_a_node_offers_its_room_once() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    (offer,) = promises.offers(4, lambda *_: 4, 0.0)
+    assert (offer.total, offer.names) == (4, [(*PAY, 4)])
+    assert promises.offers(4, lambda *_: 4, 0.0) == []
+
+
+def test_two_owners_share_the_room_of_a_node() -> None:
+    promises = Promises("n")
+    for owner in ("o", "p"):
+        promises.called(Call(owner, [PAY]), 0.0)
+    assert [offer.total for offer in promises.offers(5, lambda *_: 5, 0.0)] == [3, 2]
+
+
+def test_an_owner_without_more_is_offered_nothing_until_it_calls() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    (offer,) = promises.offers(2, lambda *_: 2, 0.0)
+    grant(promises, offer, 2, False, 0.1)
+    assert promises.offers(2, lambda *_: 2, 0.2) == []
+    promises.called(Call("o", [PAY]), 0.3)
+    assert [offer.total for offer in promises.offers(2, lambda *_: 2, 0.3)] == [4]
+
+
+def test_an_unused_promise_keeps_no_room_from_another_owner() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    assert promises.offers(1, lambda *_: 1, 0.0)
+    promises.called(Call("p", [PAY]), 0.1)
+    assert promises.offers(1, lambda *_: 1, 0.1) == []
+    assert [offer.owner for offer in promises.offers(1, lambda *_: 1, 2 * RECENT)] == ["p"]
+
+
+def test_an_owner_that_calls_again_lost_the_offer_and_gets_a_new_one() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    (first,) = promises.offers(2, lambda *_: 2, 0.0)
+    promises.called(Call("o", [PAY]), 1.0)
+    (second,) = promises.offers(2, lambda *_: 2, 1.0)
+    assert second.session > first.session and second.total == 2
+
+
+def test_a_call_is_not_remembered_for_ever() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    assert promises.offers(2, lambda *_: 2, CALL_SECONDS) == []
+
+
+def test_short_tasks_are_offered_ahead_and_long_ones_are_not() -> None:
+    promises = Promises("n")
+    for second in range(20):
+        promises.started(500)
+        promises.ahead(float(second))
+    promises.started(500)
+    assert promises.ahead(20.0) >= 5
+    for second in range(21, 60):
+        promises.ahead(float(second))
+    assert promises.ahead(60.0) == 0
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_lost_doubled_and_late_offers_never_make_an_owner_grant_more_than_promised(
+    seed: int,
+) -> None:
+    random, promises, credits = Random(seed), Promises("n"), Credits()
+    now, promised, granted = 0.0, 0, 0
+    for _ in range(60):
+        now += random.choice([0.0, 0.01, 0.3])
+        if random.random() < 0.3:
+            promises.called(Call("o", [PAY]), now)
+        for offer in promises.offers(random.randrange(6), lambda *_: 100, now):
+            promised = max(promised, offer.total) if offer.session == 1 else promised
+            for _ in range(random.choice([0, 1, 2])):
+                credits.offered(offer, now)
+        used: dict[int, int] = {}
+        while random.random() < 0.7 and (node := credits.spend(*PAY)) is not None:
+            session, _ = credits.session(node, now)
+            used[session] = used.get(session, 0) + 1
+        for session, count in used.items():
+            granted += count if session == 1 else 0
+            triggers = [trigger(number) for number in range(count)]
+            promises.granted(Grant("n", "o", session, 0.0, True, triggers), now)
+    assert granted <= promised
+
+
+# the table ----------------------------------------------------------------------------------------
+
+
+def table_of(slots: int, *triggers: Trigger) -> TriggerTable:
+    ledger = SlotLedger(slots)
+    ledger.register_names({"pay", "limited"})
+    ledger.register_task("mail", "limited", Limit(1))
+    table = TriggerTable(ledger)
+    for each in triggers:
+        table.push(each)
+    return table
+
+
+def everything(_: Trigger) -> bool:
+    return True
+
+
+def test_a_table_lends_nothing_that_its_node_can_run() -> None:
+    table = table_of(2, trigger(1), trigger(2), trigger(3))
+    assert table.lend(9, everything) == [] and not table.has_spare
+    assert [each.id for each in table.take(9, 0.0)[0]] == ["t1", "t2"]
+    assert table.spare_names() == [PAY]
+    assert [each.trigger.id for each in table.lend(9, everything)] == ["t3"]
+    assert len(table) == 0
+
+
+def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
+    random = Random(1)
+    levels = [random.randrange(1000) for _ in range(50)]
+    table = table_of(
+        0, *[trigger(n, priority=n % 3, level=Level(p, n)) for n, p in enumerate(levels)]
+    )
+    lent = [each.trigger for each in table.lend(20, everything)]
+    best = sorted(range(50), key=lambda n: (n % 3, levels[n], n))[:20]
+    assert [each.id for each in lent] == [f"t{n}" for n in best]
+
+
+def test_a_limit_of_the_node_and_an_unknown_name_are_lent_although_slots_are_free() -> None:
+    table = table_of(9, *[trigger(n, "limited") for n in range(3)], trigger(9, "strange"))
+    assert [each.id for each in table.take(9, 0.0)[0]] == ["t0"]
+    assert sorted(each.trigger.id for each in table.lend(9, everything)) == ["t1", "t2", "t9"]
+
+
+def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
+    table = table_of(0, *[trigger(n, ordering_key="k", order_at=n) for n in range(3)])
+    assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"]
+    assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"][1:]
+    table._slot_ledger.release_reservation(OrderingKey("mail", "k"))
+    assert [each.trigger.id for each in table.lend(9, everything)] == ["t1"]
+
+
+def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
+    table = table_of(0, trigger(1, path=TriggerPath.GRANT))
+    assert table.lend(9, everything) == []
+    table = table_of(0, trigger(1))
+    table.pause("mail")
+    assert table.lend(9, everything) == []
+
+
+def test_a_lent_trigger_that_comes_back_is_the_next_again() -> None:
+    ledger = SlotLedger(1)
+    table = TriggerTable(ledger)
+    for number in range(5):
+        table.push(trigger(number))
+    (first,), _ = table.take(1, 0.0)
+    (lent,) = table.lend(1, everything)
+    table.put_back(lent)
+    table.freed(ledger.release(first, 0.0))
+    assert [each.id for each in table.take(1, 0.0)[0]] == ["t1"]
+    assert len(table) == 3
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int) -> None:
+    random = Random(seed)
+    ledger = SlotLedger(3)
+    ledger.register_names({"pay", "limited"})
+    ledger.register_task("mail", "limited", Limit(1))
+    table = TriggerTable(ledger)
+    names = ["pay", "limited", "strange"]
+    waiting = {f"t{n}" for n in range(40)}
+    for number in range(40):
+        key = random.choice([None, None, "k"])
+        table.push(trigger(number, random.choice(names), ordering_key=key, order_at=number))
+    running: list[Trigger] = []
+    gone: set[str] = set()
+    for _ in range(80):
+        taken, _ = table.take(random.randrange(4), 0.0)
+        running += taken
+        gone |= {each.id for each in taken}
+        for lent in table.lend(random.randrange(3), lambda _: random.random() < 0.8):
+            assert lent.trigger.id not in gone
+            if random.random() < 0.5:
+                table.put_back(lent)
+            else:
+                gone.add(lent.trigger.id)
+                if lent.trigger.ordering_key is not None:
+                    table.freed(ledger.release_reservation(OrderingKey("mail", "k")))
+        if running and random.random() < 0.7:
+            done = running.pop(random.randrange(len(running)))
+            table.freed(ledger.release(done, 0.0))
+            if done.ordering_key is not None:
+                table.freed(ledger.release_reservation(OrderingKey("mail", "k")))
+        assert len(table) == len(waiting - gone)
+
+
+# messages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Call("o", [(f"queue {n}", f"name {n}") for n in range(40)]),
+        Offer("o", "n", 1, 5, [(f"queue {n}", f"name {n}", n) for n in range(40)]),
+        Grant("n", "o", 1, 0.5, True, [trigger(n) for n in range(40)]),
+        Report("o", "n", [f"t{n}" for n in range(90)], ["x"], [(f"t{n}", n) for n in range(80)]),
+    ],
+    ids=["call", "offer", "grant", "report"],
+)
+def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) -> None:
+    parts = [decode(piece).peer for piece in pieces(Notification(peer=message), 1000)]
+    assert all(type(part) is type(message) for part in parts)
+    if isinstance(message, Grant):
+        assert [each for part in parts for each in part.triggers] == message.triggers  # type: ignore[union-attr]
+    if isinstance(message, Report):
+        for field in ("claimed", "returned", "ended"):
+            found = [each for part in parts for each in getattr(part, field)]
+            assert found == getattr(message, field)
+
+
+def test_a_message_that_cannot_be_cut_is_dropped() -> None:
+    long = msgspec.structs.replace(trigger(1), fairness_key="k" * 2000)
+    message = Notification(peer=Grant("n", "o", 1, 0.0, False, [long]))
+    assert pieces(message, 1000) == []
