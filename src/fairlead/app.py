@@ -134,7 +134,7 @@ class App:
         """Declare a queue; a queue that is never declared has the defaults. Raises
         ConfigurationError for bad values.
 
-        `partitions`: 4 by default, 120 for an ordered queue. `kind="ordered"`: a queue ordered by
+        `partitions`: 1 by default, 120 for an ordered queue. `kind="ordered"`: a queue ordered by
         ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
         memory. `cost="runtime"`: fairness keys share the time that runs take, not their number.

@@ -37,14 +37,20 @@ class Counting:
 
 def counting(url: str, channel: str) -> App:
     """Return an application on a migrated store, with this channel."""
-    application = App(url, channel=channel, observer=Counting())
+    application = _partitioned(App(url, channel=channel, observer=Counting()))
     application.migrate()
     return application
 
 
 def twin(app: App) -> App:
     """Return a second application, as in another process."""
-    return App(app.url, channel=app.connector.settings.channel, observer=Counting())
+    twin = App(app.url, channel=app.connector.settings.channel, observer=Counting())
+    return _partitioned(twin)
+
+
+def _partitioned(app: App) -> App:
+    app.queue("default", partitions=4)
+    return app
 
 
 def counts(app: App) -> Counter[str]:
