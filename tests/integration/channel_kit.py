@@ -37,20 +37,14 @@ class Counting:
 
 def counting(url: str, channel: str) -> App:
     """Return an application on a migrated store, with this channel."""
-    application = _partitioned(App(url, channel=channel, observer=Counting()))
+    application = App(url, channel=channel, observer=Counting())
     application.migrate()
     return application
 
 
 def twin(app: App) -> App:
     """Return a second application, as in another process."""
-    twin = App(app.url, channel=app.connector.settings.channel, observer=Counting())
-    return _partitioned(twin)
-
-
-def _partitioned(app: App) -> App:
-    app.queue("default", partitions=4)
-    return app
+    return App(app.url, channel=app.connector.settings.channel, observer=Counting())
 
 
 def counts(app: App) -> Counter[str]:
@@ -95,10 +89,17 @@ def is_up_to_date(app: App) -> bool:
 
 
 @asynccontextmanager
-async def owning(app: App, partitions: int = 4, **settings: Any) -> AsyncIterator[Node]:
-    """Run a node that owns `partitions` partitions and has read their rows."""
+async def owning(app: App, partitions: int | None = None, **settings: Any) -> AsyncIterator[Node]:
+    """Run a node that owns `partitions` partitions, by default all of its queues, and has read
+    their rows."""
     async with running(app, **settings) as node:
-        await until(lambda: len(node.parts.ownership.owned) == partitions and is_up_to_date(app))
+        ownership = node.parts.ownership
+
+        def is_owner() -> bool:
+            wanted = sum(ownership.partitions.values()) if partitions is None else partitions
+            return len(ownership.owned) == wanted and is_up_to_date(app)
+
+        await until(is_owner)
         yield node
 
 

@@ -107,7 +107,7 @@ async def test_triggers_through_kafka_run_their_tasks_and_their_offsets_are_comm
         await settled(app, node)
         await all_committed(app)
     assert sorted(ran) == list(range(20))
-    assert len(in_topic(app, "default", 4)) == 20
+    assert len(in_topic(app, "default", 1)) == 20
     assert not counts(app).keys() & {"unsent_triggers", "corrupt_triggers"}
 
 
@@ -205,6 +205,8 @@ async def test_a_worker_of_a_new_group_gets_exactly_the_newer_messages(
 async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(
     app: App,
 ) -> None:
+    app.queue("default", partitions=4)
+
     @app.task
     async def note(n: int) -> None: ...
 
@@ -298,6 +300,8 @@ async def test_a_blocked_topic_does_not_stop_another(app: App) -> None:
 async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
+    app.queue("default", partitions=4)
+
     @app.task
     async def note(n: int) -> None: ...
 
@@ -537,7 +541,7 @@ async def test_an_error_in_the_consumer_ends_the_node(
     monkeypatch.setattr("fairlead.backends.kafka.receiver.Receiver._deliver", broken)
     node = sqlite_app.node()
     running_node = asyncio.create_task(node.run())
-    await until(lambda: len(node.parts.ownership.owned) == 4)
+    await until(lambda: len(node.parts.ownership.owned) == 1)
     await note.submit_async(1)
     with pytest.raises(ExceptionGroup) as group:
         await asyncio.wait_for(running_node, SOON)
@@ -556,7 +560,7 @@ async def test_the_doctor_shows_brokers_topics_and_lag(sqlite_app: App) -> None:
         await all_committed(app)
         said = [finding.what for finding in await examine(app.operate_context)]
         assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in said), said
-        assert any("topic of default: 4 partitions, lag 0" in what for what in said), said
+        assert any("topic of default: 1 partitions, lag 0" in what for what in said), said
         assert not any("nobody reads" in what for what in said), said
         view = await overview(app.operate_context, "default")
         assert {partition.owner for partition in view.partitions} == {node.settings.name}
@@ -598,4 +602,4 @@ def test_a_script_that_ends_after_its_submit_has_sent_its_trigger(
     )
     url = sqlite_app.connector.settings.channel
     subprocess.run([sys.executable, "-c", program, sqlite_url, str(url)], check=True, timeout=60)
-    assert len(in_topic(sqlite_app, "default", 4)) == 1
+    assert len(in_topic(sqlite_app, "default", 1)) == 1
