@@ -639,32 +639,14 @@ async def test_tasks_of_a_dead_node_are_resumed_and_keep_their_attempt(store: St
     assert (await claimed(store, tasks[:1], version=3))[0].attempt == 2
 
 
-@pytest.mark.parametrize("skipping", [[], ["send"]])
-async def test_a_stuck_or_lost_task_in_error_blocks_its_ordering_key_unless_its_name_skips(
-    store: Store, skipping: list[str]
-) -> None:
-    for number, release in enumerate(
-        (
-            lambda id: store.release_stuck(id, 2, State.ERROR, NOW + 9, "stuck", skipping),
-            lambda id: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1, skipping=skipping),
-        )
-    ):
-        head, following = tasks = make(2, ordering_key=f"key {number}")
-        submit(store, tasks)
-        await claimed(store, [head])
-        await release(head.id)
-        assert shown(store, head.id).state is State.ERROR
-        assert len(await claimed(store, [following], node="node-2")) == len(skipping)
-
-
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -> None:
     tasks = make(3)
     submit(store, tasks)
     await claimed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
     assert await store.stuck(NOW + 10 * SECOND, 10) == []
     found = await store.stuck(NOW + 11 * SECOND, 10)
-    assert {record.id for record in found} == {task.id for task in tasks[:2]}
-    one, two = found
+    assert {each.task.id for each in found} == {task.id for task in tasks[:2]}
+    one, two = (each.task for each in found)
     assert await store.release_stuck(one.id, one.version - 1, State.SUBMITTED, NOW, "stale") is None
     assert await store.release_stuck(one.id, one.version - 1, State.ERROR, NOW, "stale") is None
     assert history(store, one.id) == []

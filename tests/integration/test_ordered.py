@@ -638,7 +638,7 @@ async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit:
     async with running(bare), asyncio.timeout(SOON):
         while not (attempts := kit.app.management.attempts(handle.id)):
             await asyncio.sleep(0.02)
-    assert (attempts[0].outcome, attempts[0].next_state) == ("retried", "WAITING")
+    assert (attempts[0].outcome, attempts[0].next_state) == ("snoozed", "WAITING")
     assert "no task named 'remind' is registered" in str(attempts[0].error_text)
     kit.clock.ahead += 30
     async with running(kit.app) as node:

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 
@@ -27,7 +28,11 @@ from fairlead import (
     Snooze,
     State,
 )
+from fairlead.engine.pollers import Pollers
+from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed
+from fairlead.ports.observer import Silent
+from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -178,7 +183,7 @@ async def test_a_task_waits_for_a_worker_that_knows_its_name(app: App) -> None:
         record = stranger.record()
         assert (record.state, record.tries) == (State.SUBMITTED, 0)
         async with running(other):
-            assert await stranger.result_async(SOON) == 2
+            await reaches(app, stranger, State.DONE)
     other.close()
 
 
@@ -670,18 +675,17 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
     async def leave() -> None: ...
 
     handles = [task.submit() for task in (again, person, leave)]
-    from fairlead.engine.pollers import Pollers
-    from fairlead.engine.settings import Intervals
-    from fairlead.ports.observer import Silent
-    from fairlead.ports.task_store import Claim
-
     store = app.store
     now = app.clock.now()
-    await store.claim("ghost", [Claim(handle.id, 1, "hook", now - 1) for handle in handles], now)
+    policies = (RESUME_STUCK, 0, IGNORE_STUCK)
+    wanted = [
+        Claim(handle.id, 1, "hook", now - 1, policy)
+        for handle, policy in zip(handles, policies, strict=True)
+    ]
+    await store.claim("ghost", wanted, now)
     await Pollers(
         store,
         lambda notification: None,
-        app.handlers,
         Silent(),
         app.clock,
         Intervals(),
@@ -694,6 +698,44 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
     ]
     assert outcomes(app, handles[0]) == outcomes(app, handles[1]) == ["lost"]
     await store.database.close_async()
+
+
+@pytest.mark.parametrize("what", ["resume", "error", "ignore"])
+async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
+    app: App, what: Literal["resume", "error", "ignore"]
+) -> None:
+    """The poller knows no handlers: the claim has written the policy."""
+    if app.channel.decides_order:
+        pytest.skip("the channel keeps no ordering keys")
+    gate = asyncio.Event()
+
+    @app.task(processing=Processing(max_stuck=0.05, when_stuck=what), on_failure="skip")
+    async def slow() -> None:
+        await gate.wait()
+
+    handle = slow.options(ordering_key="k").submit()
+    following = slow.options(ordering_key="k").submit()
+    async with running(app, intervals=Intervals(stuck=1e9), concurrency=1) as node:
+        await reaches(app, handle, State.PROCESSING)
+        await asyncio.sleep(0.1)
+        await Pollers(
+            app.store,
+            node.parts.context.channel.announce,
+            Silent(),
+            app.clock,
+            Intervals(),
+            lambda reports: None,
+        ).stuck()
+        state = handle.state()
+        gate.set()
+        if what == "error":  # "skip": the next task of the key runs
+            await reaches(app, following, State.DONE)
+    expected = {
+        "resume": State.SUBMITTED,  # the stuck run keeps the only slot
+        "error": State.ERROR,
+        "ignore": State.PROCESSING,
+    }
+    assert state == expected[what]
 
 
 async def test_a_task_whose_arguments_no_longer_fit_its_handler_goes_to_error(app: App) -> None:

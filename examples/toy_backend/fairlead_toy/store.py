@@ -28,7 +28,16 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskRecords
-from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
+from fairlead.ports.task_store import (
+    IGNORE_STUCK,
+    RESUME_STUCK,
+    SKIP_FAILED,
+    Claim,
+    Completed,
+    Stuck,
+    TaskDeclaration,
+    Woken,
+)
 from fairlead_toy.incidents import ToyIncidents
 
 T = TypeVar("T")
@@ -52,6 +61,7 @@ class Row:
     ready_at: int | None = None
     claimed_at: int | None = None
     stuck_at: int = 0
+    policy: int = 0
     node: str | None = None
     error_type: str | None = None
     error_text: str | None = None
@@ -278,7 +288,7 @@ class ToyStore:
                 if self._must_wait(row):
                     continue
                 row.state, row.node, row.claimed_at = State.PROCESSING, node, now
-                row.stuck_at = wish.stuck_at
+                row.stuck_at, row.policy = wish.stuck_at, wish.policy
                 row.version, row.attempt, row.tries = (
                     row.version + 1,
                     row.attempt + 1,
@@ -361,21 +371,23 @@ class ToyStore:
         now: int,
         limit: int,
         most_lost: int = 5,
-        skipping: Sequence[str] = (),
     ) -> Woken:
         with self.database.lock:
             rows = [row for row in self._in(State.PROCESSING) if row.node in nodes][:limit]
             for row in rows:
                 row.lost += 1
                 to = State.SUBMITTED if row.lost < most_lost else State.ERROR
-                self._release(row, to, now, f"node {row.node} stopped", skipping)
+                self._release(row, to, now, f"node {row.node} stopped")
         again = [row for row in rows if row.state is State.SUBMITTED]
         return Woken(len(rows), _notification(again) if again else None)
 
-    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
+    async def stuck(self, now: int, limit: int) -> list[Stuck]:
         running = self._in(State.PROCESSING)
-        rows = [r for r in running if r.stuck_at < now and r.task.name not in ignoring]
-        return [row.record() for row in rows[:limit]]
+        rows = [r for r in running if r.stuck_at < now and not r.policy & IGNORE_STUCK]
+        return [
+            Stuck(row.record(), State.SUBMITTED if row.policy & RESUME_STUCK else State.ERROR)
+            for row in rows[:limit]
+        ]
 
     async def release_stuck(
         self,
@@ -384,13 +396,12 @@ class ToyStore:
         to: State,
         now: int,
         reason: str,
-        skipping: Sequence[str] = (),
     ) -> Notification | None:
         with self.database.lock:
             row = self._rows.get(task_id)
             if row is None or row.state is not State.PROCESSING or row.version != version:
                 return None
-            self._release(row, to, now, reason, skipping)
+            self._release(row, to, now, reason)
         return (
             _notification([row])
             if to is State.SUBMITTED
@@ -480,14 +491,14 @@ class ToyStore:
         if finish.run_at is not None:
             row.run_at = finish.run_at
 
-    def _release(self, row: Row, to: State, now: int, reason: str, skipping: Sequence[str]) -> None:
+    def _release(self, row: Row, to: State, now: int, reason: str) -> None:
         """Take the task from its node."""
         row.version, row.node, row.claimed_at, row.ready_at = row.version + 1, None, None, None
         if to is State.SUBMITTED:
             self._make_ready(row, now)
             return
         row.state, row.error_type, row.error_text = to, "fairlead.NodeLost", reason
-        row.in_order = row.in_order and row.task.name not in skipping
+        row.in_order = row.in_order and not row.policy & SKIP_FAILED
 
 
 def _key(row: Row) -> tuple[str, str | None]:

@@ -14,12 +14,13 @@ from fairlead.engine.sources import Sources
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Trigger
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ports.task_store import Claim
+from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
 
 log = logging.getLogger("fairlead.dispatcher")
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 _NEVER_STUCK = 1 << 62
+_WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class TaskClaimer:
         context, clock = self._context, self._context.clock
         self._sources.taken(triggers)
         now = clock.now()
-        wanted = [Claim(t.id, t.version, t.path, self._stuck_at(t.name, now)) for t in triggers]
+        wanted = [Claim(t.id, t.version, t.path, *self._judged_by(t.name, now)) for t in triggers]
         self._asked = triggers
         try:
             claimed = await context.store.claim(context.name, wanted, now)
@@ -137,11 +138,16 @@ class TaskClaimer:
         self._batches -= ended
         return sorted(ended)
 
-    def _stuck_at(self, name: str, now: int) -> int:
+    def _judged_by(self, name: str, now: int) -> tuple[int, int]:
+        """Return `stuck_at` and `policy` of a claim."""
         handler = self._context.served.handlers.get(name)
-        if handler is None or handler.processing.max_stuck is None:
-            return _NEVER_STUCK
-        return now + round(handler.processing.max_stuck * MICROS)
+        if handler is None:
+            return _NEVER_STUCK, 0
+        processing, policy = handler.processing, SKIP_FAILED if handler.skips_failed else 0
+        if processing.max_stuck is None:
+            return _NEVER_STUCK, policy
+        policy |= _WHEN_STUCK[processing.when_stuck]
+        return now + round(processing.max_stuck * MICROS), policy
 
     def _release_slots(self, triggers: Sequence[Trigger], holds_slots: bool) -> None:
         if holds_slots:

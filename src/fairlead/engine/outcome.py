@@ -47,6 +47,10 @@ _HANDED_BACK = {
 """Outcome in the history for each stop that is not the fault of the task; the stop spends no
 try."""
 
+UNKNOWN_PAUSE = round(10.0 * MICROS)
+"""Microseconds after which a task that reached a node without a handler for it is offered again; it
+spends no try."""
+
 HOPELESS = (UnknownTask, InvalidTask)
 """Errors that no retry can mend."""
 
@@ -116,6 +120,9 @@ def failed(execution: Execution, error: BaseException, now: int) -> Finish:
 
 
 def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
+    if execution.handler is None:
+        due = now + UNKNOWN_PAUSE
+        return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
     delay, resets = None, False
     cause = error
     try:

@@ -107,7 +107,6 @@ class NodeParts:
         own = Pollers(
             ports.store,
             ports.channel.announce,
-            served.handlers,
             observer,
             clock,
             settings.intervals,

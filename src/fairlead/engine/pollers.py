@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.clock import MICROS, Clock
-from fairlead.declare.handler import Handler
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
-from fairlead.model import IncidentKind, IncidentReport, State, TaskRecord
+from fairlead.model import IncidentKind, IncidentReport, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
@@ -53,7 +52,6 @@ class Pollers:
         self,
         store: TaskStore,
         announce: Callable[[Notification], None],
-        handlers: Mapping[str, Handler],
         observer: Observer,
         clock: Clock,
         intervals: Intervals,
@@ -62,11 +60,6 @@ class Pollers:
         """`report`: takes reports of incidents."""
         self._store = store
         self._announce = announce
-        self._handlers = handlers
-        self._skipping = sorted(name for name, handler in handlers.items() if handler.skips_failed)
-        self._ignoring = sorted(
-            name for name, handler in handlers.items() if handler.processing.when_stuck == "ignore"
-        )
         self._observer = observer
         self._clock = clock
         self._intervals = intervals
@@ -101,9 +94,7 @@ class Pollers:
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         if silent:
             total = 0
-            while (
-                woken := await self._store.resume_lost(silent, now, BATCH, skipping=self._skipping)
-            ).moved:
+            while (woken := await self._store.resume_lost(silent, now, BATCH)).moved:
                 self._announce_woken(woken)
                 total += woken.moved
             for node in silent:
@@ -117,17 +108,10 @@ class Pollers:
     async def stuck(self) -> float | None:
         """Resume tasks in PROCESSING past their `max_stuck`, or move them to ERROR, by their
         policy."""
-        if all(handler.processing.max_stuck is None for handler in self._handlers.values()):
-            return None
         now = self._clock.now()
-        for task in await self._store.stuck(now, BATCH, self._ignoring):
-            handler = self._handlers.get(task.name)
-            what = handler.processing.when_stuck if handler is not None else "error"
-            to = State.SUBMITTED if what == "resume" else State.ERROR
+        for task, to in await self._store.stuck(now, BATCH):
             reason = f"stuck: claimed by {task.node} and not finished within its greatest time"
-            notification = await self._store.release_stuck(
-                task.id, task.version, to, now, reason, self._skipping
-            )
+            notification = await self._store.release_stuck(task.id, task.version, to, now, reason)
             if notification is not None:
                 self._announce(notification)
                 self._observer.counted("stuck_tasks")

@@ -36,6 +36,6 @@ def kinds_of(queues: Iterable[Queue], channel: TriggerChannel) -> QueueKinds:
         fair=frozenset() if channel.decides_order else fair,
         timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
         ordered=ordered,
-        shared=frozenset() if channel.decides_order else names - ordered,
+        shared=frozenset() if channel.holds_tasks else names - ordered,
         channel_decides_order=channel.decides_order,
     )

@@ -40,6 +40,27 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     stuck_at: int
     """Instant after which the task counts as stuck even while its node lives (microseconds since
     the epoch)."""
+    policy: int = 0
+    """Bits by which any node may judge the task, because the node that claims it knows its name:
+    RESUME_STUCK, SKIP_FAILED, IGNORE_STUCK."""
+
+
+RESUME_STUCK = 1
+"""Bit of `Claim.policy`: a stuck task is resumed; without it, it moves to ERROR."""
+
+SKIP_FAILED = 2
+"""Bit of `Claim.policy`: in ERROR the task does not hold the later tasks of its ordering key."""
+
+
+IGNORE_STUCK = 4
+"""Bit of `Claim.policy`: a stuck task is reported and left alone."""
+
+
+class Stuck(NamedTuple):
+    """A task past its `stuck_at`, and the state that its policy asks for."""
+
+    task: TaskRecord
+    to: State
 
 
 class Woken(NamedTuple):
@@ -173,16 +194,14 @@ class TaskStore(ClusterState, Protocol):
         now: int,
         limit: int,
         most_lost: int = 5,
-        skipping: Sequence[str] = (),
     ) -> Woken:
         """Move the tasks that these dead nodes had in PROCESSING to SUBMITTED, with a `lost`
         attempt each. A task that has now been lost `most_lost` times moves to ERROR, because it may
-        be the one that kills its nodes. `skipping`: names of tasks that, in ERROR, do not hold the
-        later tasks of their ordering key."""
+        be the one that kills its nodes."""
 
-    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
-        """Return at most `limit` tasks in PROCESSING past their stuck_at, without those of the
-        names in `ignoring`."""
+    async def stuck(self, now: int, limit: int) -> list[Stuck]:
+        """Return at most `limit` tasks in PROCESSING past their stuck_at whose policy does not
+        ignore that."""
 
     async def release_stuck(
         self,
@@ -191,10 +210,9 @@ class TaskStore(ClusterState, Protocol):
         to: State,
         now: int,
         reason: str,
-        skipping: Sequence[str] = (),
     ) -> Notification | None:
         """Move a stuck task to SUBMITTED or ERROR, with a `lost` attempt; change nothing if the
-        version is stale. `skipping`: as for `resume_lost`."""
+        version is stale."""
 
     async def clean(self, before: int, limit: int) -> int:
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before

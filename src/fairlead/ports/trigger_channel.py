@@ -97,6 +97,10 @@ class TriggerChannel(Protocol):
     """Whether the channel decides the order of triggers and gives each of them to any node, so that
     queues have no order of their own."""
 
+    holds_tasks: bool
+    """Whether the tasks themselves are in the channel, so that only the node that received a
+    trigger can claim its task."""
+
     def check_queue(self, queue: QueueDeclaration) -> None:
         """Raise ConfigurationError for a queue whose order this channel cannot keep."""
 

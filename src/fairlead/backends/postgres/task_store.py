@@ -166,7 +166,8 @@ class PostgresTaskStore(SqlTaskStore):
         wanted = sorted(wanted, key=_by_id)
         ids, versions = [w.id for w in wanted], [w.version for w in wanted]
         paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
-        statement = self.statement("claim", ids, versions, paths, stuck_ats, node, now)
+        policies = [w.policy for w in wanted]
+        statement = self.statement("claim", ids, versions, paths, stuck_ats, policies, node, now)
         return Single(statement, lambda rows: [ClaimedTask(*row) for row in rows])
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:

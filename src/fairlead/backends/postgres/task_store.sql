@@ -79,11 +79,11 @@ WITH RECURSIVE lanes AS (
 SELECT queue, partition, priority FROM lanes
 
 -- name: claim
--- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at; $5 node, $6 now
+-- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now
 UPDATE fairlead_tasks t
-   SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $5,
-       claimed_at = $6, trigger_path = w.path, stuck_at = w.stuck_at
-  FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[]) AS w (id, version, path, stuck_at)
+   SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $6,
+       claimed_at = $7, trigger_path = w.path, stuck_at = w.stuck_at, policy = w.policy
+  FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[], $5::smallint[]) AS w (id, version, path, stuck_at, policy)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
    AND (t.ordering_key IS NULL
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
@@ -213,10 +213,10 @@ SELECT id::text, version, node,
  LIMIT $2
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
--- name: stuck_ids
-SELECT id::text
+-- name: stuck
+SELECT id::text, policy
   FROM fairlead_tasks
- WHERE state = 'PROCESSING' AND stuck_at < $1 AND name NOT IN (SELECT json_array_elements_text($3::json))
+ WHERE state = 'PROCESSING' AND stuck_at < $1 AND policy & 4 = 0  -- IGNORE_STUCK
  ORDER BY stuck_at
  LIMIT $2
 
@@ -241,11 +241,11 @@ UPDATE fairlead_tasks
 RETURNING queue, partition, priority, ready_seq
 
 -- name: error_task
--- $5: [name, ...] of tasks that in ERROR do not block the others of their ordering key
+-- policy & 2: SKIP_FAILED of ports/task_store.py
 UPDATE fairlead_tasks
    SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, due_at = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL,
-       error_type = $3::text, error_text = $4::text, order_at = CASE WHEN name IN (SELECT json_array_elements_text($5::json)) THEN NULL ELSE order_at END
+       error_type = $3::text, error_text = $4::text, order_at = CASE WHEN policy & 2 > 0 THEN NULL ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
 RETURNING id::text
 

@@ -48,6 +48,7 @@ class RedisTaskChannel:
     carries_triggers = False
     shares_partitions = False
     decides_order = True
+    holds_tasks = True
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
-from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
+from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
 MOST_LOST = 5
 """Lost runs of a task after which it goes to ERROR, since it may be what kills its workers."""
@@ -357,11 +357,10 @@ class RedisTaskStore:
         now: int,
         limit: int,
         most_lost: int = 5,
-        skipping: Sequence[str] = (),
     ) -> Woken:
         return Woken(0, None)
 
-    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
+    async def stuck(self, now: int, limit: int) -> list[Stuck]:
         return []
 
     async def release_stuck(
@@ -371,7 +370,6 @@ class RedisTaskStore:
         to: State,
         now: int,
         reason: str,
-        skipping: Sequence[str] = (),
     ) -> Notification | None:
         return None
 

@@ -71,6 +71,7 @@ class DatabaseChannel:
     carries_triggers = False
     shares_partitions = False
     decides_order = False
+    holds_tasks = False
 
     def __init__(
         self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0

@@ -49,7 +49,14 @@ from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
-from fairlead.ports.task_store import Claim, Completed, TaskDeclaration, Woken
+from fairlead.ports.task_store import (
+    RESUME_STUCK,
+    Claim,
+    Completed,
+    Stuck,
+    TaskDeclaration,
+    Woken,
+)
 
 _MOST_HELD = 100_000
 
@@ -490,14 +497,11 @@ class SqlTaskStore:
         now: int,
         limit: int,
         most_lost: int = 5,
-        skipping: Sequence[str] = (),
     ) -> Woken:
-        return await self.database.run_async(
-            self._resume_lost(nodes, now, limit, most_lost, skipping)
-        )
+        return await self.database.run_async(self._resume_lost(nodes, now, limit, most_lost))
 
     def _resume_lost(
-        self, nodes: Sequence[str], now: int, limit: int, most_lost: int, skipping: Sequence[str]
+        self, nodes: Sequence[str], now: int, limit: int, most_lost: int
     ) -> Steps[Woken]:
         held = yield self.statement("held_by", batch(nodes), limit)
         if not held:
@@ -519,21 +523,20 @@ class SqlTaskStore:
             reason = (
                 f"its node stopped {most_lost} times during its runs; the task may be the cause"
             )
-            yield self.statement(
-                "error_task", task_id, version, NODE_LOST, reason, batch(list(skipping))
-            )
+            yield self.statement("error_task", task_id, version, NODE_LOST, reason)
         yield from self.incidents.note_errors([task_id for task_id, _ in failing], now)
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
         return Woken(len(held), woken.notification)
 
-    async def stuck(self, now: int, limit: int, ignoring: Sequence[str] = ()) -> list[TaskRecord]:
-        return await self.database.read(self._stuck(now, limit, ignoring))
+    async def stuck(self, now: int, limit: int) -> list[Stuck]:
+        return await self.database.read(self._stuck(now, limit))
 
-    def _stuck(self, now: int, limit: int, ignoring: Sequence[str]) -> Steps[list[TaskRecord]]:
+    def _stuck(self, now: int, limit: int) -> Steps[list[Stuck]]:
         found = []
-        for (task_id,) in (yield self.statement("stuck_ids", now, limit, batch(list(ignoring)))):
+        for task_id, policy in (yield self.statement("stuck", now, limit)):
+            to = State.SUBMITTED if policy & RESUME_STUCK else State.ERROR
             rows = yield self.statement("task", task_id)
-            found += [task_record(row) for row in rows]
+            found += [Stuck(task_record(row), to) for row in rows]
         return found
 
     async def release_stuck(
@@ -543,14 +546,11 @@ class SqlTaskStore:
         to: State,
         now: int,
         reason: str,
-        skipping: Sequence[str] = (),
     ) -> Notification | None:
-        return await self.database.run_async(
-            self._release_stuck(task_id, version, to, now, reason, skipping)
-        )
+        return await self.database.run_async(self._release_stuck(task_id, version, to, now, reason))
 
     def _release_stuck(
-        self, task_id: str, version: int, to: State, now: int, reason: str, skipping: Sequence[str]
+        self, task_id: str, version: int, to: State, now: int, reason: str
     ) -> Steps[Notification | None]:
         task_id = canonical(task_id)
         record = lost_attempt(task_id, version, to, now, reason)
@@ -559,9 +559,7 @@ class SqlTaskStore:
             return (
                 yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)
             ).notification
-        rows = yield self.statement(
-            "error_task", task_id, version, record[6], reason, batch(list(skipping))
-        )
+        rows = yield self.statement("error_task", task_id, version, record[6], reason)
         if rows:
             yield from self.incidents.note_errors([task_id], now)
         return (

@@ -83,15 +83,15 @@ class SqliteTaskStore(SqlTaskStore):
         return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
-        alike: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        alike: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
         for w in wanted:
-            alike.setdefault((w.path, w.stuck_at), []).append((w.id, w.version))
+            alike.setdefault((w.path, w.stuck_at, w.policy), []).append((w.id, w.version))
         rows: list[Row] = []
-        for (path, stuck_at), tasks in alike.items():
-            rows += yield self.statement("claim", batch(tasks), node, now, path, stuck_at)
+        for (path, stuck_at, policy), tasks in alike.items():
+            rows += yield self.statement("claim", batch(tasks), node, now, path, stuck_at, policy)
         if not rows:
             return []
-        earliest = min(stuck_at for _, stuck_at in alike)
+        earliest = min(stuck_at for _, stuck_at, _ in alike)
         number = (
             yield self.statement("note_claim", node, earliest, batch([row[-1] for row in rows]))
         )[0][0]

@@ -47,10 +47,10 @@ WITH RECURSIVE lanes (id, queue, partition, priority) AS (
 SELECT queue, partition, priority FROM lanes
 
 -- name: claim
--- ?1: [[id, version], ...]; ?4: trigger path; ?5: stuck_at
+-- ?1: [[id, version], ...]; ?4: trigger path; ?5: stuck_at; ?6: policy
 UPDATE fairlead_tasks
    SET state = 'PROCESSING', version = fairlead_tasks.version + 1, attempt = attempt + 1, tries = tries + 1, node = ?2,
-       claimed_at = ?3, trigger_path = ?4, stuck_at = ?5
+       claimed_at = ?3, trigger_path = ?4, stuck_at = ?5, policy = ?6
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
    AND (fairlead_tasks.ordering_key IS NULL
@@ -177,12 +177,12 @@ SELECT t.id, t.version, t.node,
  WHERE g.node IN (SELECT value FROM json_each(?1)) AND t.state = 'PROCESSING' AND t.node = g.node
  LIMIT ?2
 
--- name: stuck_ids
-SELECT t.id
+-- name: stuck
+SELECT t.id, t.policy
   FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1
-   AND t.name NOT IN (SELECT value FROM json_each(?3))
+   AND t.policy & 4 = 0  -- IGNORE_STUCK
  LIMIT ?2
 
 -- name: note_event
@@ -204,11 +204,11 @@ UPDATE fairlead_tasks
 RETURNING queue, partition, priority, ready_seq
 
 -- name: error_task
--- ?5: [name, ...] of tasks that in ERROR do not block the others of their ordering key
+-- policy & 2: SKIP_FAILED of ports/task_store.py
 UPDATE fairlead_tasks
    SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, claimed_at = NULL,
        node = NULL, stuck_at = NULL, error_type = ?3, error_text = ?4,
-       order_at = CASE WHEN name IN (SELECT value FROM json_each(?5)) THEN NULL ELSE order_at END
+       order_at = CASE WHEN policy & 2 > 0 THEN NULL ELSE order_at END
  WHERE id = ?1 AND version = ?2
 RETURNING id
 

@@ -14,7 +14,13 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import ClaimedTask, IncidentKind, IncidentReport, LaneKey, State, Submitted
 from fairlead.ports.notification import Lane
-from fairlead.ports.task_store import Claim, TaskStore
+from fairlead.ports.task_store import (
+    IGNORE_STUCK,
+    RESUME_STUCK,
+    SKIP_FAILED,
+    Claim,
+    TaskStore,
+)
 from fairlead.testing.contract.tasks import (
     AWKWARD,
     LATE,
@@ -395,33 +401,35 @@ async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> No
     assert [record.id for record in await errors(store)] == [tasks[0].id]
 
 
-@pytest.mark.parametrize("skipping", [[], ["send"]])
-async def test_a_task_given_up_holds_its_ordering_key_unless_its_name_skips(
-    store: TaskStore, skipping: list[str]
+@pytest.mark.parametrize("policy", [0, SKIP_FAILED])
+async def test_a_task_given_up_holds_its_ordering_key_unless_its_policy_skips(
+    store: TaskStore, policy: int
 ) -> None:
     releases: list[Callable[[str], Awaitable[object]]] = [
-        lambda task_id: store.release_stuck(task_id, 2, State.ERROR, NOW + 9, "stuck", skipping),
-        lambda _: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1, skipping=skipping),
+        lambda task_id: store.release_stuck(task_id, 2, State.ERROR, NOW + 9, "stuck"),
+        lambda _: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1),
     ]
     for number, release in enumerate(releases):
         head, following = tasks = make(2, ordering_key=f"key {number}")
         submit(store, tasks)
-        await claimed(store, [head])
+        await claimed(store, [head], policy=policy)
         await release(head.id)
         assert head.id in {record.id for record in await errors(store)}
-        assert len(await claimed(store, [following], node="node-2")) == len(skipping)
+        won = await claimed(store, [following], node="node-2")
+        assert len(won) == (policy == SKIP_FAILED)
 
 
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStore) -> None:
-    tasks = make(3)
+    tasks = make(4)
     submit(store, tasks)
-    await claimed(store, tasks[:2], stuck_at=NOW + 10 * SECOND)
+    for task, policy in zip(tasks, (RESUME_STUCK, 0, IGNORE_STUCK), strict=False):
+        await claimed(store, [task], stuck_at=NOW + 10 * SECOND, policy=policy)
     assert await store.stuck(NOW + 10 * SECOND, 10) == []
-    found = await store.stuck(NOW + 11 * SECOND, 10)
-    assert {record.id for record in found} == {task.id for task in tasks[:2]}
-    assert await store.stuck(NOW + 11 * SECOND, 10, ["send"]) == []
-    assert len(await store.stuck(NOW + 11 * SECOND, 10, ["other"])) == 2
-    one, two = found
+    found = {each.task.id: each for each in await store.stuck(NOW + 11 * SECOND, 10)}
+    assert found.keys() == {task.id for task in tasks[:2]}
+    resumed, given_up = (found[task.id] for task in tasks[:2])
+    assert (resumed.to, given_up.to) == (State.SUBMITTED, State.ERROR)
+    one, two = resumed.task, given_up.task
     for to in (State.SUBMITTED, State.ERROR):
         assert await store.release_stuck(one.id, one.version - 1, to, NOW, "stale") is None
     later = NOW + 12 * SECOND

@@ -67,10 +67,13 @@ def without_positions(submitted: Sequence[Submitted]) -> list[Submitted]:
 
 
 def wanted(
-    tasks: Sequence[Versioned], version: int = 1, stuck_at: int = NOW + 60 * SECOND
+    tasks: Sequence[Versioned],
+    version: int = 1,
+    stuck_at: int = NOW + 60 * SECOND,
+    policy: int = 0,
 ) -> list[Claim]:
-    """Return the claims for these tasks, all at one version."""
-    return [Claim(task.id, version, "hook", stuck_at) for task in tasks]
+    """Return the claims for these tasks, all at one version and with one policy."""
+    return [Claim(task.id, version, "hook", stuck_at, policy) for task in tasks]
 
 
 async def claimed(

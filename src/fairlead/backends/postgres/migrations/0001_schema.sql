@@ -31,6 +31,7 @@ CREATE TABLE fairlead_tasks (
     triggered_at   bigint,
     claimed_at     bigint,
     stuck_at       bigint,                        -- when a claimed task counts as stuck
+    policy         smallint         NOT NULL DEFAULT 0, -- bits of the last claim: see `Claim.policy` in ports/task_store.py
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
     node           text,                          -- the node that has claimed the task

@@ -25,6 +25,7 @@ CREATE TABLE fairlead_tasks (
     triggered_at   INTEGER,
     claimed_at     INTEGER,
     stuck_at       INTEGER,                       -- when a claimed task counts as stuck
+    policy         INTEGER NOT NULL DEFAULT 0,    -- bits of the last claim: see `Claim.policy` in ports/task_store.py
     ready_seq      INTEGER,                       -- position in the lane; NULL while WAITING or in ERROR
     node           TEXT,                          -- the node that has claimed the task
     trigger_path   TEXT    NOT NULL,              -- hook, poller or heal: how the task was triggered last
