@@ -119,12 +119,12 @@ async def test_nodes_share_single_jobs(sqlite_url: str, queue: dict[str, Any]) -
     loop = asyncio.get_running_loop()
     async with fleet.nodes(*[{"concurrency": 2}] * 4) as nodes:
         began = loop.time()
-        app = await fleet.submit([2.0] * 40)
+        app = await fleet.submit([2.0] * 36)
         await settled(app, nodes[0], timeout=60.0)
         took = loop.time() - began
         app.close()
-    assert sorted(fleet.values) == [*range(40)]
-    assert took <= 11.0  # 40 jobs of 2 s on 8 slots
+    assert sorted(fleet.values) == [*range(36)]
+    assert took <= 11.0  # 36 jobs of 2 s on 8 slots: five rounds
     assert fleet.workers == {0, 1, 2, 3}
 
 

@@ -468,7 +468,8 @@ async def test_triggers_that_a_live_node_holds_for_long_are_not_reclaimed(
                 loop.time() + 2.5
             )  # more than twice the time after which other nodes reclaim it
             await until(lambda: loop.time() > until_then)
-            assert len(node.parts.context.table) == 29
+            # One was granted to the other node, which has a free slot.
+            assert len(node.parts.context.table) == 28
             gate.set()
             await settled(app, node)
     assert counts(other)["healed_triggers"] == 0 and set(claims(app).values()) == {1}

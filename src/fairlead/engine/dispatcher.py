@@ -77,7 +77,8 @@ class Dispatcher:
         retry_at = self._context.table.next_retry()
         now = self._context.clock.monotonic()
         try:
-            async with asyncio.timeout(None if retry_at is None else max(0.0, retry_at - now)):
+            # A shorter wait may be nothing to the clock, whose numbers have 53 bits.
+            async with asyncio.timeout(None if retry_at is None else max(1e-6, retry_at - now)):
                 await self._wanted.wait()
         except TimeoutError:
             pass
