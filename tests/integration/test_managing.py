@@ -171,7 +171,6 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     pollers = Pollers(
         app.store,
         app.channel.announce,
-        app.handlers,
         app.observer,
         app.clock,
         Intervals(),

@@ -379,7 +379,7 @@ def test_the_greatest_number_of_partitions_registered_or_asked_for_counts() -> N
     assert options(partitions="3").partitions_of({"orders": 7}, "orders") == 7
     assert options(partitions="9").partitions_of({"orders": 7}, "orders") == 9
     assert options(partitions="2").partitions_of({}, "orders") == 2
-    assert options().partitions_of({}, "orders") == 4
+    assert options().partitions_of({}, "orders") == 1
 
 
 def test_more_partitions_of_a_dataframe_than_ids_have_room_for_are_refused() -> None:
