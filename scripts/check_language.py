@@ -80,6 +80,8 @@ RETIRED_DEFS = {"tell", "told", "heard", "gone", "seen", "shut", "retire", "forg
 
 
 class Finding(NamedTuple):
+    """One breach of a rule, at a line of a file."""
+
     path: str
     line: int
     rule: str
@@ -177,6 +179,7 @@ def files(wanted: list[Path]) -> Iterator[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Print the findings and return the exit status: 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="files or folders; default: the tree")
     parser.add_argument("--count", action="store_true", help="count by folder and rule")

@@ -202,6 +202,7 @@ def show(title: str, found: Sequence[str]) -> None:
 
 
 def main() -> None:
+    """Print the measures of the package in the folder that the first argument names."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "src/fairlead")
     modules = read(root)
     if not modules:

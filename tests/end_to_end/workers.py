@@ -67,7 +67,7 @@ class Crew:
             )
 
     def kill_one(self) -> None:
-        """kill -9 one at random and start another in its place."""
+        """Kill one at random with `kill -9` and start another in its place."""
         place = self.random.randrange(len(self.processes))
         victim = self.processes[place]
         victim.kill()

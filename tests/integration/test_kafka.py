@@ -372,8 +372,7 @@ async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
 async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
     app: App, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ "nobody": the notifications of the database are lost too, so that only the sweeps can
-    heal."""
+    """Lose the notifications of the database too for "nobody", so that only the sweeps can heal."""
     seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0

@@ -1,6 +1,6 @@
 """A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation
 on; the first task to have staged is killed with its executor before it can tell, and another one
-tells only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER"""
+tells only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger event key=value ...`"""
+    """Lines of the form `time level logger event key=value ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))

@@ -84,7 +84,7 @@ class CurrentTask:
 
     @property
     def current(self) -> CurrentTask:
-        """This task, which is its own run in a child process."""
+        """The task itself, which is its own run in a child process."""
         return self
 
     @property

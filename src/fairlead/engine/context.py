@@ -98,7 +98,7 @@ class NodeEvents(Protocol):
         """The store gave these tasks to other nodes, or ended them."""
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
-        """This node owns exactly these partitions from now on."""
+        """The node owns exactly these partitions from now on."""
 
     def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
         """A part found conditions that need a person: record and deliver each as an incident."""
@@ -128,7 +128,7 @@ class NodeContext:
 
     @property
     def name(self) -> str:
-        """This node's name."""
+        """Name of the node."""
         return self.settings.name
 
     @property

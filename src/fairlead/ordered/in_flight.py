@@ -47,7 +47,7 @@ class InFlight:
         """Running tasks that a person ended; the ends of their runs are not written."""
 
     def __len__(self) -> int:
-        """Number of tasks in the table and of runs."""
+        """Return the number of tasks in the table and of runs."""
         return len(self._running) + len(self._handed_out)
 
     @property

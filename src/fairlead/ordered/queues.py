@@ -47,7 +47,7 @@ class OrderedQueues:
         return self._given
 
     def __len__(self) -> int:
-        """Number of queues."""
+        """Return the number of queues."""
         return len(self._queues)
 
     @property

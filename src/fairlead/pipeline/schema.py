@@ -44,7 +44,7 @@ class Table(NamedTuple):
         return [column.name for column in self.columns]
 
     def arrow(self) -> pa.Schema:
-        """Schema for pyarrow."""
+        """Return the schema for pyarrow."""
         import pyarrow as pa
 
         types = {

@@ -64,7 +64,8 @@ _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
 class CassandraUrl(msgspec.Struct, frozen=True):
     """Parts of a URL
-    `cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`"""
+    `cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`.
+    """
 
     hosts: list[tuple[str, int]]
     keyspace: str

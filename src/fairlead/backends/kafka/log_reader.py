@@ -156,7 +156,7 @@ class LogReader:
         self._thread.close()
 
     def _done(self, reading: PartitionReading, through: int) -> None:
-        """Requires the lock."""
+        """Finish the messages of a reading up to `through`. The caller holds the lock."""
         if reading.finish(through):
             self._commits.add(reading.partition, reading.done)
 

@@ -36,6 +36,7 @@ class PollStep(NamedTuple):
 
 def parse_script(text: str) -> list[PushStep | PollStep]:
     """Return the steps, separated by `;`. A script that ends with a push is polled to its end.
+
     Raise ConfigurationError for a step that is none of these:
 
     push WORD...              each letter is a key's task; `ab*3`: three times, `ab@2`: priority 2

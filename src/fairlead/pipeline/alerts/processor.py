@@ -44,7 +44,7 @@ class Watch(StatefulProcessor):
         self._rules = msgspec.json.encode(rules)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark in each task."""
+        """Open the state; Spark calls this in each task."""
         self._told_by = msgspec.json.decode(self._rules, type=Rules)
         self._handle = handle
         # Store JSON, so that a later version can add fields.
@@ -92,7 +92,7 @@ class Watch(StatefulProcessor):
         )
 
     def close(self) -> None:
-        """Called by Spark."""
+        """Close nothing; Spark calls this at the end of a task."""
 
     def _end_silence(self, queue: str, now_ms: int, last: int) -> list[Alert]:
         """End the alert of missing heartbeats, if it is open."""

@@ -162,7 +162,7 @@ class CatalogErasure:
 
     @property
     def _pattern(self) -> str:
-        """Return `Wanted.mention` in the syntax of Java, where `\\w` is ASCII by default."""
+        r"""Return `Wanted.mention` in the syntax of Java, where `\w` is ASCII by default."""
         return f"(?U)(?<!\\w)(?:{'|'.join(map(re.escape, self._wanted.forms))})(?!\\w)"
 
     def _is_told(self, table: Table) -> Column:

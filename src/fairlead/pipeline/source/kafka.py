@@ -86,7 +86,7 @@ class KafkaOptions:
         return self.read_as.topic(KafkaEndpoint.of(self.url))
 
     def schema(self) -> StructType:
-        """Schema of the chosen columns, in their order."""
+        """Return the schema of the chosen columns, in their order."""
         from pyspark.sql.types import StructType
 
         every = self.table.spark()

@@ -102,7 +102,7 @@ class ReadOptions:
         )
 
     def schema(self) -> StructType:
-        """Schema of the chosen columns, in their order."""
+        """Return the schema of the chosen columns, in their order."""
         from pyspark.sql.types import StructType
 
         every = self.table.spark()

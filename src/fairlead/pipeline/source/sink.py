@@ -53,7 +53,7 @@ class BulkWriter(DataSourceArrowWriter):
         self._job.publish(_staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed for good, or the commit did."""
+        """End the run without publishing, because a task or the commit failed for good."""
         self._job.abort()
 
 

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.mark.parametrize("count", [1, 60])
 async def test_a_claim_brings_every_field_that_a_run_needs(store: TaskStore, count: int) -> None:
+    """`ready` returns triggers and `claim` returns tasks with every field as submitted."""
     tasks = make(
         count,
         queue=AWKWARD,
@@ -76,6 +77,7 @@ async def test_a_claim_brings_every_field_that_a_run_needs(store: TaskStore, cou
 async def test_tasks_that_are_due_are_ready_and_the_others_wait(
     store: TaskStore, count: int
 ) -> None:
+    """Only due tasks are ready; `next_due` returns the time of the first of the others."""
     due, later = make(count), make(count, run_at=NOW + 9 * SECOND)
     mixed = [task for pair in zip(due, later, strict=True) for task in pair]
     _, notification = store.database.run(store.submission(mixed))
@@ -86,6 +88,7 @@ async def test_tasks_that_are_due_are_ready_and_the_others_wait(
 
 
 async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
+    """The notification of a submit names each lane once, with a position to read from."""
     tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
     notification = store.database.run(store.submission(tasks))[1]
     assert {(lane.partition, lane.priority) for lane in notification.ready} == {
@@ -102,6 +105,7 @@ async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
 
 
 async def test_each_lane_with_submitted_tasks_is_listed_once(store: TaskStore) -> None:
+    """`lanes` lists each lane with SUBMITTED tasks once, of every queue."""
     assert store.database.run(store.lanes()) == []
     submit(store, [*make(3), *make(2, partition=1), *make(2, priority=0)])
     submit(store, [*make(2, queue="bulk"), *make(1, queue=AWKWARD, partition=7)])
@@ -117,6 +121,7 @@ async def test_each_lane_with_submitted_tasks_is_listed_once(store: TaskStore) -
 
 
 async def test_a_lane_whose_tasks_have_ended_is_not_listed(store: TaskStore) -> None:
+    """`lanes` omits a lane once all of its tasks have ended."""
     gone, stays = make(2), make(2, partition=1)
     submit(store, [*gone, *stays])
     tasks = await claimed(store, gone)
@@ -125,11 +130,13 @@ async def test_a_lane_whose_tasks_have_ended_is_not_listed(store: TaskStore) -> 
 
 
 async def test_an_empty_submit_leaves_nothing(store: TaskStore) -> None:
+    """A submit of no tasks returns nothing and makes no task ready."""
     assert submit(store, []) == []
     assert ready_ids(store) == []
 
 
 async def test_a_bulk_submit_takes_its_pieces_in_order(store: TaskStore) -> None:
+    """`bulk` submits all pieces in their order, and returns notifications."""
     pieces = [make(3), make(2), make(1, run_at=NOW + SECOND)]
     submitted, notifications = store.database.run(store.bulk(iter(pieces)))
     assert [each.id for each in submitted] == [task.id for piece in pieces for task in piece]
@@ -138,6 +145,8 @@ async def test_a_bulk_submit_takes_its_pieces_in_order(store: TaskStore) -> None
 
 
 async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -> None:
+    """A taken unique key inserts nothing, in one submit or in two; other queues do not share
+    keys."""
     first = make(1, unique_key=AWKWARD)[0]
     assert submit(store, [first]) == [Submitted(first.id, True)]
     again, free, other_queue = (
@@ -157,6 +166,7 @@ async def test_a_taken_unique_key_returns_the_first_tasks_id(store: TaskStore) -
 
 
 async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore) -> None:
+    """A unique key stays taken after its task is done."""
     first = make(1, unique_key="k")
     submit(store, first)
     (task,) = await claimed(store, first)
@@ -168,6 +178,7 @@ async def test_a_unique_key_stays_taken_after_its_task_is_done(store: TaskStore)
 
 
 async def test_a_submit_returns_the_positions_of_the_tasks_in_their_lanes(store: TaskStore) -> None:
+    """`submission` returns the `seq` under which `ready` lists each task that is due."""
     tasks, waiting = make(7, priority=3), make(2, run_at=NOW + SECOND)
     keyed = make(1, unique_key="k") + make(1, unique_key="k")
     submitted, _ = store.database.run(store.submission([*tasks, *waiting, *keyed]))
@@ -182,6 +193,7 @@ async def test_a_submit_returns_the_positions_of_the_tasks_in_their_lanes(store:
 
 
 async def test_a_lane_is_read_in_order_and_no_trigger_comes_twice(store: TaskStore) -> None:
+    """Pages of `ready` bring each trigger of the lane once, in order of submit."""
     tasks = make(120)
     submit(store, tasks[:60])
     submit(store, tasks[60:])
@@ -197,6 +209,7 @@ async def test_a_lane_is_read_in_order_and_no_trigger_comes_twice(store: TaskSto
 
 
 async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> None:
+    """Eight nodes claim 300 tasks at once, and exactly one wins each task."""
     tasks = make(300)
     submit(store, tasks)
 
@@ -215,6 +228,7 @@ async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> Non
 
 
 async def test_a_claim_needs_the_version_and_the_state(store: TaskStore) -> None:
+    """A claim fails for another version, for a WAITING task and for a claimed task."""
     due, later = make(1), make(1, run_at=NOW + SECOND)
     submit(store, due + later)
     assert await claimed(store, due, version=2) == []
@@ -226,6 +240,7 @@ async def test_a_claim_needs_the_version_and_the_state(store: TaskStore) -> None
 
 
 async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskStore) -> None:
+    """A task with an ordering key is refused until the tasks before it have ended."""
     tasks = make(3, ordering_key="o")
     submit(store, tasks)
     for number, task in enumerate(tasks):
@@ -243,6 +258,7 @@ async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskS
 
 
 async def test_a_done_task_is_over_and_its_end_counts_once(store: TaskStore) -> None:
+    """`complete` refuses the end of a task that is over or that another node holds."""
     tasks = make(3)
     submit(store, tasks)
     held = await claimed(store, tasks)
@@ -259,6 +275,7 @@ async def test_a_done_task_is_over_and_its_end_counts_once(store: TaskStore) -> 
 
 
 async def test_a_slow_node_cannot_complete_a_task_that_another_claimed(store: TaskStore) -> None:
+    """`complete` refuses every end of a run whose task another node has claimed since."""
     tasks = make(1)
     submit(store, tasks)
     (slow,) = await claimed(store, tasks)
@@ -277,6 +294,7 @@ async def test_a_slow_node_cannot_complete_a_task_that_another_claimed(store: Ta
 
 
 async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -> None:
+    """`complete` moves tasks to WAITING, ERROR or SUBMITTED, and counts tries and attempts."""
     retried, failed, snoozed, reset, again = tasks = make(5)
     submit(store, tasks)
     held = {task.id: task for task in await claimed(store, tasks)}
@@ -324,6 +342,7 @@ async def test_a_run_may_end_in_a_retry_an_error_or_a_snooze(store: TaskStore) -
 async def test_a_task_that_is_handed_back_keeps_its_position_and_its_tries(
     store: TaskStore,
 ) -> None:
+    """`hand_back` makes a held task ready at its old position, with no attempt spent."""
     tasks = make(3)
     submit(store, tasks)
     held = await claimed(store, tasks[:2])
@@ -338,6 +357,7 @@ async def test_a_task_that_is_handed_back_keeps_its_position_and_its_tries(
 
 
 async def test_a_node_can_ask_what_it_holds(store: TaskStore) -> None:
+    """`held` returns the tasks in PROCESSING of one node, with their versions."""
     tasks = make(4)
     submit(store, tasks)
     held = await claimed(store, tasks[:2])
@@ -353,6 +373,7 @@ async def test_a_node_can_ask_what_it_holds(store: TaskStore) -> None:
 
 
 async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStore) -> None:
+    """`wake_due` moves at most `limit` due tasks, the earliest first."""
     tasks = [make(1, run_at=NOW + delay * SECOND)[0] for delay in (5, 3, 9, 1, 7)]
     submit(store, tasks)
     assert (await store.wake_due(NOW, 100)).moved == 0
@@ -368,6 +389,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStor
 
 
 async def test_pollers_that_meet_move_each_due_task_once(store: TaskStore) -> None:
+    """Concurrent calls of `wake_due` move each due task once."""
     submit(store, make(200, run_at=NOW + SECOND))
     moved = await asyncio.gather(*(store.wake_due(NOW + 2 * SECOND, 60) for _ in range(6)))
     while (more := await store.wake_due(NOW + 2 * SECOND, 60)).moved:
@@ -379,6 +401,7 @@ async def test_pollers_that_meet_move_each_due_task_once(store: TaskStore) -> No
 
 
 async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
+    """`resume_lost` makes the tasks of dead nodes ready, in batches, and of no other node."""
     tasks = make(5)
     submit(store, tasks)
     await claimed(store, tasks[:3], node="dead")
@@ -392,6 +415,7 @@ async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
 
 
 async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> None:
+    """`resume_lost` moves a task that was lost `most_lost` times to ERROR."""
     tasks = make(1)
     submit(store, tasks)
     for version in (1, 3):
@@ -405,6 +429,7 @@ async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> No
 async def test_a_task_given_up_holds_its_ordering_key_unless_its_policy_skips(
     store: TaskStore, policy: int
 ) -> None:
+    """A task in ERROR holds the next task of its ordering key, unless claimed with SKIP_FAILED."""
     releases: list[Callable[[str], Awaitable[object]]] = [
         lambda task_id: store.release_stuck(task_id, 2, State.ERROR, NOW + 9, "stuck"),
         lambda _: store.resume_lost(["node-1"], NOW + 9, 10, most_lost=1),
@@ -420,6 +445,7 @@ async def test_a_task_given_up_holds_its_ordering_key_unless_its_policy_skips(
 
 
 async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStore) -> None:
+    """`stuck` returns tasks past `stuck_at` by their policy; `release_stuck` needs the version."""
     tasks = make(4)
     submit(store, tasks)
     for task, policy in zip(tasks, (RESUME_STUCK, 0, IGNORE_STUCK), strict=False):
@@ -458,6 +484,7 @@ async def in_error(store: TaskStore, count: int) -> list[str]:
 
 
 async def test_a_task_in_error_is_an_incident_until_it_is_delivered(store: TaskStore) -> None:
+    """`claim` of incidents returns a task in ERROR again after the lease, until `delivered`."""
     (task_id,) = await in_error(store, 1)
     incidents = store.incidents
     (found,) = await incidents.claim(LATE, LATE + SECOND, 10)
@@ -476,6 +503,7 @@ async def test_a_task_in_error_is_an_incident_until_it_is_delivered(store: TaskS
 async def test_claims_of_incidents_bring_each_once_and_then_those_put_back(
     store: TaskStore,
 ) -> None:
+    """Claims return each incident once, and then those that `retry` has put back."""
     expected = set(await in_error(store, 25))
     found = [i for _ in range(4) for i in await store.incidents.claim(LATE, LATE + SECOND, 10)]
     assert len(found) == 25 and {incident.subject for incident in found} == expected
@@ -489,6 +517,7 @@ async def test_claims_of_incidents_bring_each_once_and_then_those_put_back(
 async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
     store: TaskStore,
 ) -> None:
+    """Equal reports are one incident, which ends one hour after the last of them."""
     report = IncidentReport(
         kind=IncidentKind.LANE_UNREADABLE,
         subject="mail/0/5",
@@ -518,6 +547,7 @@ async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
 
 
 async def test_queues_keep_the_greatest_number_of_partitions(store: TaskStore) -> None:
+    """`register_queues` raises a number of partitions and never lowers it."""
     for partitions, kept in ((4, 4), (2, 4), (6, 6)):
         known = await store.register_queues({"mail": partitions, AWKWARD: 1})
         assert (known["mail"].partitions, known["mail"].paused) == (kept, False)
@@ -528,6 +558,7 @@ async def test_queues_keep_the_greatest_number_of_partitions(store: TaskStore) -
 
 
 async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> None:
+    """`oldest_ready` and `unfinished` count the tasks of a queue that are ready."""
     await store.register_queues({"mail": 1})
     tasks = make(2) + make(1, run_at=NOW + SECOND)
     submit(store, tasks)
@@ -537,6 +568,7 @@ async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> No
 
 
 async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
+    """`heartbeat` returns False for an unknown node; `drop_node` removes a registered one."""
     now = SYSTEM_CLOCK.now()
     assert not await store.heartbeat("one", now)
     await store.register_node("one", ["mail", AWKWARD], [AWKWARD], now)
