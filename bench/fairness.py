@@ -1,14 +1,15 @@
-"""The price of fairness: the drain rate of a fair queue compared with a fifo queue, and of a fair
-queue with a very long backlog.
+"""Benchmark of the cost of fairness. Compare the drain rate of a fair queue with that of a fifo
+queue, or measure a fair queue with a very long backlog.
 
 python bench/fairness.py [--tasks 60000] [--keys 200] [--runs 3] [--workers 1] [--only
     sqlite,postgres]
 python bench/fairness.py --backlog 5000000 [--idle-transaction] [--only postgres]
 
-Tasks are no-ops; the n-th key has tasks in proportion to 1 / n. All tasks are submitted before the
-workers start. The rate is taken between the first and the last count that the tasks report, and, as
-"with start", from the start of the workers. With --backlog one worker drains everything; the
-results are the rate over each tenth, and the peak memory.
+Tasks do nothing, and the number of tasks of the n-th key is proportional to 1 / n. The benchmark
+submits all tasks before it starts the workers. "per_s" is the rate between the first and the last
+progress report of the workers; "per_s_with_start" begins at the start of the workers. With
+--backlog, one worker drains the queue, and the results are the rate over each tenth of the tasks
+and the peak memory.
 """
 
 import argparse
@@ -38,17 +39,17 @@ ORDERS = ("fifo", "fair")
 GOAL_RATIO = 0.8
 GOAL_MB = 200
 GOAL_DRIFT = 0.2
-MOST_SECONDS_WITHOUT_A_TASK = 120
+MAX_SECONDS_WITHOUT_PROGRESS = 120
 
 
-class Stopped(Exception):
-    """The workers made no progress; the text says how far they came."""
+class NoProgress(Exception):
+    """Raised when the workers make no progress; the message has the number of tasks that ran."""
 
 
 @contextlib.contextmanager
 def new_store(store: str, order: str) -> Iterator[tuple[Any, pathlib.Path]]:
-    """Yield an empty store with its measured module, and the folder in which tasks count
-    themselves."""
+    """Create an empty store; yield the module with its application and tasks, and the folder for
+    the progress reports of the workers."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"fairness-{store}-"))
     os.environ["PROBE_DIR"], os.environ["BENCH_ORDER"] = str(folder), order
     with contextlib.ExitStack() as cleanup:
@@ -66,13 +67,13 @@ def new_store(store: str, order: str) -> Iterator[tuple[Any, pathlib.Path]]:
 
 
 def submit(module: Any, tasks: int, keys: int) -> float:
-    """Submit all tasks, and return the tasks per second."""
-    chance = random.Random(1)
+    """Submit all tasks, and return the number of tasks submitted per second."""
+    rng = random.Random(1)
     popularity = list(itertools.accumulate(1 / n for n in range(1, keys + 1)))
     names = [f"tenant-{n}" for n in range(keys)]
     began = time.perf_counter()
     for low in range(0, tasks, CHUNK):
-        drawn = chance.choices(names, cum_weights=popularity, k=min(CHUNK, tasks - low))
+        drawn = rng.choices(names, cum_weights=popularity, k=min(CHUNK, tasks - low))
         module.app.submit_many([module.noop.options(fairness_key=key).draft() for key in drawn])
         if low and low % 500_000 == 0:
             say(f"  submitted {low:,}")
@@ -82,25 +83,24 @@ def submit(module: Any, tasks: int, keys: int) -> float:
 def drain(
     module: Any, folder: pathlib.Path, store: str, tasks: int, workers: int
 ) -> dict[str, Any]:
-    """Start the workers and wait until all tasks have run. Raise Stopped if there is no
-    progress."""
+    """Start the workers, wait until all tasks have run, and return the measured rates. Raise
+    NoProgress after too long a time without a progress report."""
     began = time.time()
     running = [start(MODULES[store], folder, number) for number in range(workers)]
     try:
         steps: list[tuple[float, int]] = []
         said, moved_at = 0, time.monotonic()
-        # each process reports every 50th task
+        # Each process reports every 50th task.
         while not steps or steps[-1][1] < tasks - 50 * workers:
-            time.sleep(
-                0.5 if tasks < 1_000_000 else 5
-            )  # pause between reads of all the files of the tasks
+            # Pause, because each look reads all progress reports again.
+            time.sleep(0.5 if tasks < 1_000_000 else 5)
             before, steps = len(steps), counts(folder)
             if len(steps) > before:
                 moved_at = time.monotonic()
-            elif time.monotonic() > moved_at + MOST_SECONDS_WITHOUT_A_TASK:
-                raise Stopped(
+            elif time.monotonic() > moved_at + MAX_SECONDS_WITHOUT_PROGRESS:
+                raise NoProgress(
                     f"{steps[-1][1] if steps else 0:,} of {tasks:,} ran, then none for"
-                    f" {MOST_SECONDS_WITHOUT_A_TASK} s"
+                    f" {MAX_SECONDS_WITHOUT_PROGRESS} s"
                 )
             if steps and steps[-1][1] - said >= 500_000:
                 said = steps[-1][1]
@@ -120,13 +120,14 @@ def drain(
 
 
 def rate(steps: list[tuple[float, int]]) -> int:
-    """Return the tasks per second between the first and the last step."""
+    """Return the number of tasks per second between the first and the last step."""
     (first, begin), (last, end) = steps[0], steps[-1]
     return round((end - begin) / (last - first)) if last > first else 0
 
 
 def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[str, Any]:
-    """Measure both orders alternately, and return medians and the ratios of each round."""
+    """Measure the fair and the fifo order alternately; return the median rates and the median ratio
+    of fair to fifo."""
     found: dict[str, list[dict[str, Any]]] = {order: [] for order in ORDERS}
     for number in range(runs):
         for order in ORDERS if number % 2 == 0 else reversed(ORDERS):
@@ -152,13 +153,13 @@ def compare(store: str, tasks: int, keys: int, runs: int, workers: int) -> dict[
 
 
 def long_backlog(store: str, tasks: int, keys: int, is_idle: bool) -> dict[str, Any]:
-    """Let one worker drain a fair queue to its end."""
+    """Measure how one worker drains a fair queue with a long backlog."""
     with new_store(store, "fair") as (module, folder):
         submitted = submit(module, tasks, keys)
         say(f"{store}: {tasks:,} submitted at {submitted:,.0f}/s")
         with idle_transaction(is_idle):
             found = drain(module, folder, store, tasks, 1)
-    # In the first tenths, the worker also gives levels to the whole backlog.
+    # During the first tenths, the worker also assigns levels to the rest of the backlog.
     drift = found["tenths_per_s"][-1] / found["tenths_per_s"][0] - 1
     is_met = found["peak_rss_mb"] < GOAL_MB and drift >= -GOAL_DRIFT
     report = {"store": store, "backlog": tasks, "idle_transaction": is_idle, **found}
@@ -184,9 +185,9 @@ def main() -> int:
     wanted = parser.parse_args()
     stores = wanted.only.split(",")
     if set(stores) - set(MODULES):
-        parser.error(f"--only: of {', '.join(MODULES)}")
+        parser.error(f"--only: use a list of {', '.join(MODULES)}")
     if min(wanted.tasks, wanted.backlog or wanted.tasks) < 10_000:
-        parser.error("fewer than 10,000 tasks tell nothing")
+        parser.error("use 10,000 tasks or more; fewer give no reliable rate")
     found = []
     for store in stores:
         if wanted.backlog:

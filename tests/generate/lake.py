@@ -1,5 +1,5 @@
-"""Generated attempts in a lake, as the exporter would have left them: by the hour of their end,
-listed in the manifest."""
+"""Writer of generated attempts to a lake. The files are laid out as by the exporter: one folder for
+each hour in which the attempts finished, and every file listed in the manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.generate.record import recorded
 from tests.generate.runs import of_work, timed
 from tests.generate.truth import Truth
 
-_PLACE = ("date", "hour", "g")
+_PARTITION_COLUMNS = ("date", "hour", "g")
 
 
 def write_lake(
@@ -31,11 +31,12 @@ def write_lake(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> int:
-    """Write the attempts exported from `since` until before `until`, by default all of them, one
-    file an hour; return the number of rows.
+    """Write the attempts whose export time is in [since, until), by default all attempts, one file
+    for each hour; return the number of rows.
 
-    The manifest names the export time as the time of writing, since a build goes by it. Late rows
-    of earlier hours make further files. Raise BrokenLake if the files are removed meanwhile.
+    The manifest records the export time as the time of writing, because a build selects files by
+    the time of writing. Late rows of earlier hours go to additional files. Raise BrokenLake if the
+    new files are removed before the manifest lists them.
     """
     table = lake.table(ATTEMPTS)
     rows = timed(spark, truth)
@@ -49,13 +50,14 @@ def write_lake(
     last = max((file.span["exported_at"][1] for file in written), default=0)
     if table.append(written, {}, last if until is None else to_micros(until)) is None:
         raise BrokenLake(
-            f"{table.folder}: files were swept away before they counted: do not clean a lake that is being made"
+            f"{table.folder}: new files were removed before the manifest listed them;"
+            " do not clean a lake while it is generated"
         )
     return sum(file.rows for file in written)
 
 
 def _write(rows: DataFrame, truth: Truth, folder: Path, generation: str) -> None:
-    # Move and sort narrow rows, since attempts are several times as wide.
+    # Shuffle and sort the narrow rows first, because complete attempts are several times as wide.
     finished = F.timestamp_micros("finished")
     placed = (
         rows.withColumn("date", F.date_format(finished, "yyyy-MM-dd"))
@@ -65,12 +67,12 @@ def _write(rows: DataFrame, truth: Truth, folder: Path, generation: str) -> None
         .sortWithinPartitions("date", "hour", "queue", "tenant", "finished")
     )
     columns = recorded(placed, truth, "date", "hour").withColumn("g", F.lit(generation))
-    columns.write.partitionBy(*_PLACE).mode("append").parquet(str(folder))
+    columns.write.partitionBy(*_PARTITION_COLUMNS).mode("append").parquet(str(folder))
 
 
 def _written(table: LakeTable, generation: str) -> Iterator[Written]:
-    """Return the files of a generation, flushed to disk, each with the range of its instants from
-    its footer."""
+    """Flush the files of a generation to disk, and return each with the minimum and maximum of its
+    timestamp columns from its footer."""
     import pyarrow.parquet as pq
 
     for folder in sorted(table.folder.glob(f"date=*/hour=*/g={generation}")):

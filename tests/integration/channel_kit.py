@@ -1,5 +1,5 @@
-"""The kit for tests of channels: an application with counted outages, tasks that note their runs,
-and waits."""
+"""Helpers for tests of channels: applications that count events, tasks that record their runs, and
+waits with a timeout."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from fairlead.model import PRIORITIES, LaneKey
 from fairlead.testing import running
 
 SOON = 60.0
-"""Seconds after which a wait counts as broken."""
+"""Longest wait for a condition, in seconds."""
 
 NEVER = 1e9
 NO_POLLERS = Intervals(*[NEVER] * 9)
 
 
 class Counting:
-    """An observer that counts."""
+    """Observer that counts the events reported to `counted` and ignores all others."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def counted(self, what: str, count: int = 1) -> None:
-        self.counts[what] += count
+    def counted(self, event: str, count: int = 1) -> None:
+        self.counts[event] += count
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
 
 
 def counting(url: str, channel: str) -> App:
-    """Return an application on a migrated store, with this channel."""
+    """Return an application that has this channel, a migrated store and a counting observer."""
     application = App(url, channel=channel, observer=Counting())
     application.migrate()
     return application
 
 
 def twin(app: App) -> App:
-    """Return a second application, as in another process."""
+    """Return a second application on the same store and channel, like one in another process."""
     return App(app.url, channel=app.connector.settings.channel, observer=Counting())
 
 
@@ -53,7 +53,7 @@ def counts(app: App) -> Counter[str]:
 
 
 def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
-    """Return a task that notes its number, and the noted numbers."""
+    """Return a task that appends its argument to a list, and the list."""
     ran: list[int] = []
 
     @app.task(**options)
@@ -64,7 +64,8 @@ def noting(app: App, **options: Any) -> tuple[Any, list[int]]:
 
 
 def sticking(app: App) -> tuple[Any, asyncio.Event, asyncio.Event]:
-    """Return a task that waits, the event of its beginning, and the event that it waits for."""
+    """Return a task that waits for an event, the event set when the task starts, and the event for
+    which it waits."""
     begun, gate = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -76,13 +77,14 @@ def sticking(app: App) -> tuple[Any, asyncio.Event, asyncio.Event]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until the condition is true. Raise TimeoutError after SOON seconds."""
     async with asyncio.timeout(SOON):
         while not is_so():
             await asyncio.sleep(0.02)
 
 
 def is_up_to_date(app: App) -> bool:
-    """Return whether the node has read the rows of its partitions."""
+    """Return whether the node of the application has read all rows of its partitions."""
     channel = app.channel
     lanes = [LaneKey(*key, priority) for key in channel._assigned for priority in PRIORITIES]
     return bool(lanes) and not any(channel.is_behind(lane) for lane in lanes)
@@ -90,8 +92,8 @@ def is_up_to_date(app: App) -> bool:
 
 @asynccontextmanager
 async def owning(app: App, partitions: int | None = None, **settings: Any) -> AsyncIterator[Node]:
-    """Run a node that owns `partitions` partitions, by default all of its queues, and has read
-    their rows."""
+    """Start a node, and yield it when it owns `partitions` partitions (by default all partitions of
+    its queues) and has read their rows."""
     async with running(app, **settings) as node:
         ownership = node.parts.ownership
 
@@ -104,7 +106,7 @@ async def owning(app: App, partitions: int | None = None, **settings: Any) -> As
 
 
 def claims(app: App) -> Counter[str]:
-    """Return the number of attempts of each task."""
+    """Return the number of attempts of each task, by task id."""
     with app.store.database.transaction() as connection:
         rows = connection.execute(
             "SELECT task_id, count(*) FROM fairlead_attempts GROUP BY task_id"

@@ -310,7 +310,7 @@ def test_an_error_names_all_wrong_options_at_once() -> None:
         "partitions 'many'",
         "publish 'maybe': use atomic or chunked",
         "on_error 'shrug': use fail or quarantine",
-        "option url missing",
+        "option url is missing",
         "max_backlog needs publish chunked",
     ):
         assert part in str(caught.value)

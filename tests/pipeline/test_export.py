@@ -503,7 +503,8 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
     restored = SqlHistory(migrated(sqlite_url).database)
     add(sqlite_url, 5)
     with pytest.raises(
-        CheckFailed, match=r"has attempts up to 0\.4, and this store only up to 0\.4.*store_id"
+        CheckFailed,
+        match=r"has attempts up to 0\.4, but this store has attempts only up to 0\.4.*store_id",
     ):
         exporter(restored, lake).round()
     assert exported(lake) == [1, 2, 3, 4]

@@ -239,7 +239,7 @@ def test_an_overtaken_job_is_refused_and_publishes_nothing(
     slow.replace(HOURLY, things(spark, [1], "slow"))
     quick.replace(HOURLY, things(spark, [2], "quick"))
     quick.publish()
-    with pytest.raises(BrokenLake, match="silver_things was changed by somebody else meanwhile"):
+    with pytest.raises(BrokenLake, match="silver_things was changed by another process"):
         slow.publish()
     assert ids(another(tables, spark, lake).read(HOURLY)) == ["quick0"]
 

@@ -108,7 +108,7 @@ def test_the_source_refuses_missing_offsets_and_wrong_options(relayed: Relayed) 
         with pytest.raises(ConfigurationError, match=told):
             reader(relayed.kafka_url, **options)
     with pytest.raises(
-        ConfigurationError, match="there is none; `fairlead pipeline relay` makes it"
+        ConfigurationError, match="the topic does not exist; `fairlead pipeline relay` creates it"
     ):
         reader(relayed.kafka_url + "nowhere.").initialOffset()
 

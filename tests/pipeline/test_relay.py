@@ -301,7 +301,8 @@ def test_a_store_restored_from_a_backup_is_noticed(
         connection.execute("DELETE FROM fairlead_readers")
     for each in (one, relay(history, kafka_url)):
         with pytest.raises(
-            CheckFailed, match=r"has attempts up to 0\.5, and this store only up to 0\.4"
+            CheckFailed,
+            match=r"has attempts up to 0\.5, but this store has attempts only up to 0\.4",
         ):
             each.round()
     one.close()
@@ -373,5 +374,6 @@ def test_a_stream_of_a_topic_that_is_not_there_is_refused_before_spark_starts(
     ]
     ran = command("ingest", "--stream", "--kafka", kafka_url, *where)
     assert (
-        ran.exit_code == 2 and "there is none; `fairlead pipeline relay` makes it" in ran.stderr
+        ran.exit_code == 2
+        and "the topic does not exist; `fairlead pipeline relay` creates it" in ran.stderr
     ), ran.output

@@ -478,7 +478,7 @@ def test_every_section_of_an_empty_lake_names_the_command_that_builds_its_table(
 
     assert "svg" not in page.tags
     for panel in PANELS:
-        assert "`fairlead pipeline build` makes it" in page.sections[panel]
+        assert "run `fairlead pipeline build`" in page.sections[panel]
     assert "[[slo]]" in page.sections["objectives"]
     assert "`fairlead pipeline ingest` brings attempts into the lake" in page.sections["data"]
 
@@ -510,7 +510,7 @@ def test_the_numbers_of_the_tables_are_those_of_the_frames(page: Page) -> None:
         ["150", str(150 * MINUTE)],
         ["7", str(7 * MINUTE)],
     ]
-    assert [row[2] for row in page.tables["Storms, latest first"]] == ["pay"]
+    assert [row[2] for row in page.tables["Failure storms, latest first"]] == ["pay"]
     assert page.tables["Tables"][0] == [
         "bronze.attempts",
         "2",

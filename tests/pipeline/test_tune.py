@@ -1,5 +1,5 @@
-"""`tune` from the tables of a lake to the weights in the store, hour by hour; and every state in
-which it must not publish."""
+"""Tests of `fairlead pipeline tune`: publish weights computed from the tables of a lake, judge each
+version, and publish nothing in a state that forbids it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from tests.pipeline.gold_rows import GoldRows
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 BUSY = {"short": 400.0, "long": 1600.0}
 TASKS = {"short": 400, "long": 400}
-"""Runs of 1 s and of 4 s: with equal weights one gets four times as much of the workers."""
+"""Tasks in an hour, by key. `short` has runs of 1 s and `long` has runs of 4 s, so with equal
+weights `long` receives four times the worker time of `short`."""
 
 
 CONTRACTS = """
@@ -55,7 +56,7 @@ fixed = true
 
 
 class Clock(SystemClock):
-    """Stands still at an instant."""
+    """Clock that returns `at` until a test changes it."""
 
     at = T0
 
@@ -64,7 +65,7 @@ class Clock(SystemClock):
 
 
 class World:
-    """A store, a lake and a clock; `hours` of equal history."""
+    """Store, lake and clock of a test. `add_hours` writes hours with the same history."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.clock = Clock()
@@ -82,10 +83,11 @@ class World:
     def _registered(self, name: str):
         yield self.app.sql_store.statement("register_queue", name, 1)
 
-    def hours(
+    def add_hours(
         self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more
     ) -> None:
-        """So many more hours of history, up to the clock, which goes on by as much."""
+        """Append `count` hours of history that start at the clock, and advance the clock by as
+        much."""
         for _ in range(count):
             self.gold.hour(self.clock.at, busy, tasks, **more)
             self.clock.at += timedelta(hours=1)
@@ -111,11 +113,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.app.close()
 
 
-# the way of a version -----------------------------------------------------------------------------
+# publishing ---------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_shows_raw_and_guarded_and_changes_nothing(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     found = world.tune(apply=False)["q"]
     changes = {change.fairness_key: change for change in found.changes}
     assert changes["long"].raw == pytest.approx(0.4, rel=0.05) and changes[
@@ -129,7 +131,7 @@ def test_a_dry_run_shows_raw_and_guarded_and_changes_nothing(world: World) -> No
 
 def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> None:
     start_hashing(world.lake, {"FAIRLEAD_HASH_SECRET": "a secret of the tests, and long"})
-    world.hours(3)
+    world.add_hours(3)
     with pytest.raises(NotSupported, match="fairness keys of this lake are hashed"):
         world.tune(apply=False)
 
@@ -137,7 +139,7 @@ def test_nothing_is_tuned_from_a_lake_whose_keys_are_hashed(world: World) -> Non
 def test_each_version_is_published_after_the_canary_of_the_previous_one(
     world: World,
 ) -> None:
-    world.hours(3)
+    world.add_hours(3)
     first = world.tune()["q"]
     assert first.outcome == "published"
     assert world.weights() == {"long": pytest.approx(0.8), "short": pytest.approx(1.2)}
@@ -158,30 +160,30 @@ def test_each_version_is_published_after_the_canary_of_the_previous_one(
         "held",
         [f"version {first.version} is in its canary window"],
     )
-    world.hours(1)
+    world.add_hours(1)
     second = world.tune()["q"]
     assert (
-        second.verdict
-        == f"version {first.version} stays: 30% of the worker time goes astray, 30% before it"
+        second.verdict == f"version {first.version} stays: 30% of the worker time is misallocated,"
+        " 30% before the version"
     )
     assert second.outcome == "published" and world.weights()["long"] == pytest.approx(0.64)
     assert world.policies.policy(first.version).state == PolicyState.SUPERSEDED
     for _ in range(10):
-        world.hours(1)
+        world.add_hours(1)
         last = world.tune()["q"]
     assert (last.outcome, last.holds) == ("nothing to change", [])
-    # The tasks still run as they did: 4 to 1 is what it comes to rest at, but for the draw to the
-    # mean.
+    # The worker time stays the same in every hour, so the weights converge to 4 : 1, except for the
+    # pull towards the mean.
     assert world.weights()["short"] / world.weights()["long"] == pytest.approx(4, rel=0.15)
     assert last_runs(world.lake)["tune"]["state"] == "nothing to do"
 
 
-def test_the_weight_of_the_tasks_is_due_unless_a_contract_sets_another(
+def test_a_key_is_due_the_weight_of_its_tasks_unless_a_contract_sets_a_share(
     world: World,
 ) -> None:
     same = {"a": 1000.0, "b": 1000.0, "c": 1000.0}
     tasks = dict.fromkeys(same, 1000)
-    world.hours(3, same, tasks, weight={"a": 3.0})
+    world.add_hours(3, same, tasks, weight={"a": 3.0})
     assert world.tune(apply=False)["q"].outcome == "nothing to change"
     path = world.lake.root.parent / "contracts.toml"
     path.write_text(CONTRACTS)
@@ -194,7 +196,7 @@ def test_the_weight_of_the_tasks_is_due_unless_a_contract_sets_another(
 
 
 def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:
-    world.hours(3, BUSY | {"third": 800.0}, TASKS | {"third": 400})
+    world.add_hours(3, BUSY | {"third": 800.0}, TASKS | {"third": 400})
     world.app.management.set_weight("q", "long", 1.0)
     found = {change.fairness_key: change for change in world.tune()["q"].changes}
     assert found["long"].reason == "its weight was set by a person"
@@ -204,13 +206,11 @@ def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:
 
 
 def test_an_earlier_computed_weight_stays_while_there_is_too_little_data(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.tune()
     few = {"long": 40.0, "short": 10.0, "third": 4000.0, "fourth": 500.0}
-    world.hours(1, few, {"long": 10, "short": 10, "third": 1000, "fourth": 500}, demand=0.0)
-    world.guards = Guards(
-        half_life=600.0, least_time=1800.0
-    )  # only the last 70 minutes are looked at
+    world.add_hours(1, few, {"long": 10, "short": 10, "third": 1000, "fourth": 500}, demand=0.0)
+    world.guards = Guards(half_life=600.0, least_time=1800.0)  # only the last 70 minutes count
     found = world.tune()["q"]
     assert found.outcome == "published"
     assert {key: world.weights()[key] for key in ("long", "short")} == {
@@ -221,11 +221,11 @@ def test_an_earlier_computed_weight_stays_while_there_is_too_little_data(world: 
 
 
 def test_a_key_without_tasks_loses_its_computed_weight(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.tune()
     world.guards = Guards(half_life=600.0, least_time=1800.0)
     world.clock.at += timedelta(hours=3)
-    world.hours(1, {"x": 4000.0, "y": 1000.0}, {"x": 1000, "y": 1000})
+    world.add_hours(1, {"x": 4000.0, "y": 1000.0}, {"x": 1000, "y": 1000})
     assert world.tune()["q"].outcome == "published"
     assert world.weights().keys() == {"x", "y"}
 
@@ -233,23 +233,25 @@ def test_a_key_without_tasks_loses_its_computed_weight(world: World) -> None:
 # automatic rollback -------------------------------------------------------------------------------
 
 
-def test_weights_are_rolled_back_when_an_unchanged_key_waits_longer_followed_by_a_pause(
+def test_a_version_is_rolled_back_and_tuning_pauses_when_an_unchanged_key_waits_longer(
     world: World,
 ) -> None:
     busy, tasks = BUSY | {"pinned": 500.0}, TASKS | {"pinned": 500}
     world.app.management.set_weight("q", "pinned", 1.0)
     calm = {"short": 9.0, "long": 9.0, "pinned": 9.0}
-    world.hours(3, busy, tasks, waits=calm)
+    world.add_hours(3, busy, tasks, waits=calm)
     first = world.tune()["q"].version
-    world.hours(1, busy, tasks, waits=calm | {"short": 90.0})  # a key that was touched may wait
+    world.add_hours(1, busy, tasks, waits=calm | {"short": 90.0})  # a changed key may wait longer
     second = world.tune()["q"].version
-    assert world.policies.policy(first).verdict.endswith("before it")
-    world.hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
+    assert world.policies.policy(first).verdict.endswith("before the version")
+    world.add_hours(1, busy, tasks, waits=calm | {"pinned": 90.0})
     shown = world.tune(apply=False)["q"]
     assert shown.verdict.startswith(
-        f"version {second} rolled back: key 'pinned', not touched, waits 89.3 s"
+        f"version {second} rolled back: unchanged key 'pinned' waits 89.3 s"
     )
-    assert world.policies.policy(second).state == PolicyState.ACTIVE  # it was a dry run
+    assert (
+        world.policies.policy(second).state == PolicyState.ACTIVE
+    )  # the dry run rolled nothing back
     found = world.tune()["q"]
     assert found.verdict == shown.verdict and found.outcome == "held"
     assert world.policies.policy(second).state == PolicyState.ROLLED_BACK
@@ -260,45 +262,48 @@ def test_weights_are_rolled_back_when_an_unchanged_key_waits_longer_followed_by_
         "short": pytest.approx(1.2),
     }
     assert world.policies.policy(found.version).supersedes == second
-    world.hours(22, busy, tasks, waits=calm)
+    world.add_hours(22, busy, tasks, waits=calm)
     held = world.tune()["q"]
-    assert held.holds == [f"version {second} was rolled back 22.0 h ago: 24 h of rest"]
-    world.hours(2, busy, tasks, waits=calm)
+    assert held.holds == [
+        f"version {second} was rolled back 22.0 h ago; tuning pauses for 24 h after a rollback"
+    ]
+    world.add_hours(2, busy, tasks, waits=calm)
     assert world.tune()["q"].outcome == "published"
 
 
-def test_weights_are_rolled_back_when_more_worker_time_goes_astray(world: World) -> None:
-    world.hours(3)
+def test_a_version_is_rolled_back_when_more_worker_time_is_misallocated(world: World) -> None:
+    world.add_hours(3)
     first = world.tune()["q"].version
-    world.hours(1, {"short": 100.0, "long": 1900.0})
+    world.add_hours(1, {"short": 100.0, "long": 1900.0})
     found = world.tune()["q"]
     assert (
         found.verdict
-        == f"version {first} rolled back: 45% of the worker time goes astray instead of 30%"
+        == f"version {first} rolled back: 45% of the worker time is misallocated instead of 30%"
     )
     assert world.weights() == {}
 
 
-def test_a_canary_takes_a_full_hour_that_the_tables_cover(world: World) -> None:
-    world.hours(3)
+def test_a_canary_window_is_a_full_hour_that_the_tables_cover(world: World) -> None:
+    world.add_hours(3)
     world.clock.at += timedelta(minutes=20)
     first = world.tune()["q"].version
     world.clock.at += timedelta(minutes=40)
-    world.hours(1)  # 14:00 to 15:00; published at 13:20
+    world.add_hours(1)  # 14:00 to 15:00; published at 13:20
     assert world.tune()["q"].verdict.startswith(f"version {first} stays")
     second = world.tune()["q"]
     assert second.holds == [f"version {second.version} is in its canary window"]
     world.clock.at += timedelta(minutes=119)
     assert world.tune()["q"].holds == [
         f"version {second.version} is in its canary window"
-    ]  # the tables do not know that hour
+    ]  # the tables do not cover the hour after it
 
 
 # canary -------------------------------------------------------------------------------------------
 
 
-def both(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
-    """Hours of two queues; `other` has twice the work."""
+def add_hours_of_two_queues(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
+    """Append `count` hours of history of the queues `q` and `other`; `other` has twice the worker
+    time."""
     for _ in range(count):
         world.gold.hour(
             world.clock.at, {key: 2 * us for key, us in BUSY.items()}, TASKS, queue="other"
@@ -310,43 +315,43 @@ def both(world: World, count: int, busy: Mapping[str, float] = BUSY) -> None:
 def test_the_queue_with_least_work_is_the_canary_and_the_others_follow(
     world: World,
 ) -> None:
-    both(world, 3)
+    add_hours_of_two_queues(world, 3)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
-    assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
+    assert found["other"].holds == ["queue q is tuned first, and its canary window has not ended"]
     assert all(change.guarded == change.now for change in found["other"].changes)
     assert world.tune()["other"].holds == found["other"].holds  # still in its canary window
     assert world.weights("other") == {}
-    both(world, 1)
+    add_hours_of_two_queues(world, 1)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == ("published", "published")
     assert not world.policies.policies("other")[0].is_canary
 
 
 def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
-    both(world, 3)
+    add_hours_of_two_queues(world, 3)
     world.tune()
-    both(world, 1, {"short": 100.0, "long": 1900.0})
+    add_hours_of_two_queues(world, 1, {"short": 100.0, "long": 1900.0})
     found = world.tune()
     assert "rolled back" in found["q"].verdict
-    assert found["other"].holds == ["queue q goes first, and is not through its canary window"]
-    both(world, 25)
+    assert found["other"].holds == ["queue q is tuned first, and its canary window has not ended"]
+    add_hours_of_two_queues(world, 25)
     found = world.tune()
     assert (found["q"].outcome, found["other"].outcome) == (
         "published",
         "held",
-    )  # it goes first again
+    )  # q is tuned first again
 
 
 def test_a_canary_can_be_named(world: World) -> None:
-    both(world, 3)
+    add_hours_of_two_queues(world, 3)
     found = world.tune(canary=("other",))
     assert (found["q"].outcome, found["other"].outcome) == ("held", "published")
-    # One that has nothing to try keeps nobody waiting.
+    # A canary queue without a change does not hold the other queues.
     assert world.tune(canary=("unknown",))["q"].outcome == "published"
 
 
-# what holds everything ----------------------------------------------------------------------------
+# reasons to hold ----------------------------------------------------------------------------------
 
 
 def held(world: World) -> list[str]:
@@ -357,15 +362,15 @@ def held(world: World) -> list[str]:
 
 
 def test_stale_input_is_refused(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.clock.at += timedelta(hours=2, seconds=1)
     assert held(world)[0].startswith("stale input: the newest attempt in the tables is 2.0 h old")
     world.clock.at -= timedelta(seconds=2)
     assert held(world) == []
 
 
-def test_a_clock_that_is_ahead_makes_no_input_fresh(world: World) -> None:
-    world.hours(3)
+def test_rows_with_a_future_time_do_not_make_stale_input_fresh(world: World) -> None:
+    world.add_hours(3)
     world.gold.hour(world.clock.at + timedelta(hours=9), BUSY, TASKS)
     world.clock.at += timedelta(hours=3)
     assert held(world)[0].startswith("stale input")
@@ -378,20 +383,20 @@ def test_a_lake_without_tables_is_not_tuned(world: World) -> None:
     ]
 
 
-def test_an_unknown_queue_prevents_the_tuning_of_no_other(world: World) -> None:
+def test_an_unknown_queue_does_not_hold_another_queue(world: World) -> None:
     for queue in ("gone", "q"):
         for hours in range(3):
             world.gold.hour(world.clock.at + timedelta(hours=hours), BUSY, TASKS, queue=queue)
     world.clock.at += timedelta(hours=3)
     found = world.tune()
     assert found["gone"].holds == [
-        "the store does not know this queue: no worker has served it yet"
+        "the queue is not in the store, because no worker has served it yet"
     ]
     assert found["q"].outcome == "published"
 
 
 def test_tables_that_failed_a_check_are_refused(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     with pytest.raises(CheckFailed), recorded(world.lake, world.clock, "check", {}):
         raise CheckFailed("keys are unique: expected 2, found 1")
     assert held(world) == [
@@ -404,7 +409,7 @@ def test_tables_that_failed_a_check_are_refused(world: World) -> None:
 
 
 def test_a_table_with_a_file_missing_is_refused(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     next(world.lake.table(TENANT_SHARE).folder.rglob("*.parquet")).unlink()
     with pytest.raises(BrokenLake, match=r"gold\.tenant_share"):
         world.tune()
@@ -412,7 +417,7 @@ def test_a_table_with_a_file_missing_is_refused(world: World) -> None:
 
 
 def test_weights_are_frozen_while_an_objective_burns(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.gold.page(world.clock.at - timedelta(minutes=10))
     assert held(world) == ["incident: objective 'soon' burns its budget"]
     world.gold.page(world.clock.at - timedelta(minutes=5), "ok")
@@ -420,16 +425,16 @@ def test_weights_are_frozen_while_an_objective_burns(world: World) -> None:
 
 
 def test_weights_are_frozen_while_most_runs_fail(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.gold.storm(world.clock.at - timedelta(hours=1), queue="other")
-    world.gold.storm(world.clock.at - timedelta(hours=3))  # long ago
+    world.gold.storm(world.clock.at - timedelta(hours=3))  # more than an hour ago
     assert world.tune(apply=False)["q"].holds == []
     world.gold.storm(world.clock.at - timedelta(hours=1))
     assert held(world) == ["incident: most runs of pay fail"]
 
 
-def test_a_failure_storm_that_has_ended_freezes_nothing(world: World) -> None:
-    world.hours(3)
+def test_a_failure_storm_that_has_ended_does_not_freeze_weights(world: World) -> None:
+    world.add_hours(3)
     world.gold.storm(
         world.clock.at - timedelta(hours=1), recovered_at=world.clock.at - timedelta(minutes=5)
     )
@@ -437,28 +442,28 @@ def test_a_failure_storm_that_has_ended_freezes_nothing(world: World) -> None:
 
 
 def test_weights_are_frozen_while_a_queue_is_paused(world: World) -> None:
-    world.hours(3)
+    world.add_hours(3)
     world.app.management.pause("q")
     assert held(world) == ["incident: queue q is paused"]
     world.app.management.unpause("q")
     assert held(world) == []
 
 
-async def beats(world: World, node: str, queues: list[str]) -> None:
+async def send_heartbeat(world: World, node: str, queues: list[str]) -> None:
     await world.app.store.register_node(node, queues, [], world.clock.now())
     await world.app.store.database.close_async()
 
 
-def test_weights_are_frozen_while_a_node_of_the_queue_is_silent(world: World) -> None:
+def test_weights_are_frozen_while_a_node_of_the_queue_sends_no_heartbeat(world: World) -> None:
     import asyncio
 
-    world.hours(2)
-    asyncio.run(beats(world, "node-1", ["q"]))
-    asyncio.run(beats(world, "node-2", ["other"]))
-    world.hours(1)
-    asyncio.run(beats(world, "node-3", ["q"]))
+    world.add_hours(2)
+    asyncio.run(send_heartbeat(world, "node-1", ["q"]))
+    asyncio.run(send_heartbeat(world, "node-2", ["other"]))
+    world.add_hours(1)
+    asyncio.run(send_heartbeat(world, "node-3", ["q"]))
     assert held(world) == ["incident: node node-1 is silent"]
-    asyncio.run(beats(world, "node-1", ["q"]))
+    asyncio.run(send_heartbeat(world, "node-1", ["q"]))
     assert held(world) == []
 
 
@@ -467,9 +472,9 @@ def test_weights_are_frozen_while_a_node_of_the_queue_is_silent(world: World) ->
 def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
     world: World, mode: SwitchMode, queue: str
 ) -> None:
-    world.hours(3)
+    world.add_hours(3)
     first = world.tune()["q"].version
-    world.hours(1)
+    world.add_hours(1)
     world.policies.switch(mode, "ann", "odd waits", queue)
     found = world.tune()["q"]
     what = "switched off" if mode == SwitchMode.OFF else "frozen"
@@ -488,8 +493,9 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
 def test_one_of_two_concurrent_tuners_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one publishes between our look and our publish."""
-    world.hours(3)
+    """The other tuner publishes after this tuner has read the active version and before it
+    publishes."""
+    world.add_hours(3)
     publish = PolicyManagement.publish
 
     def after_another(self: PolicyManagement, draft: PolicyDraft, supersedes: int | None) -> int:
@@ -497,14 +503,14 @@ def test_one_of_two_concurrent_tuners_is_refused(
         return publish(self, draft, supersedes)
 
     monkeypatch.setattr(PolicyManagement, "publish", after_another)
-    with pytest.raises(NotAllowed, match="queue q: somebody else"):
+    with pytest.raises(NotAllowed, match="queue q: another process"):
         world.tune()
     assert len(world.policies.policies()) == 1
     assert last_runs(world.lake)["tune"]["state"] == "failed"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'", "give either a share or fixed = true"),
         ("[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 0", "share"),
@@ -513,10 +519,12 @@ def test_one_of_two_concurrent_tuners_is_refused(
         (2 * "[[contract]]\nqueue = 'q'\nfairness_key = 'a'\nshare = 1\n", "duplicate; keep one"),
     ],
 )
-def test_an_invalid_settings_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_the_error_of_an_invalid_settings_file_names_the_file_and_the_problem(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     path = tmp_path / "contracts.toml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=rf"contracts\.toml.*{told}"):
+    with pytest.raises(ConfigurationError, match=rf"contracts\.toml.*{problem}"):
         load(path, None)
     with pytest.raises(ConfigurationError, match="--objective contracts needs"):
         load(None, TuneObjective.CONTRACTS)
@@ -525,17 +533,17 @@ def test_an_invalid_settings_file_is_named(tmp_path: Path, text: str, told: str)
 def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     world = World(tmp_path, postgres_url)
     world.queue("q")
-    world.hours(3)
+    world.add_hours(3)
     first = world.tune()["q"]
     assert first.outcome == "published" and world.weights()["long"] == pytest.approx(0.8)
-    world.hours(1, {"short": 100.0, "long": 1900.0})
+    world.add_hours(1, {"short": 100.0, "long": 1900.0})
     assert "rolled back" in world.tune()["q"].verdict and world.weights() == {}
     world.app.close()
 
 
 def test_tuning_reads_tables_built_by_spark(spark: Any, tmp_path: Path) -> None:
-    """Check that `tune` reads the worker time, dispatches and waits of every key and every queue as
-    they were generated."""
+    """Check that `tune` reads the generated worker time, dispatches and waits of every key and
+    every queue."""
     world = World(tmp_path, f"sqlite:///{tmp_path / 'tasks.db'}")
     truth = Truth(rows=6000, days=0.25, tenants=3, late=0.0, doubled=0.0, stepped=0.0, start=T0)
     write_lake(spark, world.lake, truth)
@@ -572,8 +580,8 @@ def test_tuning_reads_tables_built_by_spark(spark: Any, tmp_path: Path) -> None:
     )
     assert any(change.is_tuned for queue in tuned.values() for change in queue.changes)
     for queue, of_queue in tuned.items():
-        astray = gold.astray(queue, T0, world.clock.at, {})
-        assert astray is not None and 0 <= astray < 1
+        misallocated = gold.misallocated(queue, T0, world.clock.at, {})
+        assert misallocated is not None and 0 <= misallocated < 1
         assert sum(c.guarded for c in of_queue.changes) == pytest.approx(
             sum(c.now for c in of_queue.changes)
         )

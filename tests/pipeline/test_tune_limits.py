@@ -21,7 +21,7 @@ from fairlead.pipeline.tuning.gold import Gold, from_lake
 from fairlead.ports.policy_store import PolicyState, SwitchMode
 from tests.pipeline.frames import T0, at, attempt
 from tests.pipeline.tables_by_hand import put
-from tests.pipeline.test_tune import World, beats
+from tests.pipeline.test_tune import World, send_heartbeat
 
 TASKS = {"long": 1000, "short": 1000}
 BUSY = {"long": 28_800.0, "short": 28_800.0}
@@ -40,11 +40,11 @@ class LimitWorld(World):
 
     def serve(self, nodes: int = 2) -> None:
         for number in range(nodes):
-            asyncio.run(beats(self, f"node-{number}", ["q"]))
+            asyncio.run(send_heartbeat(self, f"node-{number}", ["q"]))
 
     def calm(self, count: int = 1, **more) -> None:
-        told = {"peaks": PEAKS, "throughout": ("short",), "demand": 0.0, **more}
-        self.hours(count, told.pop("busy", BUSY), TASKS, **told)
+        history = {"peaks": PEAKS, "throughout": ("short",), "demand": 0.0, **more}
+        self.add_hours(count, history.pop("busy", BUSY), TASKS, **history)
         self.serve()
 
     def tuned(self, limits: bool | None = True, **options) -> QueueTuned:
@@ -152,7 +152,9 @@ def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
     world.tuned()
     world.guards = Guards(half_life=600.0, least_time=1800.0)
     world.clock.at += 3 * (world.clock.at - world.clock.at.replace(hour=world.clock.at.hour - 1))
-    world.hours(1, {"x": 4000.0, "y": 4000.0}, {"x": 1000, "y": 1000}, peaks={"x": 2.0, "y": 2.0})
+    world.add_hours(
+        1, {"x": 4000.0, "y": 4000.0}, {"x": 1000, "y": 1000}, peaks={"x": 2.0, "y": 2.0}
+    )
     world.serve()
     assert world.tuned().limits[0].reason == "no tasks for a long time"
     assert world.limits() == {}
@@ -162,7 +164,7 @@ def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
 
 
 def test_without_a_live_node_no_limit_is_computed(world: LimitWorld) -> None:
-    world.hours(3, BUSY, TASKS, peaks=PEAKS, throughout=("short",), demand=0.0)
+    world.add_hours(3, BUSY, TASKS, peaks=PEAKS, throughout=("short",), demand=0.0)
     assert world.tuned().limits == []
     world.serve()
     world.tuned()
@@ -182,7 +184,7 @@ def test_no_limit_changes_while_a_reason_to_hold_lasts(world: LimitWorld, what: 
         world.clock.at = world.clock.at.replace(minute=30)
         world.serve()
     else:
-        asyncio.run(beats(world, "node-9", ["q"]))
+        asyncio.run(send_heartbeat(world, "node-9", ["q"]))
         world.clock.at = world.clock.at.replace(minute=1)
         world.serve()
     tuned = world.tuned()
@@ -204,7 +206,7 @@ def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
             demand=0.0,
         )
         world.calm()
-    asyncio.run(beats(world, "node-7", ["other"]))
+    asyncio.run(send_heartbeat(world, "node-7", ["other"]))
     found = world.tune(limits=True)
     assert (found["q"].outcome, found["other"].outcome) == ("published", "held")
     assert [(c.guarded, c.reason) for c in found["other"].limits] == [(None, "held")]
@@ -225,10 +227,12 @@ def test_limits_that_idle_workers_without_shorter_waits_are_rolled_back(
     world.calm(busy=unused, waits=WAITS, throughout=("long",))
     found = world.tuned()
     assert found.verdict is not None and found.verdict.startswith(
-        f"version {first} rolled back: 12% less of the workers"
+        f"version {first} rolled back: 12% less worker time"
     )
     assert world.limits() == {} and world.policies.policy(first).state == PolicyState.ROLLED_BACK
-    assert found.holds == [f"version {first} was rolled back 0.0 h ago: 24 h of rest"]
+    assert found.holds == [
+        f"version {first} was rolled back 0.0 h ago; tuning pauses for 24 h after a rollback"
+    ]
 
 
 @pytest.mark.parametrize("good", ["the others wait less", "the key had nothing to do"])
@@ -308,11 +312,11 @@ def test_tuning_reads_tables_built_by_spark(spark: Any, world: LimitWorld) -> No
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [
         (120.0, 2.0)
     ]
-    told = {
+    history = {
         key: [(used.busy, used.peak, used.waited) for used in use["q"][key].use[:HOURS]]
         for key in use["q"]
     }
-    assert told == {
+    assert history == {
         "long": [(14 * 3600.0, 14.0, False)] * HOURS,
         "short": [(2 * 3600.0, 2.0, True)] * HOURS,
     }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.tuning.canary import Measured, Wait, astray, entitled, judge
+from fairlead.core.tuning.canary import Measured, Wait, entitled, judge, misallocated
 from fairlead.core.tuning.guard_rails import Guards
 
 amounts = st.floats(0, 1e6)
@@ -40,26 +40,26 @@ def test_entitlements_sum_to_the_capacity_or_the_demand_and_none_exceeds_its_dem
             )
 
 
-def test_worker_time_beyond_the_due_counts_as_astray() -> None:
+def test_worker_time_beyond_the_due_share_is_misallocated() -> None:
     much = {"a": 1000.0, "b": 1000.0}
-    assert astray({"a": 50.0, "b": 50.0}, much, {"a": 1.0, "b": 1.0}) == 0
-    assert astray({"a": 80.0, "b": 20.0}, much, {"a": 1.0, "b": 1.0}) == pytest.approx(30)
-    assert astray({"a": 80.0, "b": 20.0}, much, {"a": 4.0, "b": 1.0}) == pytest.approx(0)
+    assert misallocated({"a": 50.0, "b": 50.0}, much, {"a": 1.0, "b": 1.0}) == 0
+    assert misallocated({"a": 80.0, "b": 20.0}, much, {"a": 1.0, "b": 1.0}) == pytest.approx(30)
+    assert misallocated({"a": 80.0, "b": 20.0}, much, {"a": 4.0, "b": 1.0}) == pytest.approx(0)
     # No other key wanted that time.
-    assert astray(
+    assert misallocated(
         {"a": 80.0, "b": 20.0}, {"a": 1000.0, "b": 20.0}, {"a": 1.0, "b": 1.0}
     ) == pytest.approx(0)
 
 
-def measured(astray: float | None = 0.1, **waits: tuple[int, float]) -> Measured:
-    return Measured({key: Wait(*wait) for key, wait in waits.items()}, astray)
+def measured(misallocated: float | None = 0.1, **waits: tuple[int, float]) -> Measured:
+    return Measured({key: Wait(*wait) for key, wait in waits.items()}, misallocated)
 
 
 def test_a_version_is_rolled_back_when_a_key_it_did_not_touch_waits_much_longer() -> None:
     before = measured(a=(1000, 10.0))
     assert judge(before, measured(a=(1000, 15.0)), Guards()).is_kept
     verdict = judge(before, measured(a=(1000, 15.1)), Guards())
-    assert not verdict.is_kept and "'a', not touched, waits 15.1 s instead of 10.0 s" in verdict.why
+    assert not verdict.is_kept and "key 'a' waits 15.1 s instead of 10.0 s" in verdict.why
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,12 @@ def test_inconclusive_measurements_roll_nothing_back(
     ).is_kept  # a key that was not there before
 
 
-def test_a_version_is_rolled_back_when_more_of_the_worker_time_goes_astray() -> None:
+def test_a_version_is_rolled_back_when_more_worker_time_is_misallocated() -> None:
     assert judge(measured(0.10), measured(0.149), Guards()).is_kept
     verdict = judge(measured(0.10), measured(0.16), Guards())
     assert (
-        not verdict.is_kept and "16% of the worker time goes astray instead of 10%" in verdict.why
+        not verdict.is_kept
+        and "16% of the worker time is misallocated instead of 10%" in verdict.why
     )
     assert judge(measured(None), measured(0.9), Guards()).is_kept
     assert judge(measured(0.9), measured(None), Guards()).is_kept
@@ -101,7 +102,7 @@ def test_limits_that_leave_workers_unused_while_no_key_waits_less_are_rolled_bac
     verdict = judge(before, used(900.0, math.inf, (1000, 9.5)), Guards())
     assert not verdict.is_kept
     assert verdict.why == (
-        "10% less of the workers is used, tasks of keys with a limit wait, and those of the others wait no less"
+        "10% less worker time is used while tasks of limited keys wait, and tasks of other keys do not wait less"
     )
     assert judge(before, used(951.0, math.inf, (1000, 9.5)), Guards()).is_kept  # within 5 %
     assert judge(

@@ -254,7 +254,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
     ("situation", "reason"),
     [
         (Situation(input_age=None), "no input"),
-        (Situation(input_age=0.0, is_known=False), "the store does not know this queue"),
+        (Situation(input_age=0.0, is_known=False), "the queue is not in the store"),
         (
             Situation(input_age=2 * HOUR + 1),
             "stale input: the newest attempt in the tables is 2.0 h old",
@@ -267,7 +267,7 @@ def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
             Situation(input_age=0.0, rolled_back=(4, 23 * HOUR)),
             "version 4 was rolled back 23.0 h ago",
         ),
-        (Situation(input_age=0.0, canary="mail"), "queue mail goes first"),
+        (Situation(input_age=0.0, canary="mail"), "queue mail is tuned first"),
     ],
 )
 def test_each_reason_to_hold_stops_every_change(situation: Situation, reason: str) -> None:

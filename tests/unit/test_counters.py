@@ -1,4 +1,5 @@
-"""Counters: exact for the keys furthest ahead, never too low, in bounded memory."""
+"""Tests of the counters of passes: exact for the keys with the highest passes, never too low for
+any key, and bounded in memory."""
 
 from __future__ import annotations
 
@@ -21,12 +22,15 @@ order."""
 
 
 def ahead(number: int) -> int:
-    """Return the next pass of a key: a few keys are far ahead, most are hardly ahead."""
+    """Return the next pass of a key. A few keys have very high passes; most passes are close to the
+    virtual time."""
     return 1_000_000 * (1 + MANY // (1 + number)) + number
 
 
 @pytest.mark.full("a long run")
-def test_a_million_keys_take_less_than_16_mb_and_only_estimates_of_the_tail_are_too_high() -> None:
+def test_a_million_keys_take_less_than_16_mb_and_only_keys_with_low_passes_get_too_high_estimates() -> (
+    None
+):
     counters = Counters()
     for n in range(MANY):
         number = n * STEP % MANY
@@ -35,8 +39,8 @@ def test_a_million_keys_take_less_than_16_mb_and_only_estimates_of_the_tail_are_
     exact_bytes = sys.getsizeof(exact) + sum(
         sys.getsizeof(key) + sys.getsizeof(value) for key, value in exact.items()
     )
-    # A growing sketch exists twice, once at half its width; so do the exact keys while room is
-    # made.
+    # While the sketch grows, the old sketch of half the width exists as well. While exact keys are
+    # dropped, a second copy of the exact keys exists.
     most_bytes = counters.sketch_bytes * 3 // 2 + 2 * exact_bytes
     assert most_bytes < MOST_BYTES
 
@@ -51,14 +55,15 @@ def test_a_million_keys_take_less_than_16_mb_and_only_estimates_of_the_tail_are_
         if error:
             errors[number] = error
     assert min(errors) >= EXACT_KEYS // 2
-    # Never further ahead than the exact keys: no key waits behind the heaviest one.
+    # No estimate is as high as the passes of the exact keys, so no key waits behind the heaviest
+    # one.
     assert max(number_error + ahead(number) for number, number_error in errors.items()) < ahead(
         HEAVIEST_KEPT
     )
     wrong, worst = len(errors) / len(sample), max(errors.values()) / 1_000_000
     print(
         f"{MANY:,} keys: {most_bytes / 2**20:.1f} MB at most, sketch {counters.sketch_bytes / 2**20:.1f} MB; "
-        f"the first key with an error is number {min(errors):,} from the front; {wrong:.0%} of the sample are too high, "
+        f"in the order of passes, the first wrong estimate is that of key {min(errors):,}; {wrong:.0%} of the sample are too high, "
         f"on average by {errors.total() / len(sample) / 1_000_000:.1f} tasks of weight 1, at most by {worst:.0f}"
     )
 
@@ -86,7 +91,7 @@ def test_a_growing_sketch_keeps_every_estimate_an_upper_bound(raised, width) -> 
     st.lists(st.tuples(keys, st.integers(1, 100), st.integers(0, 30)), max_size=200),
     st.integers(2, 20),
 )
-def test_dropped_or_estimated_keys_never_get_an_earlier_pass_than_their_own(puts, exact) -> None:
+def test_no_dropped_or_estimated_key_gets_a_pass_below_its_true_pass(puts, exact) -> None:
     counters = Counters(exact=exact, widest=8)
     truth: dict[str, int] = {}
     virtual_time = 0
@@ -105,7 +110,7 @@ def test_dropped_or_estimated_keys_never_get_an_earlier_pass_than_their_own(puts
             )
 
 
-def test_a_sketch_is_dropped_once_the_virtual_time_has_passed_all_that_it_holds() -> None:
+def test_a_sketch_is_dropped_when_the_virtual_time_exceeds_all_its_passes() -> None:
     counters = Counters(exact=10)
     for number in range(30):
         counters.put(str(number), 100 + number, 0)
@@ -116,7 +121,7 @@ def test_a_sketch_is_dropped_once_the_virtual_time_has_passed_all_that_it_holds(
     assert counters.next_pass("59") == 10_059
 
 
-def test_keys_that_the_virtual_time_has_passed_make_room_and_need_no_sketch() -> None:
+def test_keys_with_a_pass_below_the_virtual_time_are_dropped_without_a_sketch() -> None:
     counters = Counters(exact=10)
     for number in range(1000):
         counters.put(str(number), number + 3, number)
@@ -124,7 +129,7 @@ def test_keys_that_the_virtual_time_has_passed_make_room_and_need_no_sketch() ->
     assert counters.next_pass("999") == 1002
 
 
-def test_a_key_of_the_tail_that_comes_back_is_exact_again_from_what_was_estimated() -> None:
+def test_an_estimated_key_that_returns_is_exact_again_and_starts_at_its_estimate() -> None:
     passes = Passes(Counters(exact=4))
     for key in "abcdefgh":
         passes.assign(key, 1.0, 0)
@@ -139,7 +144,7 @@ def test_the_estimate_of_an_unknown_key_is_at_most_the_value_of_another_key() ->
     assert all(sketch.estimate(f"never-{number}") <= sketch.highest for number in range(1000))
 
 
-def test_a_sketch_of_many_keys_grows_to_the_width_it_may_have() -> None:
+def test_a_sketch_of_many_keys_grows_to_its_maximum_width() -> None:
     sketch = Sketch(64, 4096)
     for number in range(20_000):
         sketch.raise_to(str(number), 1 + number)

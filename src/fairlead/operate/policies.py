@@ -17,7 +17,7 @@ from fairlead.ports.policy_store import (
 )
 
 DECLARED = 0
-"""No version: the declared weights and limits count."""
+"""Version number that stands for the declared weights and limits."""
 
 
 class PolicyManagement:
@@ -29,7 +29,7 @@ class PolicyManagement:
         self._store = self._tasks.policies()
         self._database = self._tasks.database
 
-    # looking --------------------------------------------------------------------------------------
+    # queries --------------------------------------------------------------------------------------
 
     def policies(self, queue: str | None = None, limit: int = 20) -> list[Policy]:
         """Return the versions of a queue, or of all queues, newest first."""
@@ -40,7 +40,7 @@ class PolicyManagement:
         found = self._database.read_now(self._store.policy(version))
         if found is None:
             raise UnknownPolicy(
-                f"no version {version}: `fairlead pipeline policies` lists those that are kept"
+                f"no version {version}; `fairlead pipeline policies` lists the stored versions"
             )
         return found
 
@@ -49,7 +49,7 @@ class PolicyManagement:
         return self._database.read_now(self._store.newest())
 
     def weights(self, queue: str) -> Weights:
-        """Return the weights that override the tasks' own, and who set each."""
+        """Return the weights that override the weights of the tasks, and who set each."""
         return self._database.read_now(self._store.weights(queue))
 
     def limits(self, queue: str) -> dict[str, int]:
@@ -61,7 +61,7 @@ class PolicyManagement:
         """Return the queues whose feedback is off or frozen."""
         return self._database.read_now(self._store.switches())
 
-    # changing -------------------------------------------------------------------------------------
+    # changes --------------------------------------------------------------------------------------
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> int:
         """Put these weights and limits in force; running workers apply them within seconds.
@@ -72,14 +72,14 @@ class PolicyManagement:
         version = self._database.run(self._store.publish(draft, supersedes))
         if version is None:
             raise NotAllowed(
-                f"queue {draft.queue}: somebody else has published or rolled back meanwhile, or it"
-                " was switched off; run it again"
+                f"queue {draft.queue}: another process has published or rolled back a version, or"
+                " the feedback was switched off; run the command again"
             )
         self._announce()
         return version
 
     def keep(self, version: int, verdict: str) -> None:
-        """Keep a version for good: its canary window is over."""
+        """Record the verdict that keeps a version after its canary window."""
         self._database.run(self._store.judge(version, verdict, self._context.clock.now()))
 
     def roll_back(self, policy: Policy, to: int, author: str, why: str) -> int:
@@ -103,22 +103,22 @@ class PolicyManagement:
             limits={} if earlier is None else earlier.limits,
             limit_reasons={} if earlier is None else earlier.limit_reasons,
             judged_at=now,
-            verdict="no canary window: it was in force before",
+            verdict="no canary window, because the version was in force before",
         )
         version = self._database.run(
             self._store.roll_back(draft, policy.version, f"by {author}: {why}")
         )
         if version is None:
             raise NotAllowed(
-                f"version {policy.version} of queue {policy.queue} does not count any more: look"
-                " again"
+                f"version {policy.version} of queue {policy.queue} is no longer in force; list the"
+                " versions again"
             )
         self._announce()
         return version
 
     def roll_back_to(self, version: int, author: str, why: str, queue: str | None = None) -> int:
-        """Put `version` back in force, whatever is in force in its queue now. DECLARED needs a
-        queue. Raise UnknownPolicy, NotAllowed, ConfigurationError."""
+        """Put `version` back in force instead of the version now in force in the same queue.
+        DECLARED needs `queue`. Raise UnknownPolicy, NotAllowed, ConfigurationError."""
         if version == DECLARED and queue is None:
             raise ConfigurationError("version 0 stands for the declared weights; add --queue")
         where = queue if version == DECLARED else self.policy(version).queue

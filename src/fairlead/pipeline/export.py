@@ -1,10 +1,11 @@
-"""The exporter: move finished attempts and events of tasks from a store into the lake, exactly
+"""The exporter: copy finished attempts and events of tasks from a store into the lake, each exactly
 once.
 
-One update of the lake's manifest lists the new files and moves the cursor (pipeline.md, section 6).
-After a crash before it, the files do not count and are removed later; after it, the next round goes
-on behind them. Of two exporters at once, the second is refused. Only after the update does the
-store learn how far it was read, which lets it clean its history.
+A single update of the lake's manifest lists the new files and advances the cursor (pipeline.md,
+section 6). When a crash precedes this update, the lake ignores the files and removes them later.
+When a crash follows it, the next round continues after the new files. When two exporters run at
+once, the lake refuses the update of the second one. After the update, the exporter saves its
+position in the store, and the store may delete its history up to that position.
 """
 
 from __future__ import annotations
@@ -37,28 +38,30 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.export")
 
 ROWS = 50_000
-"""Most rows in one file of bronze before it is compacted."""
+"""Maximum number of rows in one file of bronze before compaction."""
 
 Attempts = Literal["unless streamed", "never", "take over"]
-"""Export of attempts: unless a stream exports them; never, for the owner of the stream; or even
-after a stream, which then exports no more of this store until it starts again."""
+"""Mode in which an exporter exports attempts. "unless streamed": only if no stream exports them;
+"never": used by the owner of the stream; "take over": instead of a stream, which then exports
+nothing from this store until it is restarted."""
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """Result of a round."""
+    """Result of one round of the exporter."""
 
     attempts: int
     events: int
     files: int
     seconds: float
     more: bool = False
-    """True when the round ended after the requested batches and more history is left."""
+    """Whether the round ended after the requested number of batches with more history left."""
     streamed: str | None = None
     """Topic of the stream that exports the attempts."""
 
 
 class Exporter:
-    """Exporter of settled history. Any number of exporters may run on one store and one lake."""
+    """Exporter of the history below the horizon, before which no further commit can appear. Several
+    exporters may run on one store and one lake."""
 
     def __init__(
         self,
@@ -69,30 +72,32 @@ class Exporter:
         attempts: Attempts = "unless streamed",
     ) -> None:
         self._history = history
-        self._look = history.database.read_now
+        self._read = history.database.read_now
         self._clock = clock
         self._rows = rows
         self._lake = lake
-        self._takes = attempts
+        self._mode = attempts
         self._attempts, self._events = lake.table(ATTEMPTS), lake.table(EVENTS)
         self._readers = {"attempts": lake.reader, "events": f"{lake.reader}/events"}
 
     def round(
         self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
     ) -> Exported:
-        """Export all settled history, or at most a number of batches of each feed; call `on_rows`
-        after each batch. Raise StoreUnavailable, BrokenLake, CheckFailed when the store is not the
-        one exported before, ConfigurationError when the lake has hashed keys and the secret is
-        missing."""
+        """Export all history below the horizon, or at most `batches` batches of each feed; call
+        `on_rows` with the number of rows after each batch.
+
+        Raise StoreUnavailable, BrokenLake, CheckFailed when the lake has rows that the store does
+        not have, and ConfigurationError when the lake has hashed keys and the secret is missing.
+        """
         started = time.monotonic()
         hashing = hashing_of(self._lake)
-        store_id = self._look(self._history.store_id())
+        store_id = self._read(self._history.store_id())
         feeds = self._feeds(store_id)
-        # Register before the first read, so that the store cleans nothing that is not in the lake.
+        # Register before the first read, so that the store deletes no row that is not in the lake.
         self._register(store_id)
         moved: Counter[str] = Counter()
         more = False
-        if self._takes == "take over":
+        if self._mode == "take over":
             self._release(store_id)
         for feed in feeds:
             for _ in islice(count(), batches):
@@ -116,57 +121,62 @@ class Exporter:
         return Exported(attempts, events, files, round(time.monotonic() - started, 3), more, topic)
 
     def behind(self) -> int:
-        """Return how many settled attempts are not exported yet."""
-        store_id = self._look(self._history.store_id())
-        until: Position = self._look(self._history.horizon())
+        """Return the number of attempts below the horizon that are not exported yet."""
+        store_id = self._read(self._history.store_id())
+        until: Position = self._read(self._history.horizon())
         last = Position(until.xid, until.seq - 1)
         cursor = store_position(self._attempts.manifests.newest(), store_id)
-        return int(self._look(self._history.attempts_between(cursor, last)).rows)
+        return int(self._read(self._history.attempts_between(cursor, last)).rows)
 
     def _register(self, store_id: str) -> None:
         name, attempts = self._readers["attempts"], self._attempts.manifests
         before = store_position(attempts.newest(), store_id)
-        reader = self._look(self._history.reader(name))
+        reader = self._read(self._history.reader(name))
         cursor = store_position(attempts.newest(), store_id)
-        self._note("attempts", cursor)
-        self._note("events", START)
-        # Rows exported before the store dropped this reader may be cleaned already, so compare from
-        # here on.
+        self._save_position("attempts", cursor)
+        self._save_position("events", START)
+        # The store may have deleted exported rows after it dropped this reader, so compare only
+        # rows from this position on.
         is_forgotten = reader is None and before > START
-        # A removed manifest moves the cursor back; compare the repeated export again.
-        went_back = reader is not None and reader.checked is not None and reader.checked > cursor
-        if is_forgotten or went_back:
+        # A removed manifest moves the cursor back, so compare the repeated export again.
+        is_moved_back = (
+            reader is not None and reader.checked is not None and reader.checked > cursor
+        )
+        if is_forgotten or is_moved_back:
             position = min(before, cursor)
-            log.warning("comparing begins anew", extra={"reader": name, "place": str(position)})
+            log.warning(
+                "the comparison of lake and store starts again",
+                extra={"reader": name, "place": str(position)},
+            )
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 
     def _horizon(self, feed: Feed, table: LakeTable, store_id: str) -> Position:
         text = table.manifests.newest().cursors.get(f"{store_id}/{feed}")
-        horizon: Position = self._look(self._history.horizon(feed))
+        horizon: Position = self._read(self._history.horizon(feed))
         if text is not None and Position.of(text) >= horizon:
             raise CheckFailed(
-                f"the lake has {feed} up to {text}, and this store only up to {horizon}: the store"
-                " was restored from a backup, or moved to another server. Give it another store_id"
-                " in its table fairlead_store: it then counts as a new one"
+                f"the lake has {feed} up to {text}, but this store has {feed} only up to {horizon},"
+                " so the store was restored from a backup or moved to another server. Set another"
+                " store_id in the table fairlead_store, so that the store counts as a new store"
             )
         return horizon
 
     def _feeds(self, store_id: str) -> list[_Feed]:
         history, limit = self._history, self._rows
-        settled = self._horizon("attempts", self._attempts, store_id)
-        told = self._horizon("events", self._events, store_id)
+        attempts_horizon = self._horizon("attempts", self._attempts, store_id)
+        events_horizon = self._horizon("events", self._events, store_id)
         return [
             _Feed(
                 "attempts",
                 self._attempts,
-                lambda cursor: history.attempts(_position(cursor), settled, limit),
+                lambda cursor: history.attempts(_position(cursor), attempts_horizon, limit),
                 lambda row: str(Position(*row[:2])),
                 attempts_table,
             ),
             _Feed(
                 "events",
                 self._events,
-                lambda cursor: history.events(_position(cursor), told, limit),
+                lambda cursor: history.events(_position(cursor), events_horizon, limit),
                 lambda row: str(Position(*row[:2])),
                 events_table,
             ),
@@ -186,9 +196,9 @@ class Exporter:
         while True:
             manifest = feed.table.manifests.newest()
             before, stones = manifest.cursors.get(cursor), manifest.erased
-            if feed.name == "attempts" and self._is_left(manifest, store_id):
+            if feed.name == "attempts" and self._is_streamed(manifest, store_id):
                 return 0, 0
-            rows = self._look(feed.read(before))
+            rows = self._read(feed.read(before))
             if not rows:
                 return 0, 0
             first, last = feed.position_of(rows[0]), feed.position_of(rows[-1])
@@ -198,11 +208,11 @@ class Exporter:
                 is_streamed = streamed_test(manifest, store_id)
                 new = [row for row in rows if not is_streamed(Position(*row[:2]), row[_TASK_ID])]
                 moves |= release(manifest, store_id, Position.of(last))
-            told = feed.as_table(store_id, new, self._clock.now())
+            batch = feed.as_table(store_id, new, self._clock.now())
             landed = land(
                 self._lake,
                 feed.table,
-                told,
+                batch,
                 f"{store_id}-{feed.name}-{first}-{last}",
                 stones,
                 hashing,
@@ -213,31 +223,31 @@ class Exporter:
                 self._clock.now(),
                 landed.noted,
                 stones,
-                # A stream exported some of these rows meanwhile.
+                # Refuse the update when a stream has exported some of these rows in the meantime.
                 only_if=lambda now, seen=topics: topics_of(now, store_id) == seen,  # type: ignore[misc]
             )
             if done is not None:
                 if feed.name in self._readers:
-                    self._note(feed.name, Position.of(last))
+                    self._save_position(feed.name, Position.of(last))
                 return len(rows), len(landed.written)
             take_away(feed.table, [landed])
 
     def _release(self, store_id: str) -> None:
-        """Release a stream that exported nothing beyond the store's cursor, because no row may come
-        that would."""
+        """Release a stream that has exported no row beyond the store's cursor. Other streams are
+        released by the batch that reaches their last exported row."""
         while True:
             manifest = self._attempts.manifests.newest()
             moves = release(manifest, store_id, store_position(manifest, store_id))
             if not moves or self._attempts.append([], moves, self._clock.now()) is not None:
                 return
 
-    def _is_left(self, manifest: Manifest, store_id: str) -> bool:
-        """Return whether a stream exports the attempts."""
+    def _is_streamed(self, manifest: Manifest, store_id: str) -> bool:
+        """Return whether a stream exports the attempts, so that this exporter must not."""
         if not topics_of(manifest, store_id):
-            return self._takes == "never"
-        return self._takes != "take over"
+            return self._mode == "never"
+        return self._mode != "take over"
 
-    def _note(self, feed: str, position: Position) -> None:
+    def _save_position(self, feed: str, position: Position) -> None:
         kind = "lake" if feed == "attempts" else feed
         self._history.database.run(
             self._history.advance(self._readers[feed], kind, position, self._clock.now())
@@ -248,14 +258,14 @@ _TASK_ID = ATTEMPT_FIELDS.index("task_id")
 
 
 class _Feed(NamedTuple):
-    """A sequence of rows of the store."""
+    """Sequence of rows of the store that is exported in order."""
 
     name: str
     table: LakeTable
     read: Callable[[str | None], Steps[Sequence[Row]]]
-    """Read the next rows behind a cursor."""
+    """Read the next rows after a cursor."""
     position_of: Callable[[Row], str]
-    """Return the cursor behind a row."""
+    """Return the cursor whose next row follows the given row."""
     as_table: Callable[[str, Sequence[Row], int], pa.Table]
 
 

@@ -122,7 +122,7 @@ class IcebergTables:
                 if "not an ancestor" not in str(error):
                     raise
                 raise BrokenLake(
-                    f"{name} was changed by somebody else meanwhile: run this again"
+                    f"{name} was changed by another process; run the command again"
                 ) from error
             self._spark.sql(f"ALTER TABLE {name} DROP BRANCH {self._branch}")
         self._staged.clear()

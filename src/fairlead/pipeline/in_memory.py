@@ -60,7 +60,7 @@ class LakeRows:
             name: part_from([file for file in written if file.part == name], now) for name in parts
         }
         if here.replace(after, {name: before.get(name) for name in parts}, now) is None:
-            raise BrokenLake(f"{table.name} was changed by somebody else meanwhile: run this again")
+            raise BrokenLake(f"{table.name} was changed by another process; run the command again")
 
 
 class CatalogRows:

@@ -100,7 +100,7 @@ class ParquetTables:
             expected = {part: before.get(part) for part in staged}
             after = self._tables[name].replace(staged, expected, self._clock.now())
             if after is None:
-                raise BrokenLake(f"{name} was changed by somebody else meanwhile: run this again")
+                raise BrokenLake(f"{name} was changed by another process; run the command again")
             self._seen[name] = after
         self._staged.clear()
 

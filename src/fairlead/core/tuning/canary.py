@@ -1,4 +1,5 @@
-"""The canary window of a published version: what became worse, and how much worse is too much."""
+"""The verdict on a published version after its canary window: keep the version, or roll it back
+when waits or shares became too much worse."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ class Measured(msgspec.Struct, frozen=True):
 
     waits: Mapping[str, Wait]
     """Waits of the keys that the version did not change."""
-    astray: float | None
-    """Fraction of the worker time that went to other keys than those it was due to, 0 to 1; None:
-    there was no worker time."""
+    misallocated: float | None
+    """Fraction of the worker time that keys received beyond their due shares, 0 to 1; None if there
+    was no worker time."""
     busy: float = 0.0
     """Worker-seconds of all keys."""
     kept_waiting: float = 0.0
@@ -37,15 +38,16 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Verdict(NamedTuple):
-    """Verdict on a version."""
+    """Verdict on a version after its canary window."""
 
     is_kept: bool
     why: str
 
 
 def judge(before: Measured, after: Measured, guards: Guards) -> Verdict:
-    """Judge a version. Roll it back if a key that it did not change waits much longer, if the
-    worker time is further from what is due, or if limits leave workers unused and no key gains."""
+    """Return the verdict on a version. The version is rolled back if an unchanged key waits much
+    longer, if more worker time is misallocated, or if limits leave workers unused and no key waits
+    less."""
     for key, wait in after.waits.items():
         earlier = before.waits.get(key)
         # The p99 of a few tasks is the wait of one of them, so it is not compared.
@@ -55,7 +57,7 @@ def judge(before: Measured, after: Measured, guards: Guards) -> Verdict:
         if wait.p99 > guards.worse_wait * earlier.p99 and longer > guards.worse_wait_seconds:
             return Verdict(
                 False,
-                f"key {key!r}, not touched, waits {wait.p99:.1f} s instead of {earlier.p99:.1f} s"
+                f"unchanged key {key!r} waits {wait.p99:.1f} s instead of {earlier.p99:.1f} s"
                 " (p99)",
             )
     unused = before.busy - after.busy
@@ -66,18 +68,21 @@ def judge(before: Measured, after: Measured, guards: Guards) -> Verdict:
     ):
         return Verdict(
             False,
-            f"{unused / before.busy:.0%} less of the workers is used, tasks of keys with a limit"
-            " wait, and those of the others wait no less",
+            f"{unused / before.busy:.0%} less worker time is used while tasks of limited keys wait,"
+            " and tasks of other keys do not wait less",
         )
-    if before.astray is None or after.astray is None:
-        return Verdict(True, "nothing to compare: no worker time before or after it")
-    if after.astray > before.astray + guards.worse_share:
+    if before.misallocated is None or after.misallocated is None:
+        return Verdict(True, "no worker time before or after the version to compare")
+    if after.misallocated > before.misallocated + guards.worse_share:
         return Verdict(
             False,
-            f"{after.astray:.0%} of the worker time goes astray instead of {before.astray:.0%}",
+            f"{after.misallocated:.0%} of the worker time is misallocated instead of"
+            f" {before.misallocated:.0%}",
         )
     return Verdict(
-        True, f"{after.astray:.0%} of the worker time goes astray, {before.astray:.0%} before it"
+        True,
+        f"{after.misallocated:.0%} of the worker time is misallocated,"
+        f" {before.misallocated:.0%} before the version",
     )
 
 
@@ -93,22 +98,23 @@ def _wait_less(before: Measured, after: Measured, guards: Guards) -> bool:
 def entitled(
     demand: Mapping[str, float], due: Mapping[str, float], capacity: float
 ) -> dict[str, float]:
-    """Divide the capacity among the keys by what is due to each, none above its demand; all in
-    worker-seconds. The sum is the capacity, or the demand if that is less."""
-    thirstiest_last = sorted(demand, key=lambda key: demand[key] / due[key])
-    # Summed from the end, so that rounding never leaves the last keys without a part.
-    parts = list(accumulate(due[key] for key in reversed(thirstiest_last)))
+    """Divide the capacity among the keys in proportion to their due shares, but give no key more
+    than its demand. `demand`, `capacity` and the result are in worker-seconds. The sum of the
+    result is the capacity, or the total demand if that is less."""
+    by_relative_demand = sorted(demand, key=lambda key: demand[key] / due[key])
+    # Sum from the end, so that rounding never leaves the last keys without a part.
+    parts = list(accumulate(due[key] for key in reversed(by_relative_demand)))
     filled: dict[str, float] = {}
     left = capacity
-    for key in thirstiest_last:
+    for key in by_relative_demand:
         filled[key] = min(demand[key], left * due[key] / parts.pop())
         left = max(0.0, left - filled[key])
     return filled
 
 
-def astray(
+def misallocated(
     busy: Mapping[str, float], demand: Mapping[str, float], due: Mapping[str, float]
 ) -> float:
-    """Return the fraction of the worker-seconds spent that keys got beyond what was due to them."""
-    mine = entitled(demand, due, sum(busy.values()))
-    return sum(max(0.0, busy[key] - mine[key]) for key in busy)
+    """Return the worker-seconds that keys received beyond their due shares."""
+    due_seconds = entitled(demand, due, sum(busy.values()))
+    return sum(max(0.0, busy[key] - due_seconds[key]) for key in busy)

@@ -82,24 +82,24 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a queue when the feedback runs, beside the numbers of its keys."""
+    """State of a queue when the feedback runs, apart from the measurements of its keys."""
 
     input_age: float | None
     """Seconds since the newest attempt in the tables; None if they are empty."""
     is_known: bool = True
     """Whether the store knows the queue."""
     failed: str | None = None
-    """Name and result of a failed check."""
+    """Name and result of the check that failed."""
     incidents: tuple[str, ...] = ()
-    """Incidents that are going on now."""
+    """Incidents that are open now."""
     switch: str | None = None
-    """Author and reason of a switch that stops the feedback."""
+    """Author and reason of the switch that stops the feedback; None if it is on."""
     in_canary: int | None = None
     """Version whose canary window has not been judged."""
     rolled_back: tuple[int, float] | None = None
-    """Last version that was rolled back, and how many seconds ago."""
+    """Last version that was rolled back, and the seconds since then."""
     canary: str | None = None
-    """Queue that goes first and is not through its canary window."""
+    """Queue that is tuned first and whose canary window has not ended."""
 
 
 def holds(situation: Situation, guards: Guards) -> list[str]:
@@ -108,7 +108,7 @@ def holds(situation: Situation, guards: Guards) -> list[str]:
     if situation.switch is not None:
         held.append(situation.switch)
     if not situation.is_known:
-        held.append("the store does not know this queue: no worker has served it yet")
+        held.append("the queue is not in the store, because no worker has served it yet")
     if situation.input_age is None:
         held.append("no input: run `fairlead pipeline ingest` and `build`")
     elif situation.input_age > guards.stale_after:
@@ -125,9 +125,9 @@ def holds(situation: Situation, guards: Guards) -> list[str]:
     if situation.rolled_back is not None and situation.rolled_back[1] < guards.cool_down:
         version, ago = situation.rolled_back
         held.append(
-            f"version {version} was rolled back {ago / _HOUR:.1f} h ago:"
-            f" {guards.cool_down / _HOUR:.0f} h of rest"
+            f"version {version} was rolled back {ago / _HOUR:.1f} h ago; tuning pauses for"
+            f" {guards.cool_down / _HOUR:.0f} h after a rollback"
         )
     if situation.canary is not None:
-        held.append(f"queue {situation.canary} goes first, and is not through its canary window")
+        held.append(f"queue {situation.canary} is tuned first, and its canary window has not ended")
     return held

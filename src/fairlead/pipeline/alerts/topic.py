@@ -26,7 +26,7 @@ def make_heartbeats_topic(endpoint: KafkaEndpoint) -> int:
 
 class HeartbeatsTo:
     """Sender of heartbeats beside the attempts of a relay (see
-    `fairlead.pipeline.stream.relay.Also`)."""
+    `fairlead.pipeline.stream.relay.OnBatch`)."""
 
     def __init__(self, heartbeats: StoreHeartbeats, endpoint: KafkaEndpoint) -> None:
         self._heartbeats = heartbeats

@@ -1,4 +1,4 @@
-"""Options of a bulk submit, read from strings and checked together."""
+"""Options of a bulk submit: read all of them from strings, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST = {
     "rows_per_chunk": 1,
     "payload_limit": 2,
 }
-_SPARKS_OWN = frozenset({"path", "checkpointlocation"})
+_OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,44 @@ class BulkOptions:
     task: str | None = None
     """Name of every task; a column `name` overrides it."""
     submission_id: str | None = None
-    """Id of the job across repeats. Without it every row needs a unique key."""
+    """Id that a repeated job shares with the first one. Without an id, every row needs a unique
+    key."""
     args_columns: tuple[str, ...] = ()
-    """Columns with the arguments of the task, by name."""
+    """Names of the columns that hold the arguments of the task; a column is an argument of the same
+    name."""
     on_conflict: str = "ignore"
-    """For a taken unique key: leave the row out ("ignore"), or fail the job ("error")."""
+    """Reaction to a unique key that is in use: skip the row ("ignore") or fail the job
+    ("error")."""
     on_error: str = "fail"
-    """For a row out of bounds: fail the job ("fail"), or store the row in fairlead_bulk_rejects
-    ("quarantine")."""
+    """Reaction to a row with a value out of bounds: fail the job ("fail"), or store the row in
+    fairlead_bulk_rejects ("quarantine")."""
     publish: str = "atomic"
-    """"atomic": one transaction, all or nothing; "chunked": several, each row exactly once, but not
-    all or nothing."""
+    """Way of publishing. "atomic": all rows in one transaction; "chunked": each row exactly once,
+    in several transactions, so that a failed job may have published some chunks."""
     partitions: int | None = None
-    """Partitions of a queue that is unknown or has fewer; default: DEFAULT_PARTITIONS."""
+    """Number of partitions to register for a queue that is unknown or has fewer; default for an
+    unknown queue: DEFAULT_PARTITIONS."""
     max_connections: int = 4
-    """Most processes that stage at once in one PostgreSQL database."""
+    """Maximum number of processes that write to the stage of one PostgreSQL database at once."""
     max_backlog: int | None = None
-    """With "chunked": wait before a chunk while the queues have this many runnable, unclaimed
-    tasks."""
+    """Number of runnable, unclaimed tasks in the queues at which a "chunked" job waits before its
+    next chunk; None for no limit."""
     rows_per_chunk: int = 50_000
+    """Rows in one transaction of a "chunked" job."""
     payload_limit: int = PAYLOAD_LIMIT
-    """Most bytes of the JSON arguments."""
+    """Maximum size of the JSON arguments of a task, in bytes."""
     keep_result: bool = False
-    """Options of the declared task."""
+    """Whether the store keeps the results of the tasks."""
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BulkOptions:
-        """Read options with names in any case, as Spark passes them on. Raise ConfigurationError
-        with all problems."""
+        """Read options whose names may be in upper or lower case, as Spark passes them. Raise one
+        ConfigurationError that lists all problems."""
         known = {field.name for field in fields(cls)}
         given = {
-            key.lower(): value for key, value in options.items() if key.lower() not in _SPARKS_OWN
+            key.lower(): value
+            for key, value in options.items()
+            if key.lower() not in _OPTIONS_OF_SPARK
         }
         wrong = [
             f"unknown option {key}; known: {', '.join(sorted(known))}"
@@ -95,17 +102,17 @@ class BulkOptions:
                 name.strip() for name in values["args_columns"].split(",") if name.strip()
             )
         read = cls(**{"url": "", **values})
-        wrong += read._wrong()
+        wrong += read._problems()
         if wrong:
             raise ConfigurationError(f"bulk submit: {'; '.join(wrong)}")
-        return replace(read, url=_everywhere(read.url))
+        return replace(read, url=_absolute_url(read.url))
 
-    def named(self, submission_id: str) -> BulkOptions:
-        """Return the options under another submission id."""
+    def with_submission_id(self, submission_id: str) -> BulkOptions:
+        """Return a copy of the options with this submission id."""
         return replace(self, submission_id=submission_id)
 
-    def _wrong(self) -> list[str]:
-        wrong = [] if self.url else ["option url missing: say where tasks live"]
+    def _problems(self) -> list[str]:
+        wrong = [] if self.url else ["option url is missing; give the URL of the task store"]
         if (
             self.submission_id is not None
             and not 1 <= len(self.submission_id.encode()) <= MOST_KEY_BYTES
@@ -118,7 +125,8 @@ class BulkOptions:
                 wrong.append(reason)
         if self.on_conflict == "error" and self.publish == "chunked":
             wrong.append(
-                "on_conflict error needs publish atomic: chunks that are in cannot be taken back"
+                "on_conflict error needs publish atomic, because published chunks cannot be rolled"
+                " back"
             )
         if self.max_backlog is not None and self.publish == "atomic":
             wrong.append("max_backlog needs publish chunked")
@@ -130,15 +138,15 @@ class BulkOptions:
         return wrong
 
     def partitions_of(self, registered: Mapping[str, int], queue: str) -> int:
-        """Return the number of partitions of a queue: the greatest number registered or
-        requested."""
+        """Return the number of partitions of a queue, which is the greater of the registered and
+        the requested number."""
         least = self.partitions if self.partitions is not None else 0
         return max(registered.get(queue, 0), least) or DEFAULT_PARTITIONS
 
 
-def _everywhere(url: str) -> str:
-    """Return a URL that means the same in every process and folder. Raise ConfigurationError for an
-    unknown kind of URL."""
+def _absolute_url(url: str) -> str:
+    """Return the URL with an absolute path, so that every process opens the same store. Raise
+    ConfigurationError for an unknown kind of URL."""
     database = task_store(url).database
     if not isinstance(database, SqliteDatabase):
         return url

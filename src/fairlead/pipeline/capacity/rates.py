@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.clock import MICROS
 from fairlead.pipeline.capacity.forecast import HOURS
 from fairlead.pipeline.gold import ALL
-from fairlead.pipeline.gold.capacity import LATER
+from fairlead.pipeline.gold.capacity import FIRST_DEFERRABLE_PRIORITY
 from fairlead.pipeline.gold.latency import GROWTH, LATENCY_HIST
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.lake.parts import HOUR_US, hour_name
@@ -176,7 +176,9 @@ def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
     for row in _by_priority(rows):
         load, hour = found[row["queue"]], hour_of_week(_micros(row["submitted_at_min"]) // HOUR_US)
         load.work_us[hour] += row["run_us_sum"]
-        load.later_us[hour] += row["run_us_sum"] if row["priority"] >= LATER else 0
+        load.later_us[hour] += (
+            row["run_us_sum"] if row["priority"] >= FIRST_DEFERRABLE_PRIORITY else 0
+        )
 
 
 def _by_priority(rows: pa.Table) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from fairlead.pipeline.commands.output import failures, print_result, stop_by_si
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
-    from fairlead.pipeline.stream.relay import Also, Relayed
+    from fairlead.pipeline.stream.relay import OnBatch, Relayed
     from fairlead.ports.history import HistoryStore
 
 
@@ -86,7 +86,7 @@ def relay(options: RelayOptions) -> None:
             relaying.close()
 
 
-def _heartbeats_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> Also:
+def _heartbeats_of(url: str | None, history: HistoryStore, endpoint: KafkaEndpoint) -> OnBatch:
     from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
     from fairlead.pipeline.alerts.topic import HeartbeatsTo
 

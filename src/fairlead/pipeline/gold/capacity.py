@@ -1,12 +1,12 @@
-"""Slots that each hour of the next week needs; written by `fairlead pipeline capacity`, not by the
-build."""
+"""Table of the slots that a queue needs in each hour of the next week. `fairlead pipeline capacity`
+writes the table; the build does not."""
 
 from __future__ import annotations
 
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
 
-LATER = 7
-"""First priority, of 0 to 9, whose tasks are assumed to be able to wait for a quieter hour."""
+FIRST_DEFERRABLE_PRIORITY = 7
+"""Most urgent priority, from 0 to 9, whose tasks may be deferred to a quieter hour."""
 
 CAPACITY = Table(
     "gold.capacity",

@@ -1,5 +1,5 @@
-"""Checks between the layers: totals that must agree. A failed check fails the run, and nothing is
-published."""
+"""Checks that the totals of the layers agree. A failed check fails the run before it publishes any
+table."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def require(checks: Sequence[Check]) -> None:
 
 
 def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) -> list[Check]:
-    """Check these hours of bronze: the files have as many rows as the manifest (`listed`), each key
-    is unique, and each row is sound or in quarantine."""
+    """Check the hours `parts` of bronze, or all hours. The files have as many rows as the manifest
+    lists (`listed`), each key is unique, and each row is valid or in quarantine."""
     attempts = tables.read(ATTEMPTS, parts)
     counted = _one(
         attempts.agg(F.count(F.lit(1)).alias("rows"), F.count_if(is_sound()).alias("sound"))
@@ -40,15 +40,16 @@ def bronze_checks(tables: Tables, parts: Collection[str] | None, listed: int) ->
     rows = counted["rows"]
     quarantined = tables.read(QUARANTINE, parts).count()
     return [
-        Check("bronze.attempts: rows in its files", listed, rows),
+        Check("bronze.attempts: rows in the files", listed, rows),
         Check("bronze.attempts: keys are unique", rows, _keys(attempts, rows)),
         Check("rows are sound or in quarantine", rows, counted["sound"] + quarantined),
     ]
 
 
 def _keys(attempts: DataFrame, rows: int) -> int:
-    """Return the number of distinct keys among `rows` rows. Hashes of the keys are counted first,
-    because as many hashes as rows prove that all keys differ; otherwise the keys are counted."""
+    """Return the number of distinct keys among `rows` rows. Count hashes of the keys first, which
+    is cheaper. If there are as many distinct hashes as rows, all keys differ; otherwise count the
+    keys themselves."""
     number = F.xxhash64(*ATTEMPTS.key)
     if _one(attempts.agg(F.count_distinct(number).alias("keys")))["keys"] == rows:
         return rows
@@ -56,7 +57,7 @@ def _keys(attempts: DataFrame, rows: int) -> int:
 
 
 def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]:
-    """Check that each run of these dates is in the histogram once."""
+    """Check that the histogram counts each run of these dates once."""
     attempts = tables.read(ATTEMPTS, None if dates is None else hours_of(dates)).transform(sound)
     runs = _one(attempts.agg(F.count("started_at").alias("n")))
     counted = _one(
@@ -64,27 +65,28 @@ def latency_checks(tables: Tables, dates: Collection[str] | None) -> list[Check]
         .where((F.col("measure") == "run") & (F.col("fairness_key") == "*"))
         .agg(F.sum("n").alias("n"))
     )
-    return [Check("gold.latency_hist: every run is in it", runs["n"], counted["n"])]
+    return [Check("gold.latency_hist: runs in the histogram", runs["n"], counted["n"])]
 
 
 def service_checks(
     tables: Tables, attempts: DataFrame, hours: Collection[str] | None
 ) -> list[Check]:
-    """Check that worker time is conserved: silver.service has the time that the runs take inside
-    these hours, to 1 us."""
+    """Check that the worker time in silver.service equals the time that the runs spend inside these
+    hours, to 1 us."""
     begin, end = F.unix_micros("started_at"), F.unix_micros("finished_at")
     if hours is None:
         inside = end - begin
     else:
         inside = _inside(begin, end, hours)
-    # `greatest` ignores nulls, so an attempt that never started would count as running throughout.
+    # `greatest` ignores nulls, so an attempt that never started would count as running for all
+    # hours.
     spent = _one(attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside).alias("us")))
     served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
     return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]
 
 
 def layer_checks(tables: Tables) -> list[Check]:
-    """Check that the layers agree with each other, over all rows."""
+    """Check the totals of the layers against each other, over all rows."""
     attempts = tables.read(ATTEMPTS).transform(sound)
     runs = F.unix_micros("finished_at") - F.unix_micros("started_at")
     bronze = _one(
@@ -119,8 +121,8 @@ def layer_checks(tables: Tables) -> list[Check]:
                 window["us"] or 0,
             )
         )
-    paid = _one(tables.read(COST).agg(F.sum("busy_us").alias("us")))
-    checks.append(Check("gold.cost: worker time in microseconds", served["us"], paid["us"]))
+    costs = _one(tables.read(COST).agg(F.sum("busy_us").alias("us")))
+    checks.append(Check("gold.cost: worker time in microseconds", served["us"], costs["us"]))
     return checks
 
 

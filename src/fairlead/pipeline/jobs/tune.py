@@ -279,7 +279,7 @@ class _Tuning:
     # verdict --------------------------------------------------------------------------------------
 
     def _verdict(self, policy: Policy) -> Verdict | None:
-        """Return the verdict; None while the tables do not have the hours after the version."""
+        """Return the verdict; None while the tables lack some hours after the version."""
         published = to_datetime(policy.computed_at)
         full_hour = published.replace(minute=0, second=0, microsecond=0)
         hours = timedelta(hours=self._guards.canary_hours)
@@ -294,13 +294,13 @@ class _Tuning:
 
     def _measured(self, policy: Policy, since: datetime, until: datetime) -> Measured:
         queue, limited = policy.queue, policy.limits.keys()
-        astray = self._gold.astray(queue, since, until, dict(policy.due))
+        misallocated = self._gold.misallocated(queue, since, until, dict(policy.due))
         waits = self._gold.waits(queue, since, until, policy.raw.keys())
         if not limited:
-            return Measured(waits, astray)
+            return Measured(waits, misallocated)
         busy, kept_waiting = self._gold.kept_waiting(queue, since, until, limited)
         return Measured(
-            waits, astray, busy, kept_waiting, self._gold.wait(queue, since, until, limited)
+            waits, misallocated, busy, kept_waiting, self._gold.wait(queue, since, until, limited)
         )
 
     def _keep(self, policy: Policy, verdict: Verdict) -> str:

@@ -74,7 +74,7 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query = self._options.submission_id or context.getLocalProperty("sql.streaming.queryId")
         submission_id = f"{query}/{context.getLocalProperty('streaming.sql.batchId')}"
-        job = BulkJob(self._options.named(submission_id), self._epoch)
+        job = BulkJob(self._options.with_submission_id(submission_id), self._epoch)
         job.open(self._schema)
         return _stage(job, iterator)
 
@@ -98,7 +98,7 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
                 f"messages of {begun} came with batch {batch}: nothing of it is published"
             )
         submission_id, epoch = begun[0]
-        return BulkJob(self._options.named(submission_id), epoch)
+        return BulkJob(self._options.with_submission_id(submission_id), epoch)
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
@@ -114,7 +114,7 @@ def stream_writer(
 ) -> BulkStreamWriter:
     """Return the writer of a stream; its submissions are opened with their micro-batches."""
     read, columns = _read(options, overwrite), _arrow(schema)
-    check(columns, read.named("each micro-batch has one"))
+    check(columns, read.with_submission_id("each micro-batch has one"))
     return BulkStreamWriter(read, columns)
 
 

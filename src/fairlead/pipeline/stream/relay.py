@@ -1,9 +1,11 @@
-"""The relay: send finished attempts from a store to Kafka, in the order of their commits, each at
-least once.
+"""The relay: send every finished attempt from a store to Kafka at least once, in the order of
+commits.
 
-A batch is sent, confirmed by Kafka, then marked in every partition. Only then does the store learn
-that it was read, and may clean it. A crashed relay sends its last batch again, and several relays
-at once send some attempts twice; readers of the topic detect repeats by `high_water`.
+The relay sends a batch, waits until Kafka confirms it, then sends a mark to every partition of the
+topic. After Kafka confirms the marks, the relay saves its position in the store, and the store may
+delete the attempts up to that position. A relay that crashes sends its last batch again after the
+restart. Several concurrent relays send some attempts twice. Readers of the topic detect repeated
+attempts by `high_water`.
 """
 
 from __future__ import annotations
@@ -28,35 +30,36 @@ from fairlead.ports.statements import Row
 log = logging.getLogger("fairlead.relay")
 
 ROWS = 10_000
-"""Attempts confirmed at once."""
+"""Attempts in a batch."""
 
 KIND = "stream"
-"""Kind of the reader in the store."""
+"""Kind under which the relay registers as a reader in the store."""
 
-Also = Callable[[Sender, Sequence[Row]], None]
-"""Callback of each round with the attempts of each batch (rows of ATTEMPT_FIELDS), or once with
-none. The callback may send more messages to its own topics, which are confirmed with the batch.
-After a crash it gets the same attempts again."""
+OnBatch = Callable[[Sender, Sequence[Row]], None]
+"""Callback for the attempts of each batch (rows of ATTEMPT_FIELDS); a round without attempts calls
+it once with no rows. The callback may send messages to other topics, and the relay waits until
+Kafka confirms them together with the batch. After a crash, the relay passes the last batch
+again."""
 
 
 class Relayed(msgspec.Struct, frozen=True):
-    """Result of a round."""
+    """Result of one round of the relay."""
 
     rows: int
     batches: int
     position: str = msgspec.field(name="place")
-    """Position up to which everything is in Kafka."""
+    """Position of the last attempt that Kafka has confirmed."""
     seconds: float
 
 
 def reader_name(endpoint: KafkaEndpoint) -> str:
-    """Return the name in the store of the relays to this topic."""
+    """Return the name under which the relays to this topic register in the store."""
     return f"kafka/{endpoint.prefix}"
 
 
 class Relay:
-    """Relay from one store to one topic. Any number may run, and one is enough. Only `stop` may be
-    called from another thread."""
+    """Relay from one store to one topic. One relay is enough; several may run at once. Other
+    threads may call only `stop`."""
 
     def __init__(
         self,
@@ -66,39 +69,44 @@ class Relay:
         *,
         partitions: int | None = None,
         rows: int = ROWS,
-        also: Also | None = None,
+        also: OnBatch | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        """`partitions`: of the topic; None for the present or default number. `rows`: of a batch.
-        `seconds`: time for the confirmation."""
+        """`partitions`: number of partitions of the topic; None accepts an existing topic as it is,
+        and creates a new one with the default number. `rows`: attempts in a batch. `seconds`:
+        longest wait for a confirmation by Kafka."""
         self.topic = AttemptsTopic(endpoint)
         self._history = history
-        self._look = history.database.read_now
+        self._read = history.database.read_now
         self._clock = clock
         self._wanted = partitions
         self._rows = rows
         self._also = also
         self._name = reader_name(endpoint)
         self._sender = Sender(endpoint, seconds)
-        self._stops = threading.Event()
+        self._stopped = threading.Event()
         self._partitions = 0
         """Number of partitions of the topic; 0 if unknown."""
         self._position: Position | None = None
-        """Position up to which everything is in the topic and marked."""
+        """Position of the last attempt that is confirmed and marked in the topic."""
 
     def round(self, on_rows: Callable[[int], None] = lambda rows: None) -> Relayed:
-        """Send all settled attempts; call `on_rows` after each batch. Raise StoreUnavailable when
-        the store or Kafka is away (the next round repeats the last batch), ConfigurationError for
-        an unusable topic, CheckFailed when the store is not the one sent before."""
+        """Send all attempts below the horizon, before which no further commit can appear; call
+        `on_rows` with the number of attempts after each batch.
+
+        Raise StoreUnavailable when the store or Kafka does not respond (the next round repeats the
+        last batch), ConfigurationError for an unusable topic, and CheckFailed when the topic has
+        attempts that the store does not have.
+        """
         started = time.monotonic()
-        store_id: str = self._look(self._history.store_id())
-        after = self._begin(store_id)
-        until: Position = self._look(self._history.horizon())
+        store_id: str = self._read(self._history.store_id())
+        after = self._register(store_id)
+        until: Position = self._read(self._history.horizon())
         if after >= until:
-            raise self._went_back(after, until)
+            raise self._store_behind(after, until)
         batch = Batch(store_id, after, self._partitions)
         rows = batches = 0
-        while found := self._look(self._history.attempts(after, until, self._rows)):
+        while found := self._read(self._history.attempts(after, until, self._rows)):
             after = Position(*found[-1][:2])
             self._send(batch.attempts(found))
             if self._also is not None:
@@ -109,7 +117,7 @@ class Relay:
             self._advance(after)
             rows, batches = rows + len(found), batches + 1
             on_rows(len(found))
-            if len(found) < self._rows or self._stops.is_set():
+            if len(found) < self._rows or self._stopped.is_set():
                 break
         if not batches and self._also is not None:
             self._also(self._sender, ())
@@ -117,42 +125,42 @@ class Relay:
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """Do a round at this interval, in seconds, until `stop`; wait for a store or Kafka that is
-        away. Raise other errors."""
+        """Do a round every `every` seconds until `stop`. While the store or Kafka does not respond,
+        try again after the same interval. Raise other errors."""
         trouble = ""
-        while not self._stops.is_set():
+        while not self._stopped.is_set():
             try:
                 relayed = self.round()
             except StoreUnavailable as error:
-                if str(error) != trouble and not self._stops.is_set():
+                if str(error) != trouble and not self._stopped.is_set():
                     trouble = str(error)
                     log.warning(
-                        "the relay waits: it sends again what was not confirmed",
+                        "the relay cannot send; it tries again and repeats unconfirmed attempts",
                         extra={"error": trouble},
                     )
             else:
                 if trouble:
-                    log.info("the relay goes on", extra={"place": relayed.position})
+                    log.info("the relay sends again", extra={"place": relayed.position})
                     trouble = ""
                 if relayed.rows:
                     log.debug("attempts relayed", extra=msgspec.to_builtins(relayed))
                 on_rows(relayed)
-            self._stops.wait(every)
+            self._stopped.wait(every)
 
     def stop(self) -> None:
-        """Stop after this batch, from any thread or signal handler; drop messages that cannot be
-        sent."""
-        self._stops.set()
+        """Stop after the current batch, and drop messages that cannot be sent. Any thread or signal
+        handler may call this method."""
+        self._stopped.set()
         self._sender.stop()
 
     def close(self) -> None:
-        """Close the relay."""
+        """Close the connection to Kafka."""
         self._sender.close()
 
-    def _begin(self, store_id: str) -> Position:
-        """Return the position to read after. Check the topic, and register in the store before the
-        first read, so that it cleans nothing that is not in Kafka."""
-        reader = self._look(self._history.reader(self._name))
+    def _register(self, store_id: str) -> Position:
+        """Return the position after which the relay reads. Check the topic, and register in the
+        store before the first read, so that the store deletes no attempt that is not in Kafka."""
+        reader = self._read(self._history.reader(self._name))
         if not self._partitions:
             self._open(store_id)
         known = START if reader is None else reader.position
@@ -163,13 +171,13 @@ class Relay:
         return position
 
     def _open(self, store_id: str) -> None:
-        count = self.topic.settle(self._wanted)
+        count = self.topic.ensure(self._wanted)
         last = self.topic.last(count)
-        until: Position = self._look(self._history.horizon())
+        until: Position = self._read(self._history.horizon())
         for message in last:
             self.topic.check(message, count)
             if message.store_id == store_id and message.position >= until:
-                raise self._went_back(message.position, until)
+                raise self._store_behind(message.position, until)
         self._partitions = count
 
     def _send(self, messages: Iterable[Sent]) -> None:
@@ -182,10 +190,11 @@ class Relay:
         )
         self._position = position
 
-    def _went_back(self, sent: Position, until: Position) -> CheckFailed:
+    def _store_behind(self, sent: Position, until: Position) -> CheckFailed:
         return CheckFailed(
-            f"{self.topic.location} has attempts up to {sent}, and this store only up to {until}:"
-            " the store was restored from a backup, or moved to another server. Give it another"
-            " store_id in its table fairlead_store: it then counts as a new one; and let go of the"
-            " reader: `fairlead pipeline status --forget` " + repr(self._name)
+            f"{self.topic.location} has attempts up to {sent}, but this store has attempts only up"
+            f" to {until}, so the store was restored from a backup or moved to another server. Set"
+            " another store_id in the table fairlead_store, so that the store counts as a new"
+            " store, and remove the reader with `fairlead pipeline status --forget` "
+            + repr(self._name)
         )

@@ -1,4 +1,4 @@
-"""Topics: create and measure them, read them without a gap, and read the last attempts."""
+"""Kafka topics: create a topic, find its offsets, and read its messages without a gap."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ PARTITIONS = 4
 """Partitions of a new topic."""
 
 RESPONSE_SECONDS = 15.0
-"""Seconds for a response of Kafka, after which it is away."""
+"""Longest wait for a response of Kafka, in seconds."""
 
 _QUIET_SECONDS = 30.0
-"""Seconds without messages after which a partition that has more cannot be read."""
+"""Seconds without a message after which reading a partition fails, although Kafka reports more
+messages in it."""
 
-_AGAIN_SECONDS = 0.1
-_IN_A_MOMENT = (
+_RETRY_SECONDS = 0.1
+_TRANSIENT_ERRORS = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
-"""Seconds to wait for a new topic, or a broker that just started."""
+"""Errors of a new topic or of a broker that has just started, after which a call is retried."""
 
 _PAGE = 10_000
-"""Messages in one poll of the consumer."""
+"""Maximum number of messages in one poll of the consumer."""
 
 
 class Topic:
-    """Topic whose calls open and close their own connections."""
+    """Topic of Kafka. Each call opens and closes its own connection."""
 
     def __init__(self, endpoint: KafkaEndpoint, name: str) -> None:
         self.endpoint = endpoint
@@ -45,12 +46,12 @@ class Topic:
 
     @property
     def location(self) -> str:
-        """Location of the topic, for people."""
+        """Name of the topic with the address of its server, for messages to people."""
         return f"topic {self.name}, {self.endpoint.location}"
 
     def partitions(self) -> int:
-        """Return the number of partitions. Raise ConfigurationError without the topic, and
-        StoreUnavailable."""
+        """Return the number of partitions. Raise ConfigurationError when the topic does not exist,
+        and StoreUnavailable."""
         try:
             about = (
                 self.endpoint.admin()
@@ -66,13 +67,14 @@ class Topic:
             ):
                 raise StoreUnavailable(f"{self.location}: {about.error.str()}")
             raise ConfigurationError(
-                f"{self.location}: there is none; `fairlead pipeline relay` makes it"
+                f"{self.location}: the topic does not exist; `fairlead pipeline relay` creates it"
             )
         return len(about.partitions)
 
     def extents(self, partitions: int | None = None) -> dict[int, tuple[int, int]]:
-        """Return the first and the next offset by partition. `partitions` is the known number, for
-        example of a new topic. Raise ConfigurationError without the topic, and StoreUnavailable."""
+        """Return the first and the next offset of each partition. `partitions`: number of
+        partitions if it is known, as for a new topic. Raise ConfigurationError when the topic does
+        not exist, and StoreUnavailable."""
         count = partitions or self.partitions()
         until = time.monotonic() + RESPONSE_SECONDS
         with self._consumer() as consumer:
@@ -88,29 +90,31 @@ class Topic:
                         for n in range(count)
                     }
                 except KafkaException as error:
-                    if error.args[0].code() not in _IN_A_MOMENT or time.monotonic() > until:
+                    if error.args[0].code() not in _TRANSIENT_ERRORS or time.monotonic() > until:
                         raise
-                    time.sleep(_AGAIN_SECONDS)  # no event announces that a broker knows the topic
+                    time.sleep(_RETRY_SECONDS)  # no event announces that a broker knows the topic
 
     def ends(self) -> dict[int, int]:
-        """Return the next offset by partition. Raise like `extents`."""
+        """Return the next offset of each partition. Raise the errors of `extents`."""
         return {n: end for n, (_, end) in self.extents().items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield the messages of [start, end) with their offsets, page by page and without a gap.
-        Raise CheckFailed when Kafka has dropped some, and StoreUnavailable."""
+        """Yield the messages at the offsets [start, end) with their offsets, page by page and
+        without a gap. Raise CheckFailed when Kafka has deleted some of them, and
+        StoreUnavailable."""
         expected = start
         with self._consumer() as consumer:
             consumer.assign([TopicPartition(self.name, partition, start)])
             until = time.monotonic() + _QUIET_SECONDS
             while expected < end:
-                # The consumer waits for the whole number, also after an error.
-                found = consumer.consume(min(_PAGE, end - expected), _AGAIN_SECONDS)
+                # The consumer waits until it has this number of messages, even after an error.
+                found = consumer.consume(min(_PAGE, end - expected), _RETRY_SECONDS)
                 if found:
                     until = time.monotonic() + _QUIET_SECONDS
                 elif time.monotonic() > until:
                     raise StoreUnavailable(
-                        f"{self.location}: partition {partition} brings nothing from {expected} on"
+                        f"{self.location}: partition {partition} returns no messages from offset"
+                        f" {expected} on"
                     )
                 page = []
                 for message in found:
@@ -129,10 +133,10 @@ class Topic:
     def lost(self, partition: int, offset: int) -> CheckFailed:
         """Return the error for an offset that Kafka does not have."""
         return CheckFailed(
-            f"{self.location}: partition {partition} no longer has offset {offset}: the topic keeps"
-            " messages for too short a time (retention.ms), or was made anew. The store still has"
-            " what is not in the lake: `fairlead pipeline ingest --take-over` brings it from"
-            " there; then begin the stream with a new checkpoint"
+            f"{self.location}: partition {partition} no longer has offset {offset}, because the"
+            " topic keeps messages for too short a time (retention.ms) or was created again. The"
+            " store still has the attempts that are not in the lake. Export them with `fairlead"
+            " pipeline ingest --take-over`, then start the stream with a new checkpoint"
         )
 
     @contextmanager
@@ -162,31 +166,33 @@ class AttemptsTopic(Topic):
     def __init__(self, endpoint: KafkaEndpoint) -> None:
         super().__init__(endpoint, endpoint.attempts)
 
-    def settle(self, partitions: int | None = None) -> int:
-        """Create a missing topic; return its number of partitions. Raise ConfigurationError for
-        another number than wanted (None: any), and StoreUnavailable."""
+    def ensure(self, partitions: int | None = None) -> int:
+        """Create the topic if it does not exist, and return its number of partitions. Raise
+        ConfigurationError when the topic has another number than `partitions` (None accepts any
+        number), and StoreUnavailable."""
         count = self.endpoint.create_topic(
             self.name, partitions or PARTITIONS, {}, RESPONSE_SECONDS
         )
         if partitions not in (None, count):
             raise ConfigurationError(
-                f"{self.location}: it has {count} partitions, not {partitions}, and must keep them:"
-                " leave out --partitions, or give another prefix"
+                f"{self.location}: the topic has {count} partitions, not {partitions}, and this"
+                " number cannot change; omit --partitions, or choose another prefix"
             )
         return count
 
     def check(self, message: Message, partitions: int) -> None:
-        """Raise ConfigurationError when the topic had another number of partitions when this was
-        sent."""
+        """Raise ConfigurationError when the topic had another number of partitions at the time the
+        message was sent."""
         if message.partitions != partitions:
             raise ConfigurationError(
-                f"{self.location}: it had {message.partitions} partitions and now has {partitions},"
-                " so that a task's attempts no longer follow each other in one of them: give"
-                " another prefix, or make the topic anew"
+                f"{self.location}: the topic had {message.partitions} partitions and now has"
+                f" {partitions}, so the attempts of one task are no longer in one partition; choose"
+                " another prefix, or delete the topic and create it again"
             )
 
     def last(self, partitions: int) -> list[Message]:
-        """Return the last message of each partition that has one. Raise like `read`."""
+        """Return the last message of each partition that is not empty. Raise the errors of
+        `read`."""
         found = []
         for partition, (first, end) in self.extents(partitions).items():
             if first < end:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.core.tuning.canary import Wait, astray
+from fairlead.core.tuning.canary import Wait, misallocated
 from fairlead.core.tuning.control import Used
 from fairlead.core.tuning.limit_control import Workers
 from fairlead.pipeline.gold import ALL, HOUR, MINUTE
@@ -120,16 +120,16 @@ class Gold:
         return workers
 
     def _age(self, hour: datetime) -> float:
-        """Return the seconds since the end of this hour; 0 while it lasts."""
+        """Return the seconds since the end of this hour; 0 during the hour."""
         return max(0.0, (self._now - hour).total_seconds() - HOUR)
 
-    def astray(
+    def misallocated(
         self, queue: str, since: datetime, until: datetime, due: dict[str, float]
     ) -> float | None:
-        """Return the fraction of the worker time in these hours that went to other keys than those
-        it was due to; None without worker time.
+        """Return the fraction of the worker time in these hours that keys received beyond their due
+        shares; None if there was no worker time.
 
-        due: shares by key; keys not in it count by the weight of their tasks.
+        due: due share by key; the weight of its tasks for a missing key.
         """
         columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
         busy: dict[datetime, dict[str, float]] = {}
@@ -145,7 +145,7 @@ class Gold:
         total = sum(sum(of_hour.values()) for of_hour in busy.values())
         if not total:
             return None
-        return sum(astray(busy[hour], demand[hour], parts[hour]) for hour in busy) / total
+        return sum(misallocated(busy[hour], demand[hour], parts[hour]) for hour in busy) / total
 
     def kept_waiting(
         self, queue: str, since: datetime, until: datetime, limited: Collection[str]

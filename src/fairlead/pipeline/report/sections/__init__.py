@@ -14,33 +14,32 @@ from fairlead.pipeline.schema import Table
 
 
 class Picture(NamedTuple):
-    """A drawing with a title, which screen readers read out."""
+    """Drawing with a title for screen readers."""
 
     title: str
     svg: Markup
 
     @classmethod
     def of(cls, title: str, svg: str) -> Picture:
-        """Return a picture from an SVG drawn here, in which all text is escaped already."""
+        """Return a picture from an SVG made by this package, whose texts are already escaped."""
         return cls(title, Markup(svg))  # noqa: S704
 
 
 class Section(NamedTuple):
-    """Parts of a section, or in `nothing` the reason why there are none."""
+    """Section of the report: its parts, or in `nothing` the reason why it has none."""
 
     parts: list[Picture | Grid]
     nothing: str = ""
 
 
-def without(data: ReportData, table: Table, else_: str = "") -> Section:
-    """Return a section whose table has no rows, in general or in the period. `else_`: a hint for a
-    table without any rows."""
+def missing_rows(data: ReportData, table: Table, hint: str = "") -> Section:
+    """Return a section that says why it is empty: its table has no rows at all, or none in the
+    period. `hint`: further advice for a table without any rows."""
     if data.freshness.set_index("table")["rows"][table.name] == 0:
         job = "ingest" if table.name.startswith("bronze.") else "build"
         return Section(
             [],
-            f"There is nothing in {table.name} yet: "
-            f"`fairlead pipeline {job}` makes it. {else_}".strip(),
+            f"{table.name} has no rows yet; run `fairlead pipeline {job}`. {hint}".strip(),
         )
     since, until = numbers.instant(data.period.since), numbers.instant(data.period.until)
-    return Section([], f"{table.name} has nothing between {since} and {until}.")
+    return Section([], f"{table.name} has no rows between {since} and {until}.")

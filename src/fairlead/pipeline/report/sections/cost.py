@@ -7,7 +7,7 @@ from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.cost import parts_of_whole
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures.cost import pareto
-from fairlead.pipeline.report.sections import Picture, Section, without
+from fairlead.pipeline.report.sections import Picture, Section, missing_rows
 
 _COST = (
     GridColumn("key", "fairness_key"),
@@ -23,7 +23,7 @@ _COST = (
 def cost(data: ReportData) -> Section:
     """Return the keys that make up the bill."""
     if not len(data.cost):
-        return without(data, COST)
+        return missing_rows(data, COST)
     parts = parts_of_whole(data.cost)
     rows = data.cost.assign(part=parts, so_far=parts.cumsum())
     return Section(

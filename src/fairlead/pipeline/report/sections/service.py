@@ -11,7 +11,7 @@ from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import TOP, ReportData
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import service as pictures
-from fairlead.pipeline.report.sections import Picture, Section, without
+from fairlead.pipeline.report.sections import Picture, Section, missing_rows
 from fairlead.pipeline.silver.service import SERVICE
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def load(data: ReportData) -> Section:
     """Return the queues, by worker time."""
     queues = data.queues
     if not len(queues):
-        return without(data, SERVICE)
+        return missing_rows(data, SERVICE)
     span_us = to_micros(data.period.until) - to_micros(data.period.since)
     rows = queues.assign(
         part=queues["busy_us"] / max(queues["busy_us"].sum(), 1),
@@ -94,7 +94,7 @@ def share(data: ReportData) -> Section:
             Picture.of(title, pictures.share(steps, keys, data.period, f"share-{number}"))
         )
         section.parts.append(grid(f"Keys of {_name(queue)} in the whole period", rows, _SHARE))
-    return section if section.parts else without(data, TENANT_SHARE)
+    return section if section.parts else missing_rows(data, TENANT_SHARE)
 
 
 def lag(data: ReportData) -> Section:
@@ -114,13 +114,13 @@ def lag(data: ReportData) -> Section:
         section.parts.append(
             grid(f"Keys of {_name(queue)}, the one farthest behind first", behind, _LAG, _LAGGING)
         )
-    return section if section.parts else without(data, TENANT_SHARE)
+    return section if section.parts else missing_rows(data, TENANT_SHARE)
 
 
 def fairness(data: ReportData) -> Section:
     """Return the evenness of the queues."""
     if not len(data.fairness_by_queue):
-        return without(data, FAIRNESS)
+        return missing_rows(data, FAIRNESS)
     title = "Evenness, and keys that had to wait"
     svg = pictures.evenness(data.fairness, data.drawn, data.period, "fairness")
     windows = numbers.duration(data.period.window_s * 1_000_000)

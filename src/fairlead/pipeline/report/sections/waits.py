@@ -8,7 +8,7 @@ from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.facts.waits import HOUR_S, slowdown_percentiles, times_seen
 from fairlead.pipeline.report.grids import GridColumn, grid
 from fairlead.pipeline.report.pictures import waits as pictures
-from fairlead.pipeline.report.sections import Picture, Section, without
+from fairlead.pipeline.report.sections import Picture, Section, missing_rows
 from fairlead.pipeline.silver.tasks import TASKS
 
 _BANDS = 5
@@ -45,7 +45,7 @@ _SLOWDOWN = (
 def pickup(data: ReportData) -> Section:
     """Return pickup over time by queue, and by name."""
     if not len(data.pickup):
-        return without(data, LATENCY_HIST)
+        return missing_rows(data, LATENCY_HIST)
     svg = pictures.pickup(data.pickup, data.drawn, data.period, "pickup")
     caption = "By name over the whole period, longest pickup first"
     return Section([Picture.of("Pickup over time", svg), grid(caption, data.names, _NAMES)])
@@ -55,7 +55,7 @@ def week(data: ReportData) -> Section:
     """Return load and waits by hour of the week."""
     hours = data.hours_of_week
     if not len(hours):
-        return without(data, LATENCY_HIST)
+        return missing_rows(data, LATENCY_HIST)
     seen = times_seen(data.period)
     rows = hours.assign(
         when=[f"{_DAYS[hour // 24]} {hour % 24:02}:00" for hour in hours["hour"]],
@@ -77,7 +77,7 @@ def week(data: ReportData) -> Section:
 def slowdown(data: ReportData) -> Section:
     """Return slowdown under load."""
     if not len(data.slowdown):
-        return without(data, TASKS)
+        return missing_rows(data, TASKS)
     bands = slowdown_percentiles(data.slowdown, _BANDS)
     width = 100 // _BANDS
     rows = bands.assign(
