@@ -3,22 +3,23 @@
 
 -- Tasks ---------------------------------------------------------------------------------------------------------------
 
--- Gives the positions in the lanes (ready_seq).
+-- Source of ready_seq, the positions of tasks in their lanes.
 CREATE SEQUENCE fairlead_ready_seq;
 
--- One row per unfinished task. A task that is DONE, FAILED or CANCELLED leaves this table.
+-- One row per unfinished task. The row is deleted when the task is DONE, FAILED or CANCELLED.
 --
--- No index has the state, version or node of a task, so a claim is a heap-only update; the fill factor leaves room for it
--- on the page. A claim never walks index entries of dead rows, even while an idle transaction keeps vacuum from them.
+-- No index contains the state, version or node of a task, so a claim is a heap-only update, and the fill factor leaves
+-- room for the new row on the page. A claim never reads index entries of dead rows, even while an idle transaction keeps
+-- vacuum from removing these rows.
 CREATE TABLE fairlead_tasks (
     id             uuid             PRIMARY KEY,  -- UUIDv7
     queue          text             NOT NULL,
     partition      smallint         NOT NULL,
     name           text             NOT NULL,
     state          text             NOT NULL,     -- WAITING, SUBMITTED, PROCESSING or ERROR
-    version        integer          NOT NULL DEFAULT 1, -- raised by each change of state
-    attempt        integer          NOT NULL DEFAULT 0, -- runs so far
-    tries          integer          NOT NULL DEFAULT 0, -- runs that count against the retry policy
+    version        integer          NOT NULL DEFAULT 1, -- incremented by each change of state
+    attempt        integer          NOT NULL DEFAULT 0, -- number of runs so far
+    tries          integer          NOT NULL DEFAULT 0, -- number of runs that count against the retry policy
     priority       smallint         NOT NULL,
     fairness_key   text             NOT NULL,
     weight         double precision NOT NULL,
@@ -27,25 +28,25 @@ CREATE TABLE fairlead_tasks (
     keep_result    boolean          NOT NULL,
     submitted_at   bigint           NOT NULL,
     run_at         bigint           NOT NULL,     -- earliest start of the next run
-    ready_at       bigint,                        -- when the task last became SUBMITTED
+    ready_at       bigint,                        -- time at which the task last became SUBMITTED
     triggered_at   bigint,
     claimed_at     bigint,
-    stuck_at       bigint,                        -- when a claimed task counts as stuck
-    policy         smallint         NOT NULL DEFAULT 0, -- bits of the last claim: see `Claim.policy` in ports/task_store.py
+    stuck_at       bigint,                        -- time from which a claimed task counts as stuck
+    policy         smallint         NOT NULL DEFAULT 0, -- flags of the last claim; see `Claim.policy` in ports/task_store.py
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
-    node           text,                          -- the node that has claimed the task
-    trigger_path   text             NOT NULL DEFAULT 'hook',  -- hook, poller or heal: how the task was triggered last
+    node           text,                          -- node that has claimed the task
+    trigger_path   text             NOT NULL DEFAULT 'hook',  -- source of the last trigger: hook, poller or heal
     error_type     text,
     error_text     text,
     context        text,                          -- JSON object of strings, or NULL
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL,
-    order_at       bigint                         -- position among the tasks of the ordering key, see below
+    order_at       bigint                         -- position among the tasks of the ordering key; see below
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- `order_at` is the run_at with which a task of an ordering key was submitted or rescheduled. No retry changes it. NULL
--- means that the order of its key does not apply to the task.
+-- For a task with an ordering key, `order_at` is the run_at of its submission or of its last rescheduling. A retry does
+-- not change `order_at`. NULL means that the task is not bound by the order of its key.
 
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
@@ -60,7 +61,7 @@ CREATE TABLE fairlead_results (
 
 CREATE INDEX fairlead_results_age ON fairlead_results (finished_at);
 
--- Unique keys in use, one row per key of a queue. A second task with the same key is not inserted.
+-- Unique keys in use, one row per key of a queue. A second task with a key in use is not inserted.
 CREATE TABLE fairlead_unique_keys (
     queue        text   NOT NULL,
     unique_key   text   NOT NULL,
@@ -71,20 +72,20 @@ CREATE TABLE fairlead_unique_keys (
 
 CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
 
--- Incidents: conditions that need a person, each delivered to `on_incident` at least once.
+-- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
-    id           bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- never used twice
+    id           bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- never reused
     kind         text    NOT NULL,                -- error, stuck, lane_unreadable, unserved_queue or blocked_loop
-    subject      text    NOT NULL,                -- the id of the task; the lane, queue or node
-    version      integer NOT NULL,                -- the version of the task; 0 without a task
-    queue        text    NOT NULL,                -- empty: no single queue
-    name         text    NOT NULL,                -- the name of the task; empty without a task
-    since        bigint  NOT NULL,                -- when the condition began
-    seen_at      bigint  NOT NULL,                -- when it was last reported
+    subject      text    NOT NULL,                -- id of the task, or name of the lane, queue or node
+    version      integer NOT NULL,                -- version of the task; 0 without a task
+    queue        text    NOT NULL,                -- empty if the incident is not about one queue
+    name         text    NOT NULL,                -- name of the task; empty without a task
+    since        bigint  NOT NULL,                -- time at which the condition began
+    seen_at      bigint  NOT NULL,                -- time of the last report
     details      text    NOT NULL,
-    deliveries   integer NOT NULL DEFAULT 0,      -- calls of `on_incident` so far
-    deliver_at   bigint  NOT NULL,                -- earliest next call
-    delivered_at bigint,                          -- when a call had returned; NULL: not yet
+    deliveries   integer NOT NULL DEFAULT 0,      -- number of calls of `on_incident` so far
+    deliver_at   bigint  NOT NULL,                -- earliest time of the next call
+    delivered_at bigint,                          -- time at which a call returned; NULL: none has returned
     UNIQUE (kind, subject, version)
 );
 
@@ -95,56 +96,56 @@ CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, i
 -- Queues that a node or a submitter has registered.
 CREATE TABLE fairlead_queues (
     queue           text    PRIMARY KEY,
-    partitions      integer NOT NULL,             -- the greatest number ever registered
+    partitions      integer NOT NULL,             -- greatest number ever registered
     paused          boolean NOT NULL DEFAULT false,
-    weights_version integer NOT NULL DEFAULT 0    -- raised by each change of weights or limits, so that nodes read them only then
+    weights_version integer NOT NULL DEFAULT 0    -- incremented by each change of weights or limits; nodes read them again only after a change
 );
 
--- Worker processes that are running, or that died and whose tasks were not resumed yet.
+-- Worker processes that are running, and dead ones whose tasks are not yet resumed.
 CREATE TABLE fairlead_nodes (
     node         text   PRIMARY KEY,
     started_at   bigint NOT NULL,
-    heartbeat_at bigint NOT NULL,                 -- the last heartbeat
+    heartbeat_at bigint NOT NULL,                 -- time of the last heartbeat
     queues       text   NOT NULL,                 -- JSON array of names
-    names        text   NOT NULL                  -- JSON array of the task names that it has handlers for
+    names        text   NOT NULL                  -- JSON array of the names of tasks for which the node has handlers
 );
 
--- Periodic tasks that a node has declared. Only a person removes a row.
+-- Periodic tasks that nodes have declared. A row is deleted only by an operator's command.
 CREATE TABLE fairlead_periodics (
-    name          text    PRIMARY KEY,            -- the name of the task; the second declaration of a task adds #2
+    name          text    PRIMARY KEY,            -- name of the task; #2 is appended for its second declaration
     task          text    NOT NULL,
     queue         text    NOT NULL,
     cron          text    NOT NULL,
     timezone      text    NOT NULL,
     catch_up      text    NOT NULL,               -- last, all or none
     paused        boolean NOT NULL DEFAULT false,
-    version       bigint  NOT NULL DEFAULT 1,     -- raised by each change of the columns above and of passed_at
-    registered_at bigint  NOT NULL,               -- the first declaration; no earlier slot runs
-    passed_at     bigint  NOT NULL,               -- slots up to here are submitted, or skipped for good
-    last_slot_at  bigint,                         -- the slot that was submitted last
-    declared_at   bigint  NOT NULL,               -- when a living node last declared the periodic task
-    declared_by   text    NOT NULL                -- this node
+    version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
+    registered_at bigint  NOT NULL,               -- time of the first declaration; earlier slots do not run
+    passed_at     bigint  NOT NULL,               -- time up to which every slot is submitted or skipped
+    last_slot_at  bigint,                         -- last submitted slot
+    declared_at   bigint  NOT NULL,               -- time of the last declaration by a running node
+    declared_by   text    NOT NULL                -- node of the last declaration
 );
 
 -- Leases of partitions and pollers.
 CREATE TABLE fairlead_leases (
     name       text   PRIMARY KEY,
-    owner      text   NOT NULL,                   -- a node; empty: the lease is free
-    range_id   bigint NOT NULL,                   -- raised by each change of the owner
+    owner      text   NOT NULL,                   -- node that holds the lease; empty: the lease is free
+    range_id   bigint NOT NULL,                   -- incremented by each change of the owner
     expires_at bigint NOT NULL
 );
 
--- Permit ledgers: how many permits of each cluster-wide limit a node holds; see core/limits/permits.py.
+-- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
 CREATE TABLE fairlead_permits (
     limit_name text   PRIMARY KEY,
-    version    bigint NOT NULL,                   -- raised by each write; a write names the version it has read
+    version    bigint NOT NULL,                   -- incremented by each write; a write fails if it names another version
     ledger     text   NOT NULL                    -- JSON
 );
 
 -- History -------------------------------------------------------------------------------------------------------------
 
--- One row per run of a task, or per end without a run. Append-only. A reader takes the rows with
--- xid < pg_snapshot_xmin(pg_current_snapshot()) in the order (xid, seq), and so misses no row that commits late.
+-- One row per run of a task, and one per task that ends without a run. Rows are never changed. A reader reads the rows
+-- with xid < pg_snapshot_xmin(pg_current_snapshot()) in the order (xid, seq), so that it misses no row that commits late.
 CREATE TABLE fairlead_attempts (
     xid           xid8             NOT NULL DEFAULT pg_current_xact_id(),
     seq           bigint           GENERATED ALWAYS AS IDENTITY (CACHE 100),
@@ -168,7 +169,7 @@ CREATE TABLE fairlead_attempts (
     started_at    bigint,
     finished_at   bigint           NOT NULL,
     outcome       text             NOT NULL,      -- done, retried, failed, timed_out, snoozed, cancelled or lost
-    next_state    text             NOT NULL,      -- the state of the task from then on
+    next_state    text             NOT NULL,      -- state of the task after the attempt
     error_type    text,
     error_text    text,
     node          text,
@@ -179,7 +180,7 @@ CREATE TABLE fairlead_attempts (
 
 CREATE INDEX fairlead_attempts_task ON fairlead_attempts (task_id, attempt);
 
--- The attempts for people, with instants as timestamps.
+-- View of the attempts for people, with instants as timestamps.
 CREATE VIEW fairlead_history AS
 SELECT task_id, attempt, queue, name, fairness_key, outcome, next_state, node,
        to_timestamp(submitted_at / 1e6) AS submitted_at,
@@ -188,13 +189,13 @@ SELECT task_id, attempt, queue, name, fairness_key, outcome, next_state, node,
        error_type, error_text
   FROM fairlead_attempts;
 
--- One row per change that a person, or a program for a person, made to a task outside its runs. Append-only; read in the
--- same order as the attempts.
+-- Events: one row per change that a command made to a task outside its runs. Rows are never changed. A reader reads them
+-- in the same way as the attempts.
 CREATE TABLE fairlead_events (
     xid          xid8             NOT NULL DEFAULT pg_current_xact_id(),
     seq          bigint           GENERATED ALWAYS AS IDENTITY,
     task_id      uuid             NOT NULL,
-    version      integer          NOT NULL,       -- the version of the task before the change
+    version      integer          NOT NULL,       -- version of the task before the change
     kind         text             NOT NULL,       -- resumed, rescheduled, cancelled or marked_failed
     at           bigint           NOT NULL,
     queue        text             NOT NULL,
@@ -203,28 +204,28 @@ CREATE TABLE fairlead_events (
     weight       double precision NOT NULL,
     priority     smallint         NOT NULL,
     run_at       bigint           NOT NULL,       -- earliest start of the next run after the change
-    actor        text,                            -- who made the change; NULL: a program
+    actor        text,                            -- person who made the change; NULL: a program
     details      text,                            -- JSON object, or NULL
     PRIMARY KEY (xid, seq)
 );
 
--- Readers of the history. Rows that one of them has not read are not cleaned. A reader has read everything up to
--- (xid, seq).
+-- Readers of the history. A reader has read every row up to (xid, seq). A row is deleted only after every reader has
+-- read it.
 CREATE TABLE fairlead_readers (
     name        text   PRIMARY KEY,
-    kind        text   NOT NULL,                  -- lake, stream or events, see below
+    kind        text   NOT NULL,                  -- lake, stream or events; see below
     xid         bigint NOT NULL,
     seq         bigint NOT NULL,
-    checked_xid bigint,                           -- of a lake: up to here it was compared with this store and agreed
+    checked_xid bigint,                           -- for a lake: position up to which it agreed with this store
     checked_seq bigint,
-    updated_at  bigint NOT NULL,                  -- when the reader last reported its position
-    checked_at  bigint                            -- when the lake was last compared
+    updated_at  bigint NOT NULL,                  -- time at which the reader last saved its position
+    checked_at  bigint                            -- time of the last comparison of the lake with this store
 );
 
--- Attempts are kept for a `lake` until they are checked, and for a `stream` until they are read. Events are kept for
--- `events` until they are read.
+-- For a reader of kind `lake`, attempts are kept until they are checked; for a `stream`, until they are read. For a reader
+-- of kind `events`, events are kept until they are read.
 
--- The identity of this store, in one row: tells its rows from those of another store after an export.
+-- One row with the identity of this store, which distinguishes its rows from those of other stores after an export.
 CREATE TABLE fairlead_store (
     store_id text NOT NULL
 );
@@ -233,7 +234,7 @@ INSERT INTO fairlead_store (store_id) VALUES (gen_random_uuid()::text);
 
 -- Fair queues ---------------------------------------------------------------------------------------------------------
 
--- Fences of the backlogs, one row per owned partition. A write with another range id is refused.
+-- Fences of the backlogs, one row per owned partition. A write that names another range id is refused.
 CREATE TABLE fairlead_backlog_owners (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
@@ -241,7 +242,7 @@ CREATE TABLE fairlead_backlog_owners (
     PRIMARY KEY (queue, partition)
 );
 
--- Records of the lanes, for their next owner.
+-- Saved state of the lanes, which the next owner of a partition loads.
 CREATE TABLE fairlead_backlog_lanes (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
@@ -255,10 +256,10 @@ CREATE TABLE fairlead_backlog (
     queue        text             NOT NULL,
     partition    smallint         NOT NULL,
     priority     smallint         NOT NULL,
-    pass         bigint           NOT NULL,       -- the level is (pass, id)
+    pass         bigint           NOT NULL,       -- first part of the level (pass, id)
     id           bigint           NOT NULL,
     task_id      uuid             NOT NULL,
-    version      integer          NOT NULL,       -- the version at which the task may be claimed
+    version      integer          NOT NULL,       -- version of the task that the trigger may claim
     name         text             NOT NULL,
     fairness_key text             NOT NULL,
     weight       double precision NOT NULL,
@@ -268,8 +269,8 @@ CREATE TABLE fairlead_backlog (
     PRIMARY KEY (queue, partition, priority, pass, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Finds out whether a trigger that the channel brings again has a level. Task ids ascend in time, so the index grows at
--- its end.
+-- Index that finds the level of a trigger when the channel delivers the trigger again. Task ids ascend in time, so the
+-- index grows at its end.
 CREATE INDEX fairlead_backlog_task ON fairlead_backlog (task_id);
 
 -- Weights of fairness keys that were set at run time.
@@ -277,7 +278,7 @@ CREATE TABLE fairlead_weights (
     queue        text             NOT NULL,
     fairness_key text             NOT NULL,
     weight       double precision NOT NULL,       -- replaces the weights of the tasks
-    policy       bigint,                          -- version that computed the weight; NULL: a person set it, and no policy changes it
+    policy       bigint,                          -- policy version that computed the weight; NULL: a person set the weight, and no policy changes it
     PRIMARY KEY (queue, fairness_key)
 );
 
@@ -285,8 +286,8 @@ CREATE TABLE fairlead_weights (
 CREATE TABLE fairlead_limits (
     queue        text    NOT NULL,
     fairness_key text    NOT NULL,
-    slots        integer NOT NULL CHECK (slots >= 1), -- slots of each node that the key may hold at once
-    policy       bigint  NOT NULL,                -- version that computed the limit
+    slots        integer NOT NULL CHECK (slots >= 1), -- number of slots that the key may hold on each node
+    policy       bigint  NOT NULL,                -- policy version that computed the limit
     PRIMARY KEY (queue, fairness_key)
 );
 
@@ -295,21 +296,21 @@ CREATE TABLE fairlead_policies (
     version       bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue         text    NOT NULL,
     author        text    NOT NULL,
-    why           text    NOT NULL,               -- the purpose, such as an objective or a rollback
+    why           text    NOT NULL,               -- purpose, such as an objective or a rollback
     computed_at   bigint  NOT NULL,
-    input_from    bigint,                         -- the history that was used: from here
-    input_to      bigint,                         -- to here
+    input_from    bigint,                         -- start of the history that was used
+    input_to      bigint,                         -- end of the history that was used
     input_rows    bigint  NOT NULL,
     raw           text    NOT NULL,               -- JSON, by fairness key: weight as computed
     guarded       text    NOT NULL,               -- JSON, by fairness key: weight as published
     reasons       text    NOT NULL,               -- JSON, by fairness key: reason for the weight
-    due           text    NOT NULL,               -- JSON, by fairness key: share of the worker time it is entitled to
+    due           text    NOT NULL,               -- JSON, by fairness key: due share of the worker time
     raw_limits    text    NOT NULL,               -- JSON, by fairness key: slots of each node as computed
     limits        text    NOT NULL,               -- JSON, by fairness key: slots of each node as published
     limit_reasons text    NOT NULL,               -- JSON, by fairness key: reason for the limit
     is_canary     boolean NOT NULL,
     state         text    NOT NULL,               -- active, superseded or rolled_back
-    supersedes    bigint,                         -- the version that was active before
+    supersedes    bigint,                         -- version that was active before
     judged_at     bigint,                         -- end of the canary window; NULL: it has not ended
     verdict       text
 );
@@ -330,8 +331,8 @@ CREATE TABLE fairlead_policy_switches (
 
 -- Ordered queues ------------------------------------------------------------------------------------------------------
 
--- Entries of the log, in the order of submit. An entry is deleted when it is in the schedule, so an entry that commits
--- late is not passed over.
+-- Log entries in the order of submission. An entry is deleted when its task is in the schedule, so a reader that starts
+-- at the first entry misses no entry that commits late.
 CREATE TABLE fairlead_task_log (
     seq       bigint   GENERATED ALWAYS AS IDENTITY,
     queue     text     NOT NULL,
@@ -340,12 +341,12 @@ CREATE TABLE fairlead_task_log (
     PRIMARY KEY (queue, partition, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Fences of the schedules, one row per owned partition. A write with another range id is refused.
+-- Fences of the schedules, one row per owned partition. A write that names another range id is refused.
 CREATE TABLE fairlead_schedule_owners (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     range_id  bigint   NOT NULL,
-    record    text     NOT NULL,                  -- JSON: the low-water mark, below which all is completed; the owner's report
+    record    text     NOT NULL,                  -- JSON: low-water mark, below which every task is completed, and the owner's report
     PRIMARY KEY (queue, partition)
 ) WITH (fillfactor = 50);
 
@@ -354,21 +355,21 @@ CREATE TABLE fairlead_schedule_owners (
 CREATE TABLE fairlead_schedule (
     queue        text             NOT NULL,
     partition    smallint         NOT NULL,
-    run_at       bigint           NOT NULL,       -- earliest start as submitted; no retry changes it
+    run_at       bigint           NOT NULL,       -- earliest start at submission; a retry does not change it
     ordering_key text COLLATE "C" NOT NULL,
     unique_key   text COLLATE "C" NOT NULL,
     id           uuid             NOT NULL,       -- UUIDv7
     task         text             NOT NULL,       -- JSON
-    attempt      integer          NOT NULL DEFAULT 0, -- runs so far
-    tries        integer          NOT NULL DEFAULT 0, -- runs that count against the retry policy
+    attempt      integer          NOT NULL DEFAULT 0, -- number of runs so far
+    tries        integer          NOT NULL DEFAULT 0, -- number of runs that count against the retry policy
     retry_at     bigint,                          -- earliest start of the next run after a failed one
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Finds the tasks of an ordering key that were passed over while memory was full.
+-- Index that finds the tasks of an ordering key that were skipped while memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
 
--- Keys of completed tasks. A second task with the same key is not run.
+-- Keys of completed tasks. A second task with one of these keys does not run.
 CREATE TABLE fairlead_completions (
     queue        text             NOT NULL,
     partition    smallint         NOT NULL,
@@ -381,22 +382,22 @@ CREATE TABLE fairlead_completions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Jobs that submit many tasks. The submitter names the job, so a repeat changes nothing.
+-- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits nothing again.
 CREATE TABLE fairlead_bulk_jobs (
     submission_id     text    PRIMARY KEY,
     number            bigint  GENERATED ALWAYS AS IDENTITY,  -- short name of the job in the stage
-    epoch             text    NOT NULL,           -- of the run that may publish; a later run takes over with its own epoch
+    epoch             text    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
     state             text    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
     publish           text    NOT NULL,           -- atomic or chunked
-    opened_at         bigint  NOT NULL,           -- when that run began
-    touched_at        bigint  NOT NULL,           -- when the job was last changed
-    parts             text,                       -- JSON: the parts to publish; NULL before publishing begins
-    staged            bigint  NOT NULL DEFAULT 0, -- rows of these parts
-    published_through bigint  NOT NULL DEFAULT 0, -- rows handled so far, in order
+    opened_at         bigint  NOT NULL,           -- time at which that run began
+    touched_at        bigint  NOT NULL,           -- time of the last change of the job
+    parts             text,                       -- JSON: parts to publish; NULL before publishing begins
+    staged            bigint  NOT NULL DEFAULT 0, -- number of rows in these parts
+    published_through bigint  NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          bigint  NOT NULL DEFAULT 0,
-    duplicates        bigint  NOT NULL DEFAULT 0, -- rows not inserted because their unique key was in use
+    duplicates        bigint  NOT NULL DEFAULT 0, -- number of rows not inserted because their unique key was in use
     rejected          bigint  NOT NULL DEFAULT 0,
-    swept             boolean NOT NULL DEFAULT false -- the stage has no rows of the job any more
+    swept             boolean NOT NULL DEFAULT false -- whether the rows of the job are deleted from the stage
 );
 
 CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
@@ -417,7 +418,7 @@ CREATE TABLE fairlead_bulk_stage (
     fairness_key   text             NOT NULL,
     ordering_key   text,
     unique_key     text,
-    run_at         bigint,                        -- NULL: at once
+    run_at         bigint,                        -- NULL: as soon as possible
     context        text,
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL
@@ -428,12 +429,12 @@ CREATE INDEX fairlead_bulk_stage_order ON fairlead_bulk_stage (job, attempt, ord
 -- Rows that were refused under on_error = quarantine.
 CREATE TABLE fairlead_bulk_rejects (
     submission_id text    NOT NULL,
-    attempt       uuid    NOT NULL,               -- one run of one Spark task
+    attempt       uuid    NOT NULL,               -- run of one Spark task
     part          integer NOT NULL,               -- partition of the DataFrame
-    ordinal       bigint  NOT NULL,               -- row of that partition, from 0
+    ordinal       bigint  NOT NULL,               -- number of the row in that partition, from 0
     column_name   text    NOT NULL,
     reason        text    NOT NULL,
     value         text    NOT NULL,               -- the first characters of the refused value
-    published     boolean NOT NULL DEFAULT false, -- false: of a failed attempt, or of a job that is not published yet
+    published     boolean NOT NULL DEFAULT false, -- false: the attempt failed, or the job is not published yet
     PRIMARY KEY (submission_id, attempt, ordinal)
 );

@@ -2,17 +2,17 @@
 
 -- Tasks ---------------------------------------------------------------------------------------------------------------
 
--- One row per unfinished task. A task that is DONE, FAILED or CANCELLED leaves this table.
+-- One row per unfinished task. The row is deleted when the task is DONE, FAILED or CANCELLED.
 CREATE TABLE fairlead_tasks (
-    seq            INTEGER PRIMARY KEY,           -- never used twice; finds the row without an index
+    seq            INTEGER PRIMARY KEY,           -- never reused; finds the row without another index
     id             TEXT    NOT NULL,              -- UUIDv7
     queue          TEXT    NOT NULL,
     partition      INTEGER NOT NULL,
     name           TEXT    NOT NULL,
     state          TEXT    NOT NULL,              -- WAITING, SUBMITTED, PROCESSING or ERROR
-    version        INTEGER NOT NULL DEFAULT 1,    -- raised by each change of state
-    attempt        INTEGER NOT NULL DEFAULT 0,    -- runs so far
-    tries          INTEGER NOT NULL DEFAULT 0,    -- runs that count against the retry policy
+    version        INTEGER NOT NULL DEFAULT 1,    -- incremented by each change of state
+    attempt        INTEGER NOT NULL DEFAULT 0,    -- number of runs so far
+    tries          INTEGER NOT NULL DEFAULT 0,    -- number of runs that count against the retry policy
     priority       INTEGER NOT NULL,
     fairness_key   TEXT    NOT NULL,
     weight         REAL    NOT NULL,
@@ -21,44 +21,44 @@ CREATE TABLE fairlead_tasks (
     keep_result    INTEGER NOT NULL,              -- boolean
     submitted_at   INTEGER NOT NULL,
     run_at         INTEGER NOT NULL,              -- earliest start of the next run
-    ready_at       INTEGER,                       -- when the task last became SUBMITTED
+    ready_at       INTEGER,                       -- time at which the task last became SUBMITTED
     triggered_at   INTEGER,
     claimed_at     INTEGER,
-    stuck_at       INTEGER,                       -- when a claimed task counts as stuck
-    policy         INTEGER NOT NULL DEFAULT 0,    -- bits of the last claim: see `Claim.policy` in ports/task_store.py
+    stuck_at       INTEGER,                       -- time from which a claimed task counts as stuck
+    policy         INTEGER NOT NULL DEFAULT 0,    -- flags of the last claim; see `Claim.policy` in ports/task_store.py
     ready_seq      INTEGER,                       -- position in the lane; NULL while WAITING or in ERROR
-    node           TEXT,                          -- the node that has claimed the task
-    trigger_path   TEXT    NOT NULL,              -- hook, poller or heal: how the task was triggered last
+    node           TEXT,                          -- node that has claimed the task
+    trigger_path   TEXT    NOT NULL,              -- source of the last trigger: hook, poller or heal
     error_type     TEXT,
     error_text     TEXT,
     context        TEXT,                          -- JSON object of strings, or NULL
     payload_format TEXT    NOT NULL,
     payload        BLOB    NOT NULL,
-    order_at       INTEGER                        -- position among the tasks of the ordering key, see below
+    order_at       INTEGER                        -- position among the tasks of the ordering key; see below
 ) STRICT;
 
--- `order_at` is the run_at with which a task of an ordering key was submitted or rescheduled. No retry changes it. NULL
--- means that the order of its key does not apply to the task.
+-- For a task with an ordering key, `order_at` is the run_at of its submission or of its last rescheduling. A retry does
+-- not change `order_at`. NULL means that the task is not bound by the order of its key.
 
--- A claim changes no index: an entry leaves its lane when the task ends or waits again.
+-- A claim changes no index. The index entry of a task is deleted when the task ends or waits again.
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (run_at) WHERE state = 'WAITING';
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
 
--- The greatest ready_seq given so far, in one row.
+-- One row with the greatest ready_seq assigned so far.
 CREATE TABLE fairlead_sequence (
     value INTEGER NOT NULL
 ) STRICT;
 
 INSERT INTO fairlead_sequence (value) VALUES (0);
 
--- Tasks that were claimed together, one row per batch. The row is deleted when all tasks of the batch have ended. The
--- tasks of a dead node are found here, so no index on fairlead_tasks has to follow every claim.
+-- Batches of tasks that were claimed together, one row per batch. The row is deleted when all tasks of the batch have
+-- ended. This table finds the tasks of a dead node, so that no index on fairlead_tasks changes with every claim.
 CREATE TABLE fairlead_claims (
     batch    INTEGER PRIMARY KEY,
     node     TEXT    NOT NULL,
-    stuck_at INTEGER NOT NULL,                    -- the earliest one of the tasks
+    stuck_at INTEGER NOT NULL,                    -- earliest stuck_at of the tasks in the batch
     seqs     TEXT    NOT NULL                     -- JSON array of fairlead_tasks.seq
 ) STRICT;
 
@@ -71,7 +71,7 @@ CREATE TABLE fairlead_results (
 
 CREATE INDEX fairlead_results_age ON fairlead_results (finished_at);
 
--- Unique keys in use, one row per key of a queue. A second task with the same key is not inserted.
+-- Unique keys in use, one row per key of a queue. A second task with a key in use is not inserted.
 CREATE TABLE fairlead_unique_keys (
     queue        TEXT    NOT NULL,
     unique_key   TEXT    NOT NULL,
@@ -82,20 +82,20 @@ CREATE TABLE fairlead_unique_keys (
 
 CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
 
--- Incidents: conditions that need a person, each delivered to `on_incident` at least once.
+-- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (
-    id           INTEGER PRIMARY KEY AUTOINCREMENT, -- never used twice
+    id           INTEGER PRIMARY KEY AUTOINCREMENT, -- never reused
     kind         TEXT    NOT NULL,                -- error, stuck, lane_unreadable, unserved_queue or blocked_loop
-    subject      TEXT    NOT NULL,                -- the id of the task; the lane, queue or node
-    version      INTEGER NOT NULL,                -- the version of the task; 0 without a task
-    queue        TEXT    NOT NULL,                -- empty: no single queue
-    name         TEXT    NOT NULL,                -- the name of the task; empty without a task
-    since        INTEGER NOT NULL,                -- when the condition began
-    seen_at      INTEGER NOT NULL,                -- when it was last reported
+    subject      TEXT    NOT NULL,                -- id of the task, or name of the lane, queue or node
+    version      INTEGER NOT NULL,                -- version of the task; 0 without a task
+    queue        TEXT    NOT NULL,                -- empty if the incident is not about one queue
+    name         TEXT    NOT NULL,                -- name of the task; empty without a task
+    since        INTEGER NOT NULL,                -- time at which the condition began
+    seen_at      INTEGER NOT NULL,                -- time of the last report
     details      TEXT    NOT NULL,
-    deliveries   INTEGER NOT NULL DEFAULT 0,      -- calls of `on_incident` so far
-    deliver_at   INTEGER NOT NULL,                -- earliest next call
-    delivered_at INTEGER,                         -- when a call had returned; NULL: not yet
+    deliveries   INTEGER NOT NULL DEFAULT 0,      -- number of calls of `on_incident` so far
+    deliver_at   INTEGER NOT NULL,                -- earliest time of the next call
+    delivered_at INTEGER,                         -- time at which a call returned; NULL: none has returned
     UNIQUE (kind, subject, version)
 ) STRICT;
 
@@ -106,55 +106,56 @@ CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, i
 -- Queues that a node or a submitter has registered.
 CREATE TABLE fairlead_queues (
     queue           TEXT    PRIMARY KEY,
-    partitions      INTEGER NOT NULL,             -- the greatest number ever registered
+    partitions      INTEGER NOT NULL,             -- greatest number ever registered
     paused          INTEGER NOT NULL DEFAULT 0,   -- boolean
-    weights_version INTEGER NOT NULL DEFAULT 0    -- raised by each change of weights or limits, so that nodes read them only then
+    weights_version INTEGER NOT NULL DEFAULT 0    -- incremented by each change of weights or limits; nodes read them again only after a change
 ) STRICT, WITHOUT ROWID;
 
--- Worker processes that are running, or that died and whose tasks were not resumed yet.
+-- Worker processes that are running, and dead ones whose tasks are not yet resumed.
 CREATE TABLE fairlead_nodes (
     node         TEXT    PRIMARY KEY,
     started_at   INTEGER NOT NULL,
-    heartbeat_at INTEGER NOT NULL,                -- the last heartbeat
+    heartbeat_at INTEGER NOT NULL,                -- time of the last heartbeat
     queues       TEXT    NOT NULL,                -- JSON array of names
-    names        TEXT    NOT NULL                 -- JSON array of the task names that it has handlers for
+    names        TEXT    NOT NULL                 -- JSON array of the names of tasks for which the node has handlers
 ) STRICT, WITHOUT ROWID;
 
--- Periodic tasks that a node has declared. Only a person removes a row.
+-- Periodic tasks that nodes have declared. A row is deleted only by an operator's command.
 CREATE TABLE fairlead_periodics (
-    name          TEXT    PRIMARY KEY,            -- the name of the task; the second declaration of a task adds #2
+    name          TEXT    PRIMARY KEY,            -- name of the task; #2 is appended for its second declaration
     task          TEXT    NOT NULL,
     queue         TEXT    NOT NULL,
     cron          TEXT    NOT NULL,
     timezone      TEXT    NOT NULL,
     catch_up      TEXT    NOT NULL,               -- last, all or none
     paused        INTEGER NOT NULL DEFAULT 0,     -- boolean
-    version       INTEGER NOT NULL DEFAULT 1,     -- raised by each change of the columns above and of passed_at
-    registered_at INTEGER NOT NULL,               -- the first declaration; no earlier slot runs
-    passed_at     INTEGER NOT NULL,               -- slots up to here are submitted, or skipped for good
-    last_slot_at  INTEGER,                        -- the slot that was submitted last
-    declared_at   INTEGER NOT NULL,               -- when a living node last declared the periodic task
-    declared_by   TEXT    NOT NULL                -- this node
+    version       INTEGER NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
+    registered_at INTEGER NOT NULL,               -- time of the first declaration; earlier slots do not run
+    passed_at     INTEGER NOT NULL,               -- time up to which every slot is submitted or skipped
+    last_slot_at  INTEGER,                        -- last submitted slot
+    declared_at   INTEGER NOT NULL,               -- time of the last declaration by a running node
+    declared_by   TEXT    NOT NULL                -- node of the last declaration
 ) STRICT, WITHOUT ROWID;
 
 -- Leases of partitions and pollers.
 CREATE TABLE fairlead_leases (
     name       TEXT    PRIMARY KEY,
-    owner      TEXT    NOT NULL,                  -- a node; empty: the lease is free
-    range_id   INTEGER NOT NULL,                  -- raised by each change of the owner
+    owner      TEXT    NOT NULL,                  -- node that holds the lease; empty: the lease is free
+    range_id   INTEGER NOT NULL,                  -- incremented by each change of the owner
     expires_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Permit ledgers: how many permits of each cluster-wide limit a node holds; see core/limits/permits.py.
+-- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
 CREATE TABLE fairlead_permits (
     limit_name text   PRIMARY KEY,
-    version    bigint NOT NULL,                   -- raised by each write; a write names the version it has read
+    version    bigint NOT NULL,                   -- incremented by each write; a write fails if it names another version
     ledger     text   NOT NULL                    -- JSON
 );
 
 -- History -------------------------------------------------------------------------------------------------------------
 
--- One row per run of a task, or per end without a run. Append-only; the order of seq is the order of commits.
+-- One row per run of a task, and one per task that ends without a run. Rows are never changed. The order of seq is the
+-- order of commits.
 CREATE TABLE fairlead_attempts (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id       TEXT    NOT NULL,
@@ -177,7 +178,7 @@ CREATE TABLE fairlead_attempts (
     started_at    INTEGER,
     finished_at   INTEGER NOT NULL,
     outcome       TEXT    NOT NULL,               -- done, retried, failed, timed_out, snoozed, cancelled or lost
-    next_state    TEXT    NOT NULL,               -- the state of the task from then on
+    next_state    TEXT    NOT NULL,               -- state of the task after the attempt
     error_type    TEXT,
     error_text    TEXT,
     node          TEXT,
@@ -187,12 +188,12 @@ CREATE TABLE fairlead_attempts (
 
 CREATE INDEX fairlead_attempts_task ON fairlead_attempts (task_id, attempt);
 
--- One row per change that a person, or a program for a person, made to a task outside its runs. Append-only; the order
--- of seq is the order of commits.
+-- Events: one row per change that a command made to a task outside its runs. Rows are never changed. The order of seq is
+-- the order of commits.
 CREATE TABLE fairlead_events (
     seq          INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id      TEXT    NOT NULL,
-    version      INTEGER NOT NULL,                -- the version of the task before the change
+    version      INTEGER NOT NULL,                -- version of the task before the change
     kind         TEXT    NOT NULL,                -- resumed, rescheduled, cancelled or marked_failed
     at           INTEGER NOT NULL,
     queue        TEXT    NOT NULL,
@@ -201,27 +202,27 @@ CREATE TABLE fairlead_events (
     weight       REAL    NOT NULL,
     priority     INTEGER NOT NULL,
     run_at       INTEGER NOT NULL,                -- earliest start of the next run after the change
-    actor        TEXT,                            -- who made the change; NULL: a program
+    actor        TEXT,                            -- person who made the change; NULL: a program
     details      TEXT                             -- JSON object, or NULL
 ) STRICT;
 
--- Readers of the history. Rows that one of them has not read are not cleaned. A reader has read everything up to
--- (xid, seq).
+-- Readers of the history. A reader has read every row up to (xid, seq). A row is deleted only after every reader has
+-- read it.
 CREATE TABLE fairlead_readers (
     name        TEXT    PRIMARY KEY,
-    kind        TEXT    NOT NULL,                 -- lake, stream or events, see below
+    kind        TEXT    NOT NULL,                 -- lake, stream or events; see below
     xid         INTEGER NOT NULL,                 -- 0: SQLite has one writer
     seq         INTEGER NOT NULL,
-    checked_xid INTEGER,                          -- of a lake: up to here it was compared with this store and agreed
+    checked_xid INTEGER,                          -- for a lake: position up to which it agreed with this store
     checked_seq INTEGER,
-    updated_at  INTEGER NOT NULL,                 -- when the reader last reported its position
-    checked_at  INTEGER                           -- when the lake was last compared
+    updated_at  INTEGER NOT NULL,                 -- time at which the reader last saved its position
+    checked_at  INTEGER                           -- time of the last comparison of the lake with this store
 ) STRICT, WITHOUT ROWID;
 
--- Attempts are kept for a `lake` until they are checked, and for a `stream` until they are read. Events are kept for
--- `events` until they are read.
+-- For a reader of kind `lake`, attempts are kept until they are checked; for a `stream`, until they are read. For a reader
+-- of kind `events`, events are kept until they are read.
 
--- The identity of this store, in one row: tells its rows from those of another store after an export.
+-- One row with the identity of this store, which distinguishes its rows from those of other stores after an export.
 CREATE TABLE fairlead_store (
     store_id TEXT NOT NULL
 ) STRICT;
@@ -230,7 +231,7 @@ INSERT INTO fairlead_store (store_id) VALUES (lower(hex(randomblob(16))));
 
 -- Fair queues ---------------------------------------------------------------------------------------------------------
 
--- Fences of the backlogs, one row per owned partition. A write with another range id is refused.
+-- Fences of the backlogs, one row per owned partition. A write that names another range id is refused.
 CREATE TABLE fairlead_backlog_owners (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
@@ -238,7 +239,7 @@ CREATE TABLE fairlead_backlog_owners (
     PRIMARY KEY (queue, partition)
 ) STRICT, WITHOUT ROWID;
 
--- Records of the lanes, for their next owner.
+-- Saved state of the lanes, which the next owner of a partition loads.
 CREATE TABLE fairlead_backlog_lanes (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
@@ -252,10 +253,10 @@ CREATE TABLE fairlead_backlog (
     queue        TEXT    NOT NULL,
     partition    INTEGER NOT NULL,
     priority     INTEGER NOT NULL,
-    pass         INTEGER NOT NULL,                -- the level is (pass, id)
+    pass         INTEGER NOT NULL,                -- first part of the level (pass, id)
     id           INTEGER NOT NULL,
     task_id      TEXT    NOT NULL,
-    version      INTEGER NOT NULL,                -- the version at which the task may be claimed
+    version      INTEGER NOT NULL,                -- version of the task that the trigger may claim
     name         TEXT    NOT NULL,
     fairness_key TEXT    NOT NULL,
     weight       REAL    NOT NULL,
@@ -265,8 +266,8 @@ CREATE TABLE fairlead_backlog (
     PRIMARY KEY (queue, partition, priority, pass, id)
 ) STRICT, WITHOUT ROWID;
 
--- Finds out whether a trigger that the channel brings again has a level. Task ids ascend in time, so the index grows at
--- its end.
+-- Index that finds the level of a trigger when the channel delivers the trigger again. Task ids ascend in time, so the
+-- index grows at its end.
 CREATE INDEX fairlead_backlog_task ON fairlead_backlog (task_id);
 
 -- Weights of fairness keys that were set at run time.
@@ -274,7 +275,7 @@ CREATE TABLE fairlead_weights (
     queue        TEXT NOT NULL,
     fairness_key TEXT NOT NULL,
     weight       REAL NOT NULL,                   -- replaces the weights of the tasks
-    policy       INTEGER,                         -- version that computed the weight; NULL: a person set it, and no policy changes it
+    policy       INTEGER,                         -- policy version that computed the weight; NULL: a person set the weight, and no policy changes it
     PRIMARY KEY (queue, fairness_key)
 ) STRICT, WITHOUT ROWID;
 
@@ -282,8 +283,8 @@ CREATE TABLE fairlead_weights (
 CREATE TABLE fairlead_limits (
     queue        TEXT    NOT NULL,
     fairness_key TEXT    NOT NULL,
-    slots        INTEGER NOT NULL CHECK (slots >= 1),  -- slots of each node that the key may hold at once
-    policy       INTEGER NOT NULL,                -- version that computed the limit
+    slots        INTEGER NOT NULL CHECK (slots >= 1),  -- number of slots that the key may hold on each node
+    policy       INTEGER NOT NULL,                -- policy version that computed the limit
     PRIMARY KEY (queue, fairness_key)
 ) STRICT, WITHOUT ROWID;
 
@@ -292,21 +293,21 @@ CREATE TABLE fairlead_policies (
     version     INTEGER PRIMARY KEY AUTOINCREMENT,
     queue       TEXT    NOT NULL,
     author      TEXT    NOT NULL,
-    why         TEXT    NOT NULL,                 -- the purpose, such as an objective or a rollback
+    why         TEXT    NOT NULL,                 -- purpose, such as an objective or a rollback
     computed_at INTEGER NOT NULL,
-    input_from  INTEGER,                          -- the history that was used: from here
-    input_to    INTEGER,                          -- to here
+    input_from  INTEGER,                          -- start of the history that was used
+    input_to    INTEGER,                          -- end of the history that was used
     input_rows  INTEGER NOT NULL,
     raw         TEXT    NOT NULL,                 -- JSON, by fairness key: weight as computed
     guarded     TEXT    NOT NULL,                 -- JSON, by fairness key: weight as published
     reasons     TEXT    NOT NULL,                 -- JSON, by fairness key: reason for the weight
-    due         TEXT    NOT NULL,                 -- JSON, by fairness key: share of the worker time it is entitled to
+    due         TEXT    NOT NULL,                 -- JSON, by fairness key: due share of the worker time
     raw_limits  TEXT    NOT NULL,                 -- JSON, by fairness key: slots of each node as computed
     limits      TEXT    NOT NULL,                 -- JSON, by fairness key: slots of each node as published
     limit_reasons TEXT  NOT NULL,                 -- JSON, by fairness key: reason for the limit
     is_canary   INTEGER NOT NULL,                 -- boolean
     state       TEXT    NOT NULL,                 -- active, superseded or rolled_back
-    supersedes  INTEGER,                          -- the version that was active before
+    supersedes  INTEGER,                          -- version that was active before
     judged_at   INTEGER,                          -- end of the canary window; NULL: it has not ended
     verdict     TEXT
 ) STRICT;
@@ -327,7 +328,7 @@ CREATE TABLE fairlead_policy_switches (
 
 -- Ordered queues ------------------------------------------------------------------------------------------------------
 
--- Entries of the log, in the order of submit. An entry is deleted when it is in the schedule.
+-- Log entries in the order of submission. An entry is deleted when its task is in the schedule.
 CREATE TABLE fairlead_task_log (
     seq       INTEGER PRIMARY KEY AUTOINCREMENT,
     queue     TEXT    NOT NULL,
@@ -337,12 +338,12 @@ CREATE TABLE fairlead_task_log (
 
 CREATE INDEX fairlead_task_log_position ON fairlead_task_log (queue, partition, seq);
 
--- Fences of the schedules, one row per owned partition. A write with another range id is refused.
+-- Fences of the schedules, one row per owned partition. A write that names another range id is refused.
 CREATE TABLE fairlead_schedule_owners (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
     range_id  INTEGER NOT NULL,
-    record    TEXT    NOT NULL,                   -- JSON: the low-water mark, below which all is completed; the owner's report
+    record    TEXT    NOT NULL,                   -- JSON: low-water mark, below which every task is completed, and the owner's report
     PRIMARY KEY (queue, partition)
 ) STRICT, WITHOUT ROWID;
 
@@ -350,21 +351,21 @@ CREATE TABLE fairlead_schedule_owners (
 CREATE TABLE fairlead_schedule (
     queue        TEXT    NOT NULL,
     partition    INTEGER NOT NULL,
-    run_at       INTEGER NOT NULL,                -- earliest start as submitted; no retry changes it
+    run_at       INTEGER NOT NULL,                -- earliest start at submission; a retry does not change it
     ordering_key TEXT    NOT NULL,
     unique_key   TEXT    NOT NULL,
     id           TEXT    NOT NULL,                -- UUIDv7
     task         TEXT    NOT NULL,                -- JSON
-    attempt      INTEGER NOT NULL DEFAULT 0,      -- runs so far
-    tries        INTEGER NOT NULL DEFAULT 0,      -- runs that count against the retry policy
+    attempt      INTEGER NOT NULL DEFAULT 0,      -- number of runs so far
+    tries        INTEGER NOT NULL DEFAULT 0,      -- number of runs that count against the retry policy
     retry_at     INTEGER,                         -- earliest start of the next run after a failed one
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
 ) STRICT, WITHOUT ROWID;
 
--- Finds the tasks of an ordering key that were passed over while memory was full.
+-- Index that finds the tasks of an ordering key that were skipped while memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
 
--- Keys of completed tasks. A second task with the same key is not run.
+-- Keys of completed tasks. A second task with one of these keys does not run.
 CREATE TABLE fairlead_completions (
     queue        TEXT    NOT NULL,
     partition    INTEGER NOT NULL,
@@ -377,23 +378,23 @@ CREATE TABLE fairlead_completions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Jobs that submit many tasks. The submitter names the job, so a repeat changes nothing. The staged rows are in files in
--- the folder <database>-bulk.
+-- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits nothing again. The staged
+-- rows are in files in the folder <database>-bulk.
 CREATE TABLE fairlead_bulk_jobs (
     number            INTEGER PRIMARY KEY AUTOINCREMENT,
     submission_id     TEXT    NOT NULL UNIQUE,
-    epoch             TEXT    NOT NULL,           -- of the run that may publish; a later run takes over with its own epoch
+    epoch             TEXT    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
     state             TEXT    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
     publish           TEXT    NOT NULL,           -- atomic or chunked
-    opened_at         INTEGER NOT NULL,           -- when that run began
-    touched_at        INTEGER NOT NULL,           -- when the job was last changed
-    parts             TEXT,                       -- JSON: the parts to publish; NULL before publishing begins
-    staged            INTEGER NOT NULL DEFAULT 0, -- rows of these parts
-    published_through INTEGER NOT NULL DEFAULT 0, -- rows handled so far, in order
+    opened_at         INTEGER NOT NULL,           -- time at which that run began
+    touched_at        INTEGER NOT NULL,           -- time of the last change of the job
+    parts             TEXT,                       -- JSON: parts to publish; NULL before publishing begins
+    staged            INTEGER NOT NULL DEFAULT 0, -- number of rows in these parts
+    published_through INTEGER NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          INTEGER NOT NULL DEFAULT 0,
-    duplicates        INTEGER NOT NULL DEFAULT 0, -- rows not inserted because their unique key was in use
+    duplicates        INTEGER NOT NULL DEFAULT 0, -- number of rows not inserted because their unique key was in use
     rejected          INTEGER NOT NULL DEFAULT 0,
-    swept             INTEGER NOT NULL DEFAULT 0  -- boolean: the stage has no rows of the job any more
+    swept             INTEGER NOT NULL DEFAULT 0  -- boolean: whether the rows of the job are deleted from the stage
 ) STRICT;
 
 CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
@@ -401,9 +402,9 @@ CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
 -- Rows that were refused under on_error = quarantine.
 CREATE TABLE fairlead_bulk_rejects (
     submission_id TEXT    NOT NULL,
-    attempt       TEXT    NOT NULL,               -- one run of one Spark task
+    attempt       TEXT    NOT NULL,               -- run of one Spark task
     part          INTEGER NOT NULL,               -- partition of the DataFrame
-    ordinal       INTEGER NOT NULL,               -- row of that partition, from 0
+    ordinal       INTEGER NOT NULL,               -- number of the row in that partition, from 0
     column_name   TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
     value         TEXT    NOT NULL,               -- the first characters of the refused value
