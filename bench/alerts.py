@@ -7,9 +7,8 @@ processes of their own, started as a user starts them. Tenants bring tasks evenl
 seconds, in which no notice may come. Then, one after the other and beside the even load: every run
 fails for 20 s; one tenant brings 3,000 tasks; both workers are stopped (SIGSTOP) for 40 s. The
 measured time runs from the injection to the webhook. Then, `--kills` times, `alerts` is killed
-(-9), and another burst of errors comes while it is away. Exit code 1 if an alert was missing,
-superfluous or sent twice, or if one of the first three came after more than 30 s.
-"""
+(-9), and another burst of errors comes while it is unavailable. Exit code 1 if an alert was
+missing, superfluous or sent twice, or if one of the first three came after more than 30 s."""
 
 import argparse
 import contextlib

@@ -14,4 +14,4 @@ async def pay(fails: bool) -> None:
     """Make a payment."""
     await asyncio.sleep(0.005)
     if fails:
-        raise ConnectionError("the bank is away")
+        raise ConnectionError("the bank is unavailable")

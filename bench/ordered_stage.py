@@ -53,7 +53,7 @@ def now() -> int:
 
 
 class Broken(Exception):
-    """The run cannot go on, for the reason in the text; its records so far are judged all the
+    """The run cannot continue, for the reason in the message; its records so far are judged all the
     same."""
 
 

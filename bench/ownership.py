@@ -206,7 +206,7 @@ def nodes(tasks: int, seed: int) -> dict[str, Any]:
         joined = min(when for _, pid, when in attempts(app) if pid == added) - added_at
         stopped_at = crew.end(first, signal.SIGTERM)
         crew.processes[first].wait(30)
-        wait_for("it goes on", lambda: any(when > stopped_at + 4 for _, _, when in attempts(app)))
+        wait_for("it continues", lambda: any(when > stopped_at + 4 for _, _, when in attempts(app)))
         killed_at = crew.end(second, signal.SIGKILL)
         wait_for("everything has run", lambda: counts_of(app)[0] == 0)
         rows, (left, outcomes) = attempts(app), counts_of(app)

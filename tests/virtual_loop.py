@@ -1,4 +1,4 @@
-"""An event loop on which time jumps to the next timer as soon as nothing else can go on.
+"""An event loop on which time jumps to the next timer as soon as nothing else can proceed.
 
 `loop.time()`, `asyncio.sleep`, `asyncio.timeout` and `call_later` follow its `VirtualTime`, and so
 does everything that takes that as its clock. Time stands still while a thread works for the loop: a

@@ -13,8 +13,8 @@ from typing import Any
 from fairlead.errors import ConfigurationError
 
 PAYLOAD_LIMIT = 1 << 20
-"""Most bytes of JSON that the arguments of one task may have; an application may set another
-limit."""
+"""Maximum number of bytes of JSON that the arguments of one task may have; an application may set
+another limit."""
 
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")

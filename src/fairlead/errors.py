@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 LONGEST_DELAY = 3_155_760_000.0
-"""Most seconds until the next try of a task: 100 years."""
+"""Maximum number of seconds until the next try of a task: 100 years."""
 
 LATEST_SNOOZE = datetime(9000, 1, 1, tzinfo=UTC)
 """Instant before which a snooze must end, so that every store and every time zone can show it."""
@@ -68,7 +68,7 @@ class ResultNotKept(FairleadError):
 
 
 class ResultTimeout(FairleadError, TimeoutError):
-    """Raised by `handle.result(timeout=)` after the timeout; the task goes on."""
+    """Raised by `handle.result(timeout=)` after the timeout; the task continues."""
 
 
 class InvalidDelay(FairleadError, ValueError):
@@ -77,12 +77,11 @@ class InvalidDelay(FairleadError, ValueError):
 
 
 class Retry(FairleadError):
-    """Raised by a handler to fail this attempt and try again after `after` seconds (None: when the
-    retry policy says).
+    """Raised by a handler to fail this attempt and try again after `after` seconds, or after the
+    delay of the retry policy if `after` is None.
 
-    `after`: from 0 to LONGEST_DELAY. With `reset_tries` the task counts its tries anew, and waits
-    at least a second. Raises InvalidDelay for other values.
-    """
+    `after`: from 0 to LONGEST_DELAY. With `reset_tries`, the tries of the task count from zero
+    again, and the task waits at least a second. Raises InvalidDelay for other values."""
 
     def __init__(self, after: float | None = None, *, reset_tries: bool = False) -> None:
         check_after(after)
@@ -124,7 +123,8 @@ def check_after(after: object) -> float | None:
 
 
 def check_reset_tries(reset_tries: object) -> bool:
-    """Return whether a `Retry` counts the tries anew. Raises InvalidDelay unless it is a bool."""
+    """Return `reset_tries`, whether a `Retry` counts the tries from zero again. Raises InvalidDelay
+    unless it is a bool."""
     if not isinstance(reset_tries, bool):
         raise InvalidDelay(f"Retry(reset_tries={_shown(reset_tries)}): use True or False")
     return reset_tries

@@ -231,6 +231,6 @@ def test_a_task_can_be_dropped_by_its_time_in_microseconds_or_as_iso_8601(shop: 
         )
         url = ("--url", "sqlite:///shop.db")
         args = ["ordered", "drop", "reminders", "ü|,", "--unique-key", '"u" 2', "--run-at", form]
-        assert "told its owner" in fairlead(shop, *args, *url)
+        assert "asked the owner of the partition" in fairlead(shop, *args, *url)
     fairlead(shop, "worker", "shop:app", "--until-empty")
     assert json.loads(fairlead(shop, "ordered", "tasks", "reminders", "--json", *url)) == []

@@ -52,7 +52,8 @@ PATIENCE = 60.0  # seconds; a guard against a hang, not a measure
 
 
 class Supervised:
-    """One `fairlead worker`, with `--workers` unless it is None, and all lines that its processes print."""
+    """One `fairlead worker`, with `--workers` unless it is None, and all lines that its processes
+    print."""
 
     def __init__(self, folder: Path, workers: int | None, *options: str) -> None:
         given = () if workers is None else ("--workers", str(workers))
@@ -292,7 +293,7 @@ def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
     assert "Traceback" not in "".join(crew.lines)
 
 
-@tiers.FULL("a long run: each process is started anew")
+@tiers.FULL("a long run: each process is restarted")
 def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, start: Start) -> None:
     crew = start(2, "--name", "w")
     crew.wait_for("worker is ready", 2)

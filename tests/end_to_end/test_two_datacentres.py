@@ -105,7 +105,7 @@ async def test_every_task_runs_while_either_datacentre_is_killed_and_comes_back(
         await asyncio.to_thread(two.dc1.start)
         await reminders.go_on()
         while any(not owner.is_whole for owner in app.connections.schedule._owners.values()):
-            await asyncio.sleep(0.1)  # loaded anew by themselves: no event of ours tells
+            await asyncio.sleep(0.1)  # reloaded by themselves: no event of ours tells
         reminders.kill(two.dc2)
         await reminders.go_on()
         await asyncio.to_thread(two.dc2.start)

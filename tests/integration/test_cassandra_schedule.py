@@ -297,7 +297,7 @@ class SecondDatacentre:
             if options.get("consistency") == ConsistencyLevel.EACH_QUORUM:
                 self.reads += 1
                 if self.is_away:
-                    raise StoreUnavailable("one is away")
+                    raise StoreUnavailable("one is unavailable")
             async for row in rows(session, name, *params, **options):
                 yield row
 

@@ -137,7 +137,7 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
 
         @app.task(queue="other")
         async def free() -> None:
-            runs.append("goes on")
+            runs.append("continues")
 
         started, stopped = asyncio.Event(), asyncio.Event()
         handle = pay.submit()
@@ -161,7 +161,7 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
             server.start()
             await ended.wait()
             await settled(app, node)
-        assert runs == ["starts", "is stopped", "goes on", "starts"]
+        assert runs == ["starts", "is stopped", "continues", "starts"]
         first, second = app.management.attempts(handle.id)
         assert (first.outcome, second.outcome) == (Outcome.CANCELLED, Outcome.DONE)
         assert "permits" in (first.error_text or "")

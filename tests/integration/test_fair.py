@@ -332,7 +332,9 @@ async def test_tasks_that_wait_when_leases_expire_run_once_the_leases_are_back(
             await asyncio.sleep(0.01)
         ownership = node.parts.ownership
         owned = ownership.owned
-        ownership.on_lost(owned)  # as when the coordinator was away for longer than a lease lasts
+        ownership.on_lost(
+            owned
+        )  # as when the coordinator was unavailable for longer than a lease lasts
         assert not ownership.owned
         ownership.on_gained(owned)
         gate.set()

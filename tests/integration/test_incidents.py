@@ -62,7 +62,7 @@ def lite(sqlite_url: str) -> Iterator[App]:
     application.close()
 
 
-async def test_each_of_2500_tasks_in_error_is_told_once(app: App) -> None:
+async def test_each_of_2500_tasks_in_error_is_reported_once(app: App) -> None:
     seen: Counter[str] = Counter()
 
     def receive(incident: Incident) -> None:
@@ -104,7 +104,7 @@ async def test_a_callback_that_raises_for_one_task_is_called_again_and_holds_up_
     assert app.clock.monotonic() - began >= 10 + 20  # seconds of back-off
 
 
-async def test_a_new_elected_node_goes_on_where_the_previous_one_stopped(app: App) -> None:
+async def test_a_new_elected_node_continues_where_the_previous_one_stopped(app: App) -> None:
     calls: Counter[str] = Counter()
     app.on_incident = lambda incident: calls.update([incident.subject])
     ids = failing(app, 40)
@@ -138,7 +138,7 @@ async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(lite
     assert calls == Counter(ids)
 
 
-async def test_what_a_dead_node_had_claimed_is_told_after_its_claim(lite: App) -> None:
+async def test_what_a_dead_node_had_claimed_is_reported_after_its_claim(lite: App) -> None:
     app = lite
     calls: list[str] = []
     app.on_incident = lambda incident: calls.append(incident.subject)
@@ -272,7 +272,7 @@ async def test_without_a_callback_the_log_takes_the_incidents(
     assert sorted(told) == sorted(ids)
 
 
-async def test_an_incident_settled_before_its_delivery_is_not_told(app: App) -> None:
+async def test_an_incident_settled_before_its_delivery_is_not_reported(app: App) -> None:
     calls: list[str] = []
     app.on_incident = lambda incident: calls.append(incident.subject)
     async with erring(app, 2) as ids:
@@ -354,7 +354,7 @@ def one_lane(app: App) -> Steps[str]:
 # stuck runs ---------------------------------------------------------------------------------------
 
 
-async def test_a_run_beyond_its_greatest_time_is_told_once_and_goes_on(lite: App) -> None:
+async def test_a_run_beyond_its_greatest_time_is_reported_once_and_continues(lite: App) -> None:
     app, incidents = lite, list[Incident]()
     gate = asyncio.Event()
 
@@ -387,7 +387,9 @@ async def test_a_run_beyond_its_greatest_time_is_told_once_and_goes_on(lite: App
     assert [len(app.management.attempts(handle.id)) for handle in handles] == [1] * 3
 
 
-async def test_a_stuck_run_that_is_resumed_is_told_although_its_task_goes_on(lite: App) -> None:
+async def test_a_stuck_run_that_is_resumed_is_reported_although_its_task_continues(
+    lite: App,
+) -> None:
     app, incidents = lite, list[Incident]()
     runs: list[int] = []
 

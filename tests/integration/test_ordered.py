@@ -388,7 +388,7 @@ async def test_a_store_failure_reloads_its_own_partition_only_and_loses_no_task(
         async def failing(what: str, call: Any, partition: Any, *rest: Any) -> Any:
             if partition.partition == partition_of(broken, 0, 8) and failures[what]:
                 failures[what] -= 1
-                raise StoreUnavailable("the store is away")
+                raise StoreUnavailable("the store is unavailable")
             return await call(partition, *rest)
 
         monkeypatch.setattr(

@@ -106,7 +106,7 @@ async def test_a_node_says_why_it_is_not_ready(
         await until(node, None)
         with monkeypatch.context() as patch:
             patch.setattr(app.store, "heartbeat", away)
-            await until(node, "the store is away")
+            await until(node, "the store is unavailable")
         await until(node, None)
         node.stop()
         assert node.not_ready == "draining"

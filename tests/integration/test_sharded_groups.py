@@ -45,7 +45,7 @@ async def test_dropping_a_group_keeps_nothing_for_it(queue) -> None:
     assert await queue.len() == 0
     last = await queue.write({"n": 6})
     assert await queue.drop_group("one") == 0
-    assert (await queue.read("three", "c")).id == last, "what waits goes on waiting"
+    assert (await queue.read("three", "c")).id == last, "what waits stays waiting"
 
 
 async def test_dropping_a_group_with_empty_streams_keeps_nothing_for_it(

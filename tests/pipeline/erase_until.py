@@ -23,7 +23,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "build requested": (job, "build_again"),
     "ledger written": (ledger, "write"),
     "temporary file written": (durable, "sync"),
-    "file made anew": (LakeTable, "write_part"),
+    "file rewritten": (LakeTable, "write_part"),
     "partition replaced": (LakeTable, "replace"),
     "table done": (job, "erase_from"),
     "file removed": (Path, "unlink"),

@@ -1,4 +1,4 @@
-"""`backfill`: days made anew are what a build makes of them, a dry run shows the difference, a
+"""`backfill`: backfilled days equal the days of a build, a dry run shows the difference, a
 crash is gone on from."""
 
 from __future__ import annotations

@@ -513,7 +513,7 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
     + [
         pytest.param(*later, marks=FULL("a long run"))
         for later in [
-            ("file made anew", 5),
+            ("file rewritten", 5),
             ("partition replaced", 4),
             ("partition replaced", 9),
             ("table done", 14),

@@ -1,4 +1,4 @@
-"""`ingest --hash-keys`: no clear key lands in the lake, and everything else goes on as ever."""
+"""`ingest --hash-keys`: no clear key lands in the lake, and everything else is unchanged."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def tables(spark: SparkSession, catalog: str, lake: Lake) -> IcebergTables:
 
 
 def another(tables: IcebergTables, spark: SparkSession, lake: Lake) -> IcebergTables:
-    """Open the catalog anew, as the next job does."""
+    """Open the catalog again, as the next job does."""
     return IcebergTables(spark, tables.name_of(HOURLY).rpartition(".")[0], lake, SYSTEM_CLOCK)
 
 

@@ -191,7 +191,7 @@ def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
     assert reader(history, lake).checked is None
 
 
-def test_a_store_that_lost_rows_is_told_from_a_lake_that_has_them(
+def test_a_store_that_lost_rows_is_distinguished_from_a_lake_that_has_them(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     with connected(store_url) as connection:

@@ -600,7 +600,7 @@ class Hours:
 
 
 @pytest.mark.parametrize("hours", [1, 5, 24, 7 * 24, 30 * 24, 400 * 24, 3000 * 24])
-def test_no_line_has_more_points_than_can_be_told_apart(hours: int) -> None:
+def test_no_line_has_more_points_than_can_be_distinguished(hours: int) -> None:
     when = period(Hours(T0, hours), NOW, since=T0)  # type: ignore[arg-type]
 
     points = (when.until - when.since) / timedelta(seconds=when.step_s)

@@ -242,7 +242,7 @@ def test_the_poller_takes_over_exactly_where_each_partition_stands(
     assert relayed.differences() == []
     assert topics_of(relayed.lake.table(ATTEMPTS).manifests.newest(), relayed.store_id) == {}
     relayed.add(range(33, 36))
-    assert relayed.poll().round().attempts == 3, "and goes on as ever"
+    assert relayed.poll().round().attempts == 3, "and continues as before"
     relayed.relay.round()
     relayed.stream(most).drain()  # begun again
     assert relayed.differences() == []
@@ -323,7 +323,7 @@ def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_continues(
     table = relayed.lake.table(ATTEMPTS)
     (table.manifests.folder / f"{table.manifests.newest().number:012}.json").unlink()
     with pytest.raises(
-        CheckFailed, match="goes on at offset 6, and the lake is at 3.*new checkpoint"
+        CheckFailed, match="continues at offset 6, but the lake is at 3.*new checkpoint"
     ):
         stream.batch()
     relayed.stream(3).drain()
@@ -401,7 +401,7 @@ def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(
     relayed.bring(range(20))
     stream = relayed.stream(6)
     stream.batch()
-    # Erased between the files of a batch and its manifest: they are made anew.
+    # Erased between the files of a batch and its manifest: they are written again.
     before_each_append(monkeypatch, lambda: erase(relayed.lake, "tenant-3", SYSTEM_CLOCK))
     stream.drain()
     assert files_with(relayed.lake.root, "tenant-3") == []

@@ -109,7 +109,7 @@ async def test_more_than_a_batch_is_moved_without_waiting_for_the_interval(
         await until(lambda: len(exported(lake)) == 40)
 
 
-async def test_a_long_comparison_goes_on_piece_by_piece_to_its_end(
+async def test_a_long_comparison_continues_piece_by_piece_to_its_end(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 20)

@@ -46,7 +46,7 @@ NAMES = ("mail", "pay", "sync")
 WEIGHTS = (1.0, 1.0, 5.0, 0.5)
 
 MOST_WAITING = 30
-"""Most tasks submitted and not yet claimed."""
+"""Maximum number of tasks submitted and not yet claimed."""
 
 LINES_SHOWN = 30
 

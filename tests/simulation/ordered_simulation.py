@@ -203,7 +203,7 @@ class Node:
         self._wanted.set()
 
     async def die(self) -> None:
-        """Crash: nothing of the node goes on."""
+        """Crash: no run of the node continues."""
         self.faults.is_dead = True
         self.task.cancel()
         await asyncio.wait([self.task])

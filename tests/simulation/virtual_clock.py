@@ -1,4 +1,4 @@
-"""A clock that jumps to the next event as soon as nothing else can go on."""
+"""A clock that jumps to the next event as soon as nothing else can proceed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VirtualClock:
             future.set_result(None)
 
     async def _settle(self) -> None:
-        """Wait until nothing can go on without time passing."""
+        """Wait until nothing can proceed unless time passes."""
         ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
         await asyncio.sleep(0)
         while ready:

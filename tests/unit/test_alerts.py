@@ -142,7 +142,7 @@ def test_long_runs_that_take_all_slots_are_a_stall_after_minutes() -> None:
     alerts = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
     assert kinds(alerts) == [("stall", "*", False)]
     assert alerts[0].at == BEGIN + 300 * MICROS
-    # The stall goes on while no heartbeat comes; a run that ends is its end.
+    # The stall continues while no heartbeat comes; a run that ends is its end.
     assert queue.waiting(10, BEGIN, running=None) == []
     assert kinds(queue.waiting(2, BEGIN, running=None, done=1)) == [("stall", "*", True)]
 

@@ -49,6 +49,6 @@ def test_the_latest_slots_are_the_end_of_all_slots(
     assert times.latest(start, until, limit) == list(times.slots(start, until))[-limit:]
 
 
-def test_every_five_minutes_goes_on_through_both_changes() -> None:
+def test_every_five_minutes_continues_through_both_changes() -> None:
     both = datetime(2026, 10, 25, 0, 0, tzinfo=UTC), datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
     assert len(slots("*/5 * * * *", *both)) == 24

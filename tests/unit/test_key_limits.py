@@ -100,7 +100,7 @@ def test_keys_with_limits_delay_no_other_key() -> None:
     assert node.take() == "b"
 
 
-def test_running_tasks_count_towards_a_new_limit_and_go_on() -> None:
+def test_running_tasks_count_towards_a_new_limit_and_continue() -> None:
     node = Node()
     node.push("aaaa")
     assert node.take() == "aaaa"

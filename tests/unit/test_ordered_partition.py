@@ -128,7 +128,7 @@ async def test_a_failing_partition_waits_longer_each_time_and_starts_over_after_
 
     async def away(partition: PartitionKey) -> Any:
         at.append(bench.clock.monotonic())
-        raise StoreUnavailable("the store is away")
+        raise StoreUnavailable("the store is unavailable")
 
     monkeypatch.setattr(bench.store, "take_over", away)
     bench.begin()
@@ -136,7 +136,7 @@ async def test_a_failing_partition_waits_longer_each_time_and_starts_over_after_
         await bench.wait(400)
     pauses = [round(after - before, 3) for before, after in zip(at, at[1:], strict=False)]
     assert pauses[:9] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    assert bench.partition.trouble == "StoreUnavailable: the store is away"
+    assert bench.partition.trouble == "StoreUnavailable: the store is unavailable"
     assert bench.observer.counts["ordered_reloads"] == bench.partition.reloads == len(at)
     levels = [record.levelno for record in caplog.records if record.name == "fairlead.ordered"]
     assert levels == [logging.WARNING] * 4 + [logging.ERROR] * (len(at) - 4)
@@ -156,7 +156,7 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     partitions = [OrderedPartition(PartitionKey("q", n), Window(), context) for n in range(10)]
 
     async def away(*rest: Any) -> Any:
-        raise StoreUnavailable("the store is away")
+        raise StoreUnavailable("the store is unavailable")
 
     monkeypatch.setattr(bench.store, "take_over", away)
     bench.tasks = [asyncio.create_task(partition.run()) for partition in partitions]
@@ -203,7 +203,7 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert bench.start() == ["first"]
 
     async def away(*rest: Any) -> Any:
-        raise StoreUnavailable("the store is away")
+        raise StoreUnavailable("the store is unavailable")
 
     monkeypatch.setattr(bench.store, "persist", away)
     bench.submit(500, id="another")
@@ -287,7 +287,7 @@ async def test_a_partition_that_is_lost_still_tries_to_write_the_ends_it_has_and
     finish = bench.store.finish
 
     async def away(*about: Any) -> None:
-        raise StoreUnavailable("the store is away")
+        raise StoreUnavailable("the store is unavailable")
 
     monkeypatch.setattr(bench.store, "finish", away)
     bench.done("t0")
@@ -351,7 +351,7 @@ async def test_a_partition_cancelled_while_it_fails_ends(
     async def fails_as_it_is_cancelled(tenure: Tenure) -> None:
         async def part() -> None:
             bench.tasks[0].cancel()
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailable("the store is unavailable")
 
         async with asyncio.TaskGroup() as parts:
             parts.create_task(part())
@@ -460,7 +460,7 @@ async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_
     async def failing(partition: PartitionKey) -> None:
         done.append("rewind")
         if len(done) < 3:
-            raise StoreUnavailable("the log is away")
+            raise StoreUnavailable("the log is unavailable")
         await rewind(partition)
 
     async def noting(partition: PartitionKey) -> Any:
@@ -493,7 +493,7 @@ async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when
         nonlocal failures
         if failures < 2:
             failures += 1
-            raise StoreUnavailable("the log is away")
+            raise StoreUnavailable("the log is unavailable")
         await rewind(partition)
 
     bench.begin()

@@ -260,7 +260,7 @@ class Node:
         return self.offset + self.rate * self.world.now
 
     def alive_in(self, pool: str) -> int:
-        """Return the runs that go on: those of a node past its time were ended from outside."""
+        """Return the runs that continue: those of a node past its time were ended from outside."""
         return 0 if self.is_dead or self.clock() >= self.permits.until else self.running[pool]
 
     def work(self) -> None:

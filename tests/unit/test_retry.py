@@ -181,6 +181,6 @@ def test_a_snooze_takes_an_aware_datetime_and_nothing_else(until: Any) -> None:
         Snooze(until)
 
 
-def test_a_snooze_may_name_a_time_that_has_passed_because_time_goes_on() -> None:
+def test_a_snooze_may_name_a_time_that_has_passed_because_time_continues() -> None:
     past = datetime(2000, 1, 1, tzinfo=UTC)
     assert Snooze(past).until == past

@@ -1,4 +1,5 @@
-"""The supervisor without processes: back-off, the fleet's decisions, and metrics of several workers."""
+"""The supervisor without processes: back-off, the fleet's decisions, and metrics of several
+workers."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def test_wrong_use_after_a_worker_was_ready_is_tried_again() -> None:
     fleet = running(2)
     fleet.on_exit(1, 137, 100.0)
     fleet.on_time(100.0)
-    assert orders(fleet.on_exit(3, 2, 100.1)) == []  # such as a store that is away
+    assert orders(fleet.on_exit(3, 2, 100.1)) == []  # such as a store that is unavailable
     assert fleet.next_due == 100.6
 
 

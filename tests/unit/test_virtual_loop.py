@@ -1,4 +1,4 @@
-"""The virtual event loop: time jumps when nothing else can go on, and at no other moment."""
+"""The virtual event loop: time jumps when nothing else can proceed, and at no other moment."""
 
 from __future__ import annotations
 

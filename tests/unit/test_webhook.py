@@ -157,7 +157,7 @@ def test_an_accepted_alert_is_not_posted_again_with_a_repeated_batch(
     hook.send([raised, over])
     hook.send([raised, over])
     assert [each["state"] for each in listener.took] == ["open", "over"]
-    hook.send([again])  # the same incident goes on
+    hook.send([again])  # the same incident continues
     assert [each["state"] for each in listener.took] == ["open", "over", "open"]
 
 

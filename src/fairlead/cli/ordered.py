@@ -154,7 +154,8 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
             as_json({"dropped": key._asdict()})
         else:
             print(
-                f"told its owner to drop: {ordering_key} at {time_of(key.run_at)}, {key.unique_key}"
+                f"asked the owner of the partition to drop: {ordering_key} at"
+                f" {time_of(key.run_at)}, {key.unique_key}"
             )
 
 
@@ -196,7 +197,7 @@ def status(queue: str, options: LookOptions) -> None:
                     p.loaded,
                     p.in_flight,
                     round(p.look_ahead),
-                    p.trouble and f"loaded anew {p.reloads} times: {p.trouble}",
+                    p.trouble and f"reloaded {p.reloads} times: {p.trouble}",
                 )
                 for p in found
                 if p.owner is not None or p.unfinished or p.lag

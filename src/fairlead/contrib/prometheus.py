@@ -84,7 +84,7 @@ class PrometheusObserver:
                     "look_ahead_seconds",
                     "From now to where the schedule was read; negative: catching up",
                 ),
-                ("failing_partitions", "Partitions that are being loaded anew"),
+                ("failing_partitions", "Partitions that are being reloaded"),
             )
         }
         self._incidents = Gauge(

@@ -87,7 +87,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             )
             if left <= 0:
                 raise ResultTimeout(
-                    f"task {self.id} has not finished within {timeout} s; it goes on"
+                    f"task {self.id} has not finished within {timeout} s; the task continues"
                 )
             self._access.notifier.wait_finished(self.id, left)
 

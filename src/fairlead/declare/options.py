@@ -14,7 +14,7 @@ from fairlead.errors import InvalidTask
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 
 MOST_KEY_BYTES = 1024
-"""Most UTF-8 bytes of a fairness, ordering or unique key; keys are index entries."""
+"""Maximum number of UTF-8 bytes of a fairness, ordering or unique key; keys are index entries."""
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ FULL_PARTITIONS = 4
 this total."""
 
 MOST_AT_ONCE = 500
-"""Most partitions in one take-over."""
+"""Maximum number of partitions in one take-over."""
 
 _PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
@@ -81,7 +81,9 @@ class Backlogs(SimplePart):
             try:
                 found = await self._context.store.take_over(keys)
             except StoreUnavailable as error:
-                log.warning("cannot take over while the store is away", extra={"error": str(error)})
+                log.warning(
+                    "cannot take over while the store is unavailable", extra={"error": str(error)}
+                )
                 await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
                 return
         for partition in partitions:

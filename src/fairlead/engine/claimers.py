@@ -69,7 +69,9 @@ class TaskClaimer:
             claimed = await context.store.claim(context.name, wanted, now)
         except StoreUnavailable as error:
             self._asked = ()
-            log.warning("cannot claim tasks while the store is away", extra={"error": str(error)})
+            log.warning(
+                "cannot claim tasks while the store is unavailable", extra={"error": str(error)}
+            )
             self._release_slots(triggers, holds_slots)
             self._sources.returned(triggers)
             await clock.sleep(_PAUSE_AFTER_TROUBLE)

@@ -171,7 +171,7 @@ class ClusterLimits:
                     await self._round(kept)
             except (StoreUnavailable, TimeoutError) as error:
                 log.warning(
-                    "no permits while the coordinator is away",
+                    "no permits while the coordinator is unavailable",
                     extra={"limit": kept.name, "error": str(error)},
                 )
             except msgspec.DecodeError as error:
@@ -220,8 +220,8 @@ class ClusterLimits:
                 if kept.permits.running and now >= kept.permits.usable_until:
                     if kept.stopped_for != until:
                         kept.stopped_for = until
-                        told = {"limit": kept.name, "runs": kept.permits.running}
-                        log.error("runs are stopped: their permits run out", extra=told)
+                        fields = {"limit": kept.name, "runs": kept.permits.running}
+                        log.error("runs are stopped: their permits run out", extra=fields)
                     self._stop_runs(kept.policy)
             await self._clock.sleep(self._ttl / 60)
 

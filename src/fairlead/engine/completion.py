@@ -14,7 +14,7 @@ from fairlead.model import Finish, State
 log = logging.getLogger("fairlead.completion")
 
 MOST_AT_ONCE = 1000
-"""Most finishes in one batch."""
+"""Maximum number of finishes in one batch."""
 
 MOST_WAITING = 5000
 """Ended runs in memory, of all queues, beyond which the node claims no task until the store has

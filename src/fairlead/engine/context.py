@@ -89,7 +89,7 @@ class NodeEvents(Protocol):
         """The store has the ends of these runs, or refused them."""
 
     def on_overdue(self, execution: Execution) -> None:
-        """A run exceeded its timeout, or goes on long after it was stopped for that."""
+        """A run exceeded its timeout, or continues long after it was stopped for that."""
 
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
         """The permits of a limit expired: runs that use them must stop."""

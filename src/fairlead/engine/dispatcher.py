@@ -16,7 +16,7 @@ from fairlead.engine.runs import Runs
 from fairlead.model import Trigger
 
 MOST_AT_ONCE = 500
-"""Most tasks in one claim."""
+"""Maximum number of tasks in one claim."""
 
 STOP_SECONDS = 10.0
 """Seconds that the last claim may take when the node stops."""

@@ -66,8 +66,9 @@ _LONGEST_WAIT = 1.0
 
 
 _CURE = (
-    "its tasks wait meanwhile, other lanes go on. Correct the record, or delete it: then the lane"
-    " starts anew from the rows of its tasks. The owner looks again every 30 s"
+    "the tasks of the lane wait until the record is repaired; other lanes continue. Correct the"
+    " record, or delete it to let the lane start again from the rows of its tasks. The owner reads"
+    " the record again every 30 s"
 )
 
 
@@ -107,7 +108,7 @@ class LaneContext:
     ordering: Ordering
     events: NodeEvents
     look_ahead: int
-    """Most triggers in memory for each lane."""
+    """Maximum number of triggers in memory for each lane."""
     clock: Clock
 
 
@@ -332,7 +333,8 @@ class FairPartition:
                     self._begin_dispatch(lane)
                 except StoreUnavailable as error:
                     log.warning(
-                        "the backlog waits while its store is away", extra={"error": str(error)}
+                        "the backlog waits while its store is unavailable",
+                        extra={"error": str(error)},
                     )
                     await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
                     is_busy = True

@@ -30,10 +30,10 @@ GRANT_SECONDS = 3.0
 """Seconds after which a granted trigger that was not reported comes back to its owner."""
 
 MOST_AT_ONCE = 500
-"""Most triggers in one round of grants."""
+"""Maximum number of triggers in one round of grants."""
 
 MOST_NAMES = 50
-"""Most task names in one call."""
+"""Maximum number of task names in one call."""
 
 LONGEST_BYTES = 1000
 """Characters of names and keys above which a trigger is not granted, because messages are short."""

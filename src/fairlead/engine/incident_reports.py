@@ -15,7 +15,7 @@ from fairlead.ports.incident_store import IncidentStore
 log = logging.getLogger("fairlead.incidents")
 
 _PAUSE = 1.0
-"""Seconds before a repeated write while the store is away."""
+"""Seconds before a repeated write while the store is unavailable."""
 
 MOST_WAITING = 10_000
 """Reports that wait for the store; further ones are only logged."""
@@ -55,7 +55,7 @@ class IncidentReports(SimplePart):
                     await self._store.report(reports, self._clock.now())
                 except StoreUnavailable as error:
                     log.warning(
-                        "incidents wait while the store is away", extra={"error": str(error)}
+                        "incidents wait while the store is unavailable", extra={"error": str(error)}
                     )
                     await self._clock.sleep(_PAUSE)
                     continue

@@ -1,9 +1,9 @@
 """The delivery of incidents to the application: at least once, each once in the ordinary case.
 
 A round claims incidents that are due, calls `on_incident` in threads, and records each call that
-returned. A claim hides an incident from other nodes for a while, so that a new elected node goes on
-where the previous one stopped, and delivers what a dead node had claimed once that time is over.
-"""
+returned. A claim hides an incident from other nodes for a while, so that a new elected node
+continues where the previous one stopped, and delivers what a dead node had claimed once that time
+is over."""
 
 from __future__ import annotations
 

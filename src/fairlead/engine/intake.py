@@ -36,7 +36,7 @@ class Intake(SimplePart):
         self._backlogs = backlogs
         self._ordering = ordering
         self._few_ahead = _few_ahead(context)
-        """Most triggers of a lane in memory while limits let some of them run."""
+        """Maximum number of triggers of a lane in memory while limits let some of them run."""
         self._most = self._few_ahead
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or in flight on this node."""
@@ -48,7 +48,9 @@ class Intake(SimplePart):
             try:
                 triggers = await self._channel.receive(self)
             except StoreUnavailable as error:
-                log.warning("no triggers while the store is away", extra={"error": str(error)})
+                log.warning(
+                    "no triggers while the store is unavailable", extra={"error": str(error)}
+                )
                 await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
                 continue
             self.take_in(triggers)

@@ -115,7 +115,7 @@ class Membership(SimplePart):
                 self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
                 self.is_store_reachable = False
-                log.warning("no heartbeat: the store is away", extra={"error": str(error)})
+                log.warning("no heartbeat: the store is unavailable", extra={"error": str(error)})
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._look.wait()

@@ -52,7 +52,7 @@ class Node:
             return "draining"
         if not self.ready.is_set():
             return "starting"
-        return None if self.parts.membership.is_store_reachable else "the store is away"
+        return None if self.parts.membership.is_store_reachable else "the store is unavailable"
 
     @property
     def queues(self) -> list[str]:
@@ -108,5 +108,6 @@ class Node:
             self._context.channel.announce(Notification(control=True))
         except StoreUnavailable as error:
             log.warning(
-                "node left without deregistering: the store is away", extra={"error": str(error)}
+                "node left without deregistering: the store is unavailable",
+                extra={"error": str(error)},
             )

@@ -21,7 +21,8 @@ from fairlead.model import PartitionKey, State, Trigger
 log = logging.getLogger("fairlead.ordering")
 
 MOST_OF_KEY = 20
-"""Most triggers of one ordering key in memory, so that they leave room for other keys."""
+"""Maximum number of triggers of one ordering key in memory, so that they leave room for other
+keys."""
 
 _READ_SECONDS = 1.0
 """Seconds between two reads of a key whose next task is on another node."""
@@ -118,7 +119,8 @@ class Ordering(SimplePart):
                     await self._look_up(asked)
                 except StoreUnavailable as error:
                     log.warning(
-                        "ordering keys wait while the store is away", extra={"error": str(error)}
+                        "ordering keys wait while the store is unavailable",
+                        extra={"error": str(error)},
                     )
                     self._ask |= asked
                     await self._context.clock.sleep(_READ_SECONDS)

@@ -28,10 +28,10 @@ from fairlead.errors import (
 from fairlead.model import Finish, Outcome, State
 
 MOST_ERROR_TEXT = 4000
-"""Most characters kept of an error and its traceback."""
+"""Maximum number of characters kept of an error and its traceback."""
 
 MOST_TYPE_NAME = 300
-"""Most characters kept of the name of an error's type."""
+"""Maximum number of characters kept of the name of an error's type."""
 
 SHORTEST_PAUSE = MICROS
 """Microseconds until the next start of a task that asked for a time that has passed, and spends no

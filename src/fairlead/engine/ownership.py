@@ -86,7 +86,8 @@ class Ownership:
             except (StoreUnavailable, TimeoutError) as error:
                 if self._now() >= self._expires and (self.owned or self._elected):
                     log.warning(
-                        "leases ran out while the coordinator was away", extra={"error": str(error)}
+                        "leases ran out while the coordinator was unavailable",
+                        extra={"error": str(error)},
                     )
                     self._hold({})
             try:

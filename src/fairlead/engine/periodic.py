@@ -25,7 +25,7 @@ log = logging.getLogger("fairlead.periodic")
 LONGEST_PAUSE = 60.0  # seconds
 
 RETRY_SECONDS = 5.0
-"""Seconds until the next round after the store was away."""
+"""Seconds until the next round after the store was unavailable."""
 
 DECLARE_EVERY = 30 * MICROS
 """Microseconds after which a node records again that it declares its periodic tasks."""

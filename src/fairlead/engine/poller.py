@@ -44,7 +44,7 @@ class Poller:
                         extra={"poller": self.name, "error": str(error)},
                     )
                 except Exception:
-                    log.exception("poller failed; it goes on", extra={"poller": self.name})
+                    log.exception("poller failed and will run again", extra={"poller": self.name})
             try:
                 async with asyncio.timeout(pause):
                     await self._look.wait()

@@ -123,7 +123,7 @@ class Runs:
                 self._stop(execution, CancelReason.SHUTDOWN)
 
     def stop_on(self, policy: ConcurrencyPolicy) -> None:
-        """Stop the runs on a limit whose permits expired. A run in a thread goes on and keeps its
+        """Stop the runs on a limit whose permits expired. A run in a thread continues and keeps its
         permits until it returns or the process ends."""
         for execution in list(self._context.in_flight.values()):
             if execution.is_running and self._context.ledger.uses(execution.trigger, policy):
@@ -175,7 +175,7 @@ class Runs:
         execution.cancel(CancelReason.CANCELLED)
         if not is_interruptible:
             log.warning(
-                "a handler in a thread cannot be stopped; it may go on beside others",
+                "a handler in a thread cannot be stopped; it may continue while others run",
                 extra={"task_id": task_id},
             )
             execution.is_abandoned = True

@@ -14,7 +14,8 @@ STUCK_SECONDS = 3600.0
 """Seconds after which a run is reported as stuck, for a task without a `max_stuck` of its own."""
 
 LOOK_AHEAD = 10_000
-"""Most triggers in memory for each priority of a fifo queue, and for each fair lane."""
+"""Maximum number of triggers in memory for each priority of a fifo queue, and for each fair
+lane."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class NodeSettings:
     """Name of this start of the process. Each start has its own, so that no start owns tasks of an
     earlier one."""
     concurrency: int = 500
-    """Most runs at once, of all executors together."""
+    """Maximum number of runs at once, of all executors together."""
     threads: int = 16
     processes: int = 2
     drain: float = 20.0

@@ -1,10 +1,9 @@
 """The watchdog: a small process that kills a worker (SIGKILL) at the worker's deadline.
 
 A worker may hang or be stopped by a signal while its runs still count for a cluster-wide limit.
-Other nodes get its permits when they expire, so none of its runs may go on after that. The watchdog
-reads each new deadline from its standard input. It needs only the standard library, so it starts
-quickly.
-"""
+Other nodes get its permits when they expire, so none of its runs may continue after that. The
+watchdog reads each new deadline from its standard input. It needs only the standard library, so it
+starts quickly."""
 
 from __future__ import annotations
 
@@ -64,19 +63,20 @@ class Watchdog:
         await self._process.wait()
 
 
-def watch(worker: int, told: int) -> None:
-    """Read lines `deadline pid pid ...` from the file descriptor `told` until it ends; at the
-    deadline kill the worker and these processes. Kill the children of a worker that is gone too."""
+def watch(worker: int, deadlines_fd: int) -> None:
+    """Read lines `deadline pid pid ...` from the file descriptor `deadlines_fd` until it ends; at
+    the deadline kill the worker and these processes. Kill the children of a worker that is gone
+    too."""
     until: float | None = None
     children: list[int] = []
     rest = b""
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
-        readable, _, _ = select.select([told], [], [], left)
+        readable, _, _ = select.select([deadlines_fd], [], [], left)
         if not readable:
             _end([worker, *children])
             return
-        data = os.read(told, 65536)
+        data = os.read(deadlines_fd, 65536)
         if not data:
             _end(children if until is not None else [])
             return

@@ -93,9 +93,8 @@ class OrderedManagement:
         """End a task, whatever its state, by a message to its owner through the log.
 
         The task counts as completed: its key does not run again, and the next task of its ordering
-        key does. A running handler is stopped; one in a thread goes on, and its result is dropped.
-        Raise InvalidTask for a key that no task can have.
-        """
+        key does. A running handler is stopped; one in a thread continues, and its result is
+        dropped. Raise InvalidTask for a key that no task can have."""
         entry: Entry = Drop(
             queue,
             partition_of(key.ordering_key, 0, self._partitions(queue)),

@@ -98,8 +98,8 @@ class Management:
     # changing -------------------------------------------------------------------------------------
 
     def resume(self, task_id: str, *, version: int | None = None, force: bool = False) -> None:
-        """Run a task now that waits or is in ERROR; its tries count anew. With `force`, also a
-        running one, which then runs twice."""
+        """Run a waiting task, or a task in ERROR, now; count its tries from zero. With `force`,
+        also run a running task, which then runs twice."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.SUBMITTED, State.ERROR}, force, "resumed")
         self._move(
@@ -229,7 +229,7 @@ class Management:
         if record.state in FINAL_STATES:
             raise NotAllowed(
                 f"task {record.id} is {record.state}: it is finished and cannot be {done}; submit"
-                " it anew"
+                " it again"
             )
         if record.state == State.PROCESSING and force:
             return

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from fairlead.model import RunEnd
 
 MOST_AT_ONCE = 500
-"""Most ends in one write."""
+"""Maximum number of ends in one write."""
 
 
 class OrderedCompletion:

@@ -33,7 +33,8 @@ class OrderedIntake:
         received again."""
 
     async def run(self) -> None:
-        """Read until cancelled. Retry a failing log with growing pauses; the partitions go on."""
+        """Read until cancelled. Retry a failing log with growing pauses; the partitions
+        continue."""
         failures = 0
         while True:
             try:

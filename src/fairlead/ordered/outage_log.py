@@ -1,4 +1,4 @@
-"""One log line for all partitions of a node that fail because a store is away."""
+"""One log line for all partitions of a node that fail because a store is unavailable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class OutageLog:
         self._most = 0
 
     def failed(self, partition: PartitionKey) -> int:
-        """Note that the store was away for a partition. Return how many partitions fail now if this
-        is the first, else 0."""
+        """Note that the store was unavailable for a partition. Return how many partitions fail now
+        if this is the first, else 0."""
         self._failing[partition] = None
         self._most = max(self._most, len(self._failing))
         return len(self._failing) if next(iter(self._failing)) == partition else 0

@@ -1,10 +1,9 @@
 """The supervisor of one partition of an ordered queue: take it over, tear it down after a failure,
 load it again, until it is released.
 
-A failure in the partition, for example of a store, ends one tenure only. Runs go on, and the next
-tenure writes their ends. The pauses between failing tenures grow, and the supervisor logs the
-failures.
-"""
+A failure in the partition, for example of a store, ends one tenure only. Runs continue, and the
+next tenure writes their ends. The pauses between failing tenures grow, and the supervisor logs the
+failures."""
 
 from __future__ import annotations
 
@@ -132,7 +131,7 @@ class OrderedPartition:
         failing = self._context.outages.failed(self.key) if is_away else 1
         log.log(
             logging.DEBUG if not failing else logging.ERROR if is_news else logging.WARNING,
-            "a partition of an ordered queue is loaded anew",
+            "a partition of an ordered queue is reloaded",
             extra={
                 "partition": self.key,
                 "failures": self.reloads,

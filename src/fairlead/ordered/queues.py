@@ -138,7 +138,7 @@ class OrderedQueues:
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before other nodes can take them. Runs may end until the deadline, and
-        are cancelled then. The release goes on even if its caller is cancelled."""
+        are cancelled then. The release continues even if its caller is cancelled."""
         mine = [self._partitions[key] for key in keys if key in self._partitions]
         if not mine:
             return

@@ -15,7 +15,7 @@ KEEP_SECONDS = 5.0
 """Seconds between two saves of a changing record; a crash repeats the reads of this time."""
 
 MOST_DONE = 200
-"""Most pairs of keys saved with the record, between which every task is completed."""
+"""Maximum number of pairs of keys saved with the record, between which every task is completed."""
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_ERROR = 500
-"""Most characters of an error's text."""
+"""Maximum number of characters of an error's text."""
 
 _DIGITS = re.compile(r"\d+")
 

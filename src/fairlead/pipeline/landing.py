@@ -35,7 +35,7 @@ class Landed(NamedTuple):
 def land(
     lake: Lake,
     table: LakeTable,
-    told: pa.Table,
+    rows: pa.Table,
     name: str,
     stones: Collection[str],
     hashing: Hashing | None,
@@ -44,7 +44,7 @@ def land(
 
     Names are unique to an exporter: of two that read the same rows, the files of one count.
     """
-    kept, erased = parted(lake, told if hashing is None else hashing.hidden(told), stones)
+    kept, erased = parted(lake, rows if hashing is None else hashing.hidden(rows), stones)
     written = table.write(kept, FIRST_GENERATION, f"{name}-{uuid.uuid4().hex[:8]}.parquet")
     return Landed(written, ledger.write(table, erased) if table.table is ATTEMPTS else [])
 

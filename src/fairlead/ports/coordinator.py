@@ -26,7 +26,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 class Coordinator(Protocol):
     """Leases on names such as `partition/payouts/2` and `poller/due`. Calls that need the server
-    raise StoreUnavailable while it is away."""
+    raise StoreUnavailable while it is unavailable."""
 
     @property
     def location(self) -> str:

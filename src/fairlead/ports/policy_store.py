@@ -55,8 +55,8 @@ class PolicyDraft(msgspec.Struct, frozen=True, kw_only=True):
     is due to every other key."""
     raw_limits: Mapping[str, float] = {}
     limits: Mapping[str, int] = {}
-    """Most tasks of the key at once on each node; at least 1. A limit declared in code holds as
-    well."""
+    """Maximum number of tasks of the key at once on each node; at least 1. A limit declared in code
+    holds as well."""
     limit_reasons: Mapping[str, str] = {}
     is_canary: bool = False
     """Whether other queues wait for the verdict on this version."""

@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
 class TaskLog(Protocol):
     """The log of an application's ordered queues. `append` is for submitters, the rest is for
-    nodes. Calls that need the servers raise StoreUnavailable while they are away."""
+    nodes. Calls that need the servers raise StoreUnavailable while they are unavailable."""
 
     joins_transactions: bool
     """Whether the log is in the task store's own database, so that entries may be appended in a

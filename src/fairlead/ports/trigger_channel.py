@@ -115,8 +115,8 @@ class TriggerChannel(Protocol):
 
     def announce(self, notification: Notification) -> None:
         """Notify the nodes, after the commit, from any thread. Never blocks for long and never
-        raises, even while a server is away. A sweep heals a lost announcement; a doubled or empty
-        one is harmless."""
+        raises, even while a server is unavailable. A sweep heals a lost announcement; a doubled or
+        empty one is harmless."""
 
     def send(self, message: PeerMessage) -> None:
         """Send a message to the nodes that have opened this channel, from the event loop; it may be

@@ -17,7 +17,8 @@ class Backoff:
     """Delay after the first early end."""
     longest: float = LONGEST_SECONDS
     settled: float = SETTLED_SECONDS
-    """Life after which an end does not count as early, and the delays begin anew."""
+    """Life after which an end does not count as early, and the delays start again from the
+    first."""
 
     def failures(self, before: int, lived: float) -> int:
         """Return the number of early ends in a row, after an end at the age `lived`."""

@@ -245,12 +245,18 @@ class Fleet:
         return slot.failures >= EARLY_ENDS and not is_any_ready
 
     def _on_replacement_exit(self, child: Child, code: int, now: float) -> list[Action]:
-        """Go on with the reload, or end it when the new process ended before it was ready."""
+        """Continue the reload, or end it when the new process ended before it was ready."""
         if child.phase == Phase.STARTING:
-            # The old code goes on: it works, and the new one does not.
+            # Keep the old code, which works, because the new code does not start.
             self._generation = min(other.generation for other in self.children.values())
             fields: dict[str, object] = {"worker": child.slot, "exit_code": code}
-            return [Log("reload failed: the other workers go on", fields, is_warning=True)]
+            return [
+                Log(
+                    "reload failed; the other workers continue with the old code",
+                    fields,
+                    is_warning=True,
+                )
+            ]
         if not any(self._living(child.slot)) and self._slots[child.slot].due_at is None:
             self._slots[child.slot].due_at = now
         return self._roll(now)

@@ -279,7 +279,7 @@ class Appender:
         producer.poll(_POLL_SECONDS)
 
     def _ensure_topic(self) -> bool:
-        """Ensure the topic of the longest waiting message. Return False if Kafka is away."""
+        """Ensure the topic of the longest waiting message. Return False if Kafka is unavailable."""
         with self._lock:
             queue = self._waiting[0][0].queue if self._waiting else None
         if queue is None or queue in self._topics:

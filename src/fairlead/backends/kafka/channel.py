@@ -8,7 +8,7 @@ so that a node asks the store only for what it claims. Three rules follow:
   the rows comes to it in time. So a flood fills no memory, and holds back no message behind it.
 - Triggers that the reader of the rows will pass, or has passed, are not taken from Kafka too.
 - A notification of the database waits a moment for its twin from Kafka. If none comes, because the
-  broker is away or somebody submitted without a channel, the lane is read.
+  broker is unavailable or somebody submitted without a channel, the lane is read.
 
 An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
 in memory for longer than HOLD_SECONDS counts as left to the rows: its row exists, and a trigger

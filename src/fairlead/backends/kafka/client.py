@@ -115,7 +115,7 @@ class ClientThread(Generic[ClientT]):
     def close(self) -> bool:
         """Let the thread end, and wait for it. Return whether it has ended in time: while Kafka is
         away, a consumer of librdkafka with a commit on its way cannot be closed, and the thread
-        goes on trying."""
+        continues trying."""
         if self._is_forked:
             return True
         self._at_exit.detach()  # one wait is enough

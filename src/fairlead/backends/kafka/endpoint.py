@@ -164,7 +164,7 @@ class KafkaEndpoint:
 
     def ensure(self, queues: Mapping[str, int], seconds: float = ADMIN_SECONDS) -> None:
         """Create missing topics, and add partitions to those with too few. Raise StoreUnavailable
-        while Kafka is away."""
+        while Kafka is unavailable."""
         wanted = {self.topic(queue): count for queue, count in queues.items()}
         try:
             admin = self.admin()
@@ -202,7 +202,7 @@ class KafkaEndpoint:
     ) -> None:
         """Create the queue's topic with this configuration if it is missing. Raise
         ConfigurationError if it has another number of partitions, which ordered queues cannot
-        change; StoreUnavailable while Kafka is away."""
+        change; StoreUnavailable while Kafka is unavailable."""
         topic = self.topic(queue)
         if (count := self.create_topic(topic, partitions, config, seconds)) != partitions:
             raise ConfigurationError(
@@ -215,7 +215,7 @@ class KafkaEndpoint:
         self, topic: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
     ) -> int:
         """Create the topic with this configuration if it is missing, and return its number of
-        partitions. Raise StoreUnavailable while Kafka is away."""
+        partitions. Raise StoreUnavailable while Kafka is unavailable."""
         deadline = time.monotonic() + seconds
         try:
             admin = self.admin()
@@ -239,7 +239,7 @@ class KafkaEndpoint:
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Delete messages below these offsets, by topic and partition. Raise StoreUnavailable while
-        Kafka is away."""
+        Kafka is unavailable."""
         if not offsets:
             return
         partitions = [TopicPartition(*at, offset) for at, offset in offsets.items()]
@@ -252,7 +252,7 @@ class KafkaEndpoint:
 
     def status(self, queues: Collection[str]) -> ChannelStatus:
         """Return the number of brokers, and the partitions with their owners and lags. Raise
-        StoreUnavailable while Kafka is away."""
+        StoreUnavailable while Kafka is unavailable."""
         topics = {self.topic(queue): queue for queue in queues}
         try:
             admin = self.admin()

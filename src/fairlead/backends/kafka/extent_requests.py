@@ -44,7 +44,7 @@ class ExtentRequests:
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
         """Return the future extents of these partitions. The future raises StoreUnavailable while
-        Kafka is away."""
+        Kafka is unavailable."""
         request = _ExtentRequest(
             list(partitions), self._clock.monotonic() + ADMIN_SECONDS, Future()
         )

@@ -84,7 +84,8 @@ class LogReader:
             "on_commit": self._commits.on_commit,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # start of a position below the kept messages, or beyond the end of a topic created anew
+            # start of a position below the kept messages, or beyond the end of a topic created
+            # again
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             # Fetch little ahead: arrived messages wait in our own budget.
@@ -104,7 +105,7 @@ class LogReader:
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
         """Return the future extents of these partitions. The future raises StoreUnavailable while
-        Kafka is away."""
+        Kafka is unavailable."""
         return self._requests.ask(partitions)
 
     def begin(self, partition: PartitionId, position: int) -> None:

@@ -33,7 +33,7 @@ class PartitionReading:
 
     def arrive(self, offset: int, message: bytes) -> None:
         """Add the next message."""
-        if offset < self.position:  # the topic was created anew, or has lost its end
+        if offset < self.position:  # the topic was created again, or has lost its end
             self.done = self.end = offset
         self.waiting.append((offset, message))
         self.size += len(message)

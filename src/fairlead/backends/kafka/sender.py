@@ -117,7 +117,7 @@ class KafkaSender:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException):
-                # The topic may have been deleted, or created anew with fewer partitions.
+                # The topic may have been deleted, or created again with fewer partitions.
                 self._topics.pop(message.queue, None)
             self._unsent(str(error))
 
@@ -159,8 +159,8 @@ class KafkaSender:
                 self._thread = None
 
     def _ensure_topics(self, producer: Producer) -> bool:
-        """Send the messages that wait for their topics. Return False if Kafka is away, which leaves
-        the messages to the sweeps."""
+        """Send the messages that wait for their topics. Return False if Kafka is unavailable, which
+        leaves the messages to the sweeps."""
         messages: list[Outgoing] = []
         with suppress(IndexError):  # a sender that is used again has two threads for a moment
             while True:

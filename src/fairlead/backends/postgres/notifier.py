@@ -26,10 +26,10 @@ log = logging.getLogger("fairlead.notifier")
 NOTIFY_CHANNEL = "fairlead_notification"
 
 MOST_NOTIFY_BYTES = 7900
-"""Most bytes in one NOTIFY; PostgreSQL allows less than 8,000."""
+"""Maximum number of bytes in one NOTIFY; PostgreSQL allows less than 8,000."""
 
 MOST_UNSENT = 1000
-"""Most messages between nodes that wait to be sent; more are dropped."""
+"""Maximum number of messages between nodes that wait to be sent; more are dropped."""
 
 KEEPALIVE_EVERY = 10.0
 """Seconds without a notification after which a listening connection is checked."""

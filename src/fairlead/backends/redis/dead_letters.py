@@ -62,7 +62,7 @@ class DeadLetters:
         )
 
     def write_anew(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
-        """Write the task anew, to run at once. Return False if it is not in ERROR in this
+        """Write the task again, to run at once. Return False if it is not in ERROR in this
         version."""
         letter = yield from self._in(task_id, version)
         if letter is None:

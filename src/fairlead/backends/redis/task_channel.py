@@ -38,8 +38,8 @@ class Tasks(Protocol):
         """Note that the engine needs no trigger of these tasks any more."""
 
     async def release(self, task_ids: Collection[str]) -> None:
-        """Write tasks that did not run here anew, for any node. Raise StoreUnavailable while Redis
-        is away."""
+        """Write tasks that did not run here again, for any node. Raise StoreUnavailable while Redis
+        is unavailable."""
 
 
 class RedisTaskChannel:

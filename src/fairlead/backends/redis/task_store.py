@@ -298,8 +298,8 @@ class RedisTaskStore:
         return None
 
     async def release(self, task_ids: Collection[str]) -> None:
-        """Write tasks that did not run here anew, for any node. Raise StoreUnavailable while Redis
-        is away."""
+        """Write tasks that did not run here again, for any node. Raise StoreUnavailable while Redis
+        is unavailable."""
         by_lane: defaultdict[PriorityLane, list[message.ClaimEnd]] = defaultdict(list)
         for task_id in task_ids:
             mine = self.claimed.get(task_id)

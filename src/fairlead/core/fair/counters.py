@@ -11,7 +11,7 @@ EXACT_KEYS = 10_000
 _DEPTH = 4
 _NARROWEST = 1 << 12
 WIDEST = 1 << 18
-"""Most cells in a row of the sketch: 4 rows of 8 bytes a cell, 8 MB."""
+"""Maximum number of cells in a row of the sketch: 4 rows of 8 bytes a cell, 8 MB."""
 
 
 class Counters:

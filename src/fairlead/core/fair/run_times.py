@@ -65,8 +65,8 @@ class _RunningMean:
 
 
 class RunTimes:
-    """Run times of one queue. Beyond MOST_PAIRS, the pair that ran longest ago is dropped and
-    starts anew."""
+    """Run times of one queue. Beyond MOST_PAIRS, the pair whose last run is the oldest is
+    dropped and starts without a mean."""
 
     def __init__(self) -> None:
         self.unit = 0

@@ -34,8 +34,8 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import Level, Trigger
 
 MOST_OWED = 1000
-"""Most units (mean runs of the queue), divided by its weight, that a key is behind or ahead of the
-others. A run that hangs delays its key by no more; the excess is dropped."""
+"""Maximum number of units (mean runs of the queue), divided by its weight, that a key is behind or
+ahead of the others. A run that hangs delays its key by no more; the excess is dropped."""
 
 SHOWN = 50_000
 """Expected run time of one key and name that is in the table at once (microseconds); at least one

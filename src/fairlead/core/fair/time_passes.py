@@ -32,12 +32,12 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import RunTimesRecord
 
 MOST_OWED = 1000
-"""Most units (mean runs of the queue), divided by its weight, that a key owes or has saved between
-two of its tasks. Any excess is dropped."""
+"""Maximum number of units (mean runs of the queue), divided by its weight, that a key owes or has
+saved between two of its tasks. Any excess is dropped."""
 
 MOST_REMEMBERED = 10_000
-"""Most pairs of task name and key with known charges, and most keys that owe or have saved; beyond
-it, the oldest are dropped."""
+"""Maximum number of pairs of task name and key with known charges, and most keys that owe or have
+saved; beyond it, the oldest are dropped."""
 
 
 class TimePasses(Passes):

@@ -23,7 +23,7 @@ RECENT = 0.2
 """Seconds within which an offer and a call may have crossed."""
 
 MOST_AHEAD = 1000
-"""Most triggers offered beyond the free slots."""
+"""Maximum number of triggers offered beyond the free slots."""
 
 _SMOOTH = 0.3
 """Weight of a new measurement in a mean (0 to 1)."""

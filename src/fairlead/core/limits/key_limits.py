@@ -76,8 +76,8 @@ class KeyLimits:
         return self._limits.get(queue, {})
 
     def set(self, queue: str, limits: Mapping[str, int]) -> list[KeyLimit]:
-        """Replace the limits of a queue; return those that have room now. Running tasks go on, even
-        beyond a limit: then no task of the key starts until fewer run."""
+        """Replace the limits of a queue; return those that have room now. Running tasks continue,
+        even beyond a limit: then no task of the key starts until fewer run."""
         self._limits.pop(queue, None)
         if limits:
             self._limits[queue] = dict(limits)

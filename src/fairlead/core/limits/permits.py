@@ -101,7 +101,7 @@ class _Pool:
         """Fair share of this node in the last round; free permits above it are returned."""
         self.running = 0
         self.most = 0
-        """Most permits in use at once since the last round."""
+        """Maximum number of permits in use at once since the last round."""
         self.refused = False
         """Whether a trigger had to wait and there has been no room since."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 MOST_CAUGHT_UP = 1000
-"""Most missed slots that one catch-up submits: the latest ones."""
+"""Maximum number of missed slots that one catch-up submits: the latest ones."""
 
 LATE_SECONDS = 60.0
 """Age after which a slot counts as missed under `CatchUp.NONE`."""

@@ -51,8 +51,8 @@ class Schedule:
     def __init__(
         self, low_water_mark: TaskKey, window: Window, running: Iterable[ScheduledTask] = ()
     ) -> None:
-        """`low_water_mark`: as saved in the store. `running`: stored tasks whose runs go on from an
-        earlier tenure."""
+        """`low_water_mark`: as saved in the store. `running`: stored tasks whose runs continue from
+        an earlier tenure."""
         self.read_through = low_water_mark
         self._window = window
         self._lines: dict[str, Line] = {}

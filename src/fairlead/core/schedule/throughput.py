@@ -26,7 +26,7 @@ class Window:
 
     @property
     def most_loaded(self) -> int:
-        """Most tasks in memory, whatever they wait for."""
+        """Maximum number of tasks in memory, whatever they wait for."""
         return SPARE * self.in_flight
 
     def room(self, live: int, loaded: int) -> int:

@@ -11,7 +11,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.model import Trigger
 
 _MOST_TAKEN = 500
-"""Most taken entries that stay in the list of a column."""
+"""Maximum number of taken entries that stay in the list of a column."""
 
 _FEW = 20
 """Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""

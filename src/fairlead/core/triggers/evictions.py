@@ -1,7 +1,7 @@
 """Evictions: triggers that limits hold back leave memory to triggers that may run.
 
 Start-time fair queueing has no notion of a flow that cannot be served; here such a flow counts as
-one that arrives anew.
+one that arrives again.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class TriggerTable:
 
     def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
         """Limit how many tasks of these fairness keys of the queue run here at once, from now on;
-        other keys have no such limit. Waiting triggers keep their rank; running tasks go on."""
+        other keys have no such limit. Waiting triggers keep their rank; running tasks continue."""
         if self._slot_ledger.limits(queue).keys() == limits.keys():
             self.freed(self._slot_ledger.set_limits(queue, limits))
             return

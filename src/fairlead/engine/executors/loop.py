@@ -106,7 +106,8 @@ class LoopExecutor:
         return waiting
 
     async def stop(self) -> int:
-        """End the runners; return how many go on because their handlers ignore the cancellation."""
+        """End the runners; return how many continue because their handlers ignore the
+        cancellation."""
         self._is_stopping = True
         for runner in self._runners:
             runner.interrupt()

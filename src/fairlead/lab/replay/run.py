@@ -59,9 +59,8 @@ def replay(
     file.
 
     Raise BrokenTrace for an unreadable trace before anything is submitted, ConfigurationError for
-    bad settings or a store in use, StoreUnavailable while the store is away, WorkerEnded if a
-    worker ends by itself.
-    """
+    bad settings or a store in use, StoreUnavailable while the store is unavailable, WorkerEnded if
+    a worker ends by itself."""
     if settings.order not in ("fair", "fifo"):
         raise ConfigurationError(f"--order {settings.order}: use 'fair' or 'fifo'")
     found = survey(settings.trace, settings.tenants, settings.limit, settings.skip_bad)

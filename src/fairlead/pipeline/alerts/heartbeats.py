@@ -20,7 +20,7 @@ PAGE, PAGES = 20_000, 10
 """Submitted tasks in one page, and pages in one heartbeat; the next heartbeat counts the rest."""
 
 MOST_KEYS = 1000
-"""Most fairness keys in a heartbeat."""
+"""Maximum number of fairness keys in a heartbeat."""
 
 WAITS_US = 500_000
 """Microseconds from which a ready task counts as waiting."""

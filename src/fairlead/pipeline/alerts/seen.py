@@ -72,8 +72,8 @@ def _merge(tables: SmallTables, rows: dict[str, dict[str, object]], days: Collec
 
     before = _of(tables, days)
     others = before.filter(pc.invert(pc.is_in(before["incident_id"], pa.array(list(rows)))))
-    told = pa.Table.from_pylist(list(rows.values()), INCIDENTS.arrow())
-    tables.replace(INCIDENTS, pa.concat_tables([others, told]), days)
+    updated = pa.Table.from_pylist(list(rows.values()), INCIDENTS.arrow())
+    tables.replace(INCIDENTS, pa.concat_tables([others, updated]), days)
 
 
 def _of(tables: SmallTables, days: Collection[str]) -> pa.Table:

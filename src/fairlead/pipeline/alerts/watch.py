@@ -9,7 +9,7 @@
 | node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
 
 The usual minutes of a queue are learnt first, so floods are reported after `warm_up_seconds`. While
-some run goes on, a stall needs `standstill_seconds`.
+some run continues, a stall needs `standstill_seconds`.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ class _Look:
         if heartbeat.waits_since is None or heartbeat.is_paused:
             return
         since = max(watched.moved_at, heartbeat.waits_since)
-        if (
-            heartbeat.running is None
-        ):  # nobody looked: what is known goes on, but for what was seen to move
+        if heartbeat.running is None:
+            # The number of running tasks is unknown. An open stall stays open, except when the
+            # heartbeat reports ended runs.
             shows = "stall\t" + ALL in watched.open and not ended
         else:
             patience = (
@@ -254,7 +254,7 @@ class _Look:
             brought = known.last_minute(heartbeat.at)
             least = max(rules.flood_tasks, rules.flood_times * known.mean)
             if f"flood\t{key}" in watched.open:
-                least /= 2  # an open flood goes on until it has clearly gone down
+                least /= 2  # an open flood lasts until the arrivals have clearly fallen
             if is_known and brought >= least and 2 * brought > total:
                 self._show("flood", key, heartbeat.at, tasks)
 

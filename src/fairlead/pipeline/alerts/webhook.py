@@ -23,10 +23,11 @@ RESPONSE_SECONDS = 5.0
 """Seconds for the URL to respond to one alert."""
 
 MOST_WAITING = 1000
-"""Most alerts that wait for a URL that does not respond; the oldest are dropped first."""
+"""Maximum number of alerts that wait for a URL that does not respond; the oldest are dropped
+first."""
 
 MOST_REMEMBERED = 1000
-"""Most delivered alerts that are remembered, the newest ones."""
+"""Maximum number of delivered alerts that are remembered, the newest ones."""
 
 SIGNATURE = "X-Fairlead-Signature"
 
@@ -127,7 +128,7 @@ class Webhook:
             if not self._is_away:
                 self._is_away = True
                 log.warning(
-                    "the webhook is away; alerts wait",
+                    "the webhook is unavailable; alerts wait",
                     extra={"webhook": self._where, "error": str(error)},
                 )
             return False

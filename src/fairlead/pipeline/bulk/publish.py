@@ -40,7 +40,7 @@ class Publisher:
             self._app.channel.announce(notification)
         else:
             job = database.run(self._begin(messages))
-        # A job that an earlier run began to publish in chunks goes on in chunks.
+        # If an earlier run began to publish the job in chunks, publish the rest in chunks as well.
         while job.state != "committed":
             self._wait_for_room(job)
             job, notification = database.run(self._advance(self._options.rows_per_chunk))

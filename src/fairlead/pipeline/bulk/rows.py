@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 << 20
-"""Most bytes of user rows in one batch: the encoded rows may be several times larger, and are
-limited to 2 GiB."""
+"""Maximum number of bytes of user rows in one batch: the encoded rows may be several times larger,
+and are limited to 2 GiB."""
 
 
 class RowEncoder:

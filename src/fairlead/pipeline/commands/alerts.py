@@ -54,8 +54,8 @@ def alerts(options: AlertsOptions) -> None:
     """Report stalled queues, floods, bursts of errors, stuck tasks, lost nodes and a silent relay,
     and their ends.
 
-    Run until Ctrl-C or SIGTERM; a restart goes on from the checkpoint. Each alert is a line, a row
-    of gold.incidents and, with --webhook, a request signed with the secret in
+    Run until Ctrl-C or SIGTERM; a restart continues from the checkpoint. Each alert is a line, a
+    row of gold.incidents and, with --webhook, a request signed with the secret in
     FAIRLEAD_WEBHOOK_SECRET. `fairlead pipeline relay` must run.
 
     Example: fairlead pipeline alerts --kafka kafka://broker:9092/?prefix=shop. --checkpoint alerts
@@ -100,10 +100,10 @@ def alerts(options: AlertsOptions) -> None:
             )
 
 
-def _print_alerts(json: bool, told: Sequence[Alert]) -> None:
+def _print_alerts(json: bool, new_alerts: Sequence[Alert]) -> None:
     from fairlead.pipeline.jobs.alerts import notice_of
 
-    for alert in told:
+    for alert in new_alerts:
         notice = notice_of(alert)
         print_result(json, notice, notice.text)
     sys.stdout.flush()  # flush for programs that read along

@@ -33,7 +33,7 @@ class BackfillOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def backfill(options: BackfillOptions) -> None:
     """Make the tables of some days again with the present code, day by day, and report differences.
-    A repeated run goes on where the last one ended.
+    A repeated run continues where the last one ended.
 
     Exit code 1: a check failed; the days before it are done. Examples: fairlead pipeline backfill
     --from 2026-11-01 --to 2026-11-08 --dry-run; the same without --dry-run
@@ -41,13 +41,15 @@ def backfill(options: BackfillOptions) -> None:
     with failures():
         from fairlead.pipeline import settings as pipeline_settings
 
-        told, lake = pipeline_settings.load(options.settings), lake_in(options.tables.lake)
+        settings, lake = pipeline_settings.load(options.settings), lake_in(options.tables.lake)
         first, last = instant_of(options.since), instant_of(options.until)
         assert first is not None and last is not None
         with job_on(lake, options.tables) as job, watching("making") as on_rows:
             from fairlead.pipeline.jobs.backfill import backfill as run_backfill
 
-            done = run_backfill(job, told, first, last, options.dry_run, on_rows, not options.quiet)
+            done = run_backfill(
+                job, settings, first, last, options.dry_run, on_rows, not options.quiet
+            )
         if options.json:
             as_json(done)
             return
@@ -59,6 +61,6 @@ def backfill(options: BackfillOptions) -> None:
             ],
         )
         skipped = f", {len(done.skipped):,} were done already" if done.skipped else ""
-        print(f"{len(done.days):,} days {'compared' if options.dry_run else 'made anew'}{skipped}")
+        print(f"{len(done.days):,} days {'compared' if options.dry_run else 'rebuilt'}{skipped}")
         for note in done.notes:
             print(note)

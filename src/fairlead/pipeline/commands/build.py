@@ -37,20 +37,20 @@ def build(options: BuildOptions) -> None:
     with failures():
         from fairlead.pipeline import settings as pipeline_settings
 
-        told = pipeline_settings.load(options.settings)
+        settings = pipeline_settings.load(options.settings)
         lake = lake_in(options.tables.lake)
         if options.dry_run:
             from fairlead.pipeline.jobs.build import what_to_build
 
-            todo = what_to_build(lake, told, options.full)
+            todo = what_to_build(lake, settings, options.full)
             hours = sorted(todo.changed_attempts | todo.changed_events)
-            text = f"{len(hours)} hours changed{'; everything is built anew' if todo.full else ''}"
+            text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
         with job_on(lake, options.tables) as job, watching("building") as on_rows:
             from fairlead.pipeline.jobs.build import build as run_build
 
-            run = run_build(job, told, options.full, on_rows)
+            run = run_build(job, settings, options.full, on_rows)
         print_run(run, options.json)
 
 

@@ -102,7 +102,7 @@ def _print(done: Erasure) -> None:
         print(
             f"{page} shows it"
             if done.dry_run
-            else f"{page} showed it and was removed; make it anew by report"
+            else f"{page} showed it and was removed; run report to create it again"
         )
     if done.dry_run:
         print("nothing was changed")
@@ -121,6 +121,6 @@ def _print(done: Erasure) -> None:
         print(f"  the same word, not as a key: {held.file}: {held.where}, {held.count:,} times")
     if done.days:
         print(
-            f"{len(done.days):,} days are made anew by the next build; until then their sums count"
+            f"{len(done.days):,} days are rebuilt by the next build; until then their sums count"
             " what is gone"
         )

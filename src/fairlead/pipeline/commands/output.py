@@ -27,7 +27,7 @@ def failures() -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            typer.echo("stopped; run it again to go on", err=True)
+            typer.echo("stopped; run it again to continue", err=True)
             raise typer.Exit(130) from None
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in (

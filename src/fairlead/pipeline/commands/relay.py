@@ -48,7 +48,7 @@ def relay(options: RelayOptions) -> None:
     """Send finished attempts from the store to Kafka in the order of their commits, each at least
     once.
 
-    Run until Ctrl-C or SIGTERM, and wait for a store or broker that is away. The topic is
+    Run until Ctrl-C or SIGTERM, and wait for a store or broker that is unavailable. The topic is
     PREFIXtask.attempts, with one JSON object a message. The store keeps all history that is not in
     Kafka.
 

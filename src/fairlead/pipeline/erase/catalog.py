@@ -90,7 +90,7 @@ class CatalogErasure:
             .option("pathGlobFilter", "*.parquet")
         )
         try:
-            told = files.parquet(
+            rows = files.parquet(
                 here.properties().get("write.data.path") or f"{here.location()}/data"
             )
         except AnalysisException as error:
@@ -101,7 +101,7 @@ class CatalogErasure:
             ):
                 raise
             return self._bounds(name)
-        return told.where(self._is_told(table)).count() + self._bounds(name)
+        return rows.where(self._mentions_key(table)).count() + self._bounds(name)
 
     # how ------------------------------------------------------------------------------------------
 
@@ -155,8 +155,8 @@ class CatalogErasure:
         same = F.unix_micros(F.col(f"{name}.hour")) == F.col("errors.hour_us")
         for column in ("queue", "name", "error_fp"):
             same = same & (F.col(f"{name}.{column}") == F.col(f"errors.{column}"))
-        told = same & F.col(f"{name}.error_text").isNotNull()
-        errors.mergeInto(name, told).whenMatched().update(
+        matched = same & F.col(f"{name}.error_text").isNotNull()
+        errors.mergeInto(name, matched).whenMatched().update(
             {"error_text": F.lit(None).cast("string")}
         ).merge()
 
@@ -165,15 +165,15 @@ class CatalogErasure:
         r"""Return `Wanted.mention` in the syntax of Java, where `\w` is ASCII by default."""
         return f"(?U)(?<!\\w)(?:{'|'.join(map(re.escape, self._wanted.forms))})(?!\\w)"
 
-    def _is_told(self, table: Table) -> Column:
+    def _mentions_key(self, table: Table) -> Column:
         keys = [F.col(column).isin(self._names) for column in columns_of(table, KEY_COLUMNS)]
         if table.name in TOGETHER:
             keys = [self._own(table)]
         texts = [F.col(column).rlike(self._pattern) for column in columns_of(table, TEXT_COLUMNS)]
-        told = F.lit(False)
+        mentioned = F.lit(False)
         for each in (*keys, *texts):
-            told = told | F.coalesce(each, F.lit(False))
-        return told
+            mentioned = mentioned | F.coalesce(each, F.lit(False))
+        return mentioned
 
     def _drop_branches(self, name: str) -> None:
         """Drop branches of unpublished builds; no build is under way."""
@@ -214,11 +214,11 @@ class CatalogErasure:
 
     def _bounds(self, name: str) -> int:
         """Return the manifest entries of missing files that have the key as a bound."""
-        told = [each[:_PROBE_CHARACTERS] for each in self._names]
+        prefixes = [each[:_PROBE_CHARACTERS] for each in self._names]
         bounds = F.concat(
             F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds")
         )
-        has = F.exists(bounds, lambda bound: bound.cast("string").isin(told))
+        has = F.exists(bounds, lambda bound: bound.cast("string").isin(prefixes))
         self._spark.catalog.refreshTable(name)
         return self._spark.table(f"{name}.all_entries").where("status = 2").where(has).count()
 

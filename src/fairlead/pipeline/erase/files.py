@@ -2,7 +2,7 @@
 the manifest.
 
 A reader sees the rows before or after the change, never a mixture. A crash leaves the key in fewer
-partitions, and the next run goes on.
+partitions, and the next run continues.
 """
 
 from __future__ import annotations

@@ -118,13 +118,13 @@ def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
         for batch in file.iter_batches(columns=names):
             for name in names:
                 # Check each distinct value once.
-                told = pc.value_counts(batch[name])
-                count[name] += sum(_hits(name, told, wanted))
+                value_counts = pc.value_counts(batch[name])
+                count[name] += sum(_hits(name, value_counts, wanted))
     yield from ((name, n) for name, n in count.items() if n)
 
 
-def _hits(name: str, told: pa.StructArray, wanted: Wanted) -> Iterator[int]:
-    for entry in told:
+def _hits(name: str, value_counts: pa.StructArray, wanted: Wanted) -> Iterator[int]:
+    for entry in value_counts:
         value: Any = entry["values"].as_py()
         if value is not None and (
             value in wanted.names

@@ -49,14 +49,14 @@ class IncidentWindow(NamedTuple):
     @property
     def incident_id(self) -> str:
         """Id of the incident, the same when it is found again or has grown."""
-        told = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
-        return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:16]
+        text = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     """Return stalls: tasks waited in the queue and no node claimed any."""
     silent = (
-        minute for minute, told in minutes.items() if told.depth_min > 0 and told.claimed == 0
+        minute for minute, counts in minutes.items() if counts.depth_min > 0 and counts.claimed == 0
     )
     for start, end in windows(silent, 0):
         if end - start >= STALL_MINUTES:
@@ -67,8 +67,8 @@ def bursts(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     """Return error bursts: more runs failed than succeeded."""
     failing = [
         minute
-        for minute, told in minutes.items()
-        if told.failed >= BURST_RUNS and told.failed > told.done
+        for minute, counts in minutes.items()
+        if counts.failed >= BURST_RUNS and counts.failed > counts.done
     ]
     for start, end in windows(failing, QUIET_MINUTES):
         if (
@@ -97,11 +97,11 @@ def floods(
 
 
 def of_subjects(
-    kind: str, told: Iterable[tuple[str, str, int]], quiet: int
+    kind: str, triples: Iterable[tuple[str, str, int]], quiet: int
 ) -> Iterator[IncidentWindow]:
     """Return the incidents of (queue, subject, minute) triples."""
     minutes: dict[tuple[str, str], set[int]] = {}
-    for queue, subject, minute in told:
+    for queue, subject, minute in triples:
         minutes.setdefault((queue, subject), set()).add(minute)
     for (queue, subject), found in sorted(minutes.items()):
         for start, end in windows(found, quiet):
@@ -128,5 +128,5 @@ def extra_wait_us(window: IncidentWindow, minutes: dict[int, Minute], usual: flo
 
 def usual_depth(minutes: dict[int, Minute], count: int) -> float:
     """Return the median of waiting tasks over `count` minutes; a missing minute had none."""
-    depths = [told.depth_end for told in minutes.values()]
+    depths = [counts.depth_end for counts in minutes.values()]
     return median([*depths, *([0] * max(0, count - len(depths)))] or [0])

@@ -28,7 +28,7 @@ class Horizon(msgspec.Struct, frozen=True):
     until: datetime | None = None
     """Start of the week ahead, a whole hour; None for the end of the tables."""
     most_weeks: int = MOST_WEEKS
-    """Most whole weeks of history."""
+    """Maximum number of whole weeks of history."""
     hold_out: int = 2
     """Weeks held out to judge the forecast."""
 

@@ -60,7 +60,7 @@ class IngestStream:
     every: float = EVERY
     """Seconds between two batches, and between two calls of `on_interval`."""
     most: int = MOST_ROWS_PER_BATCH
-    """Most messages per batch."""
+    """Maximum number of messages per batch."""
     on_rows: Callable[[Counted], None] = lambda counted: None
     """Callback with the counts of each batch."""
     on_interval: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class IngestStream:
         self._on_batch: Callable[[], None] = lambda: None
 
     def run(self) -> None:
-        """Take batches until `stops` is set, and retry while Kafka or a store is away. Raise
+        """Take batches until `stops` is set, and retry while Kafka or a store is unavailable. Raise
         CheckFailed for a gap, BrokenLake, ConfigurationError, and repeated failures of Spark."""
 
         def query(on_batch: Callable[[], None]) -> None:

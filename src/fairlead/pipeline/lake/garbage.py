@@ -39,7 +39,7 @@ def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
         try:
             if not path.is_file():
                 continue
-            told = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             continue  # finished by its writer, or swept
         since = newest.dropped.get(file)
@@ -47,9 +47,9 @@ def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
         if path.name.startswith(".") or "_temporary" in path.parts:
             why = "half made"
         # Use the file system's clock for files that no manifest lists.
-        age = now - since if since is not None else time.time() * MICROS - told.st_mtime * MICROS
+        age = now - since if since is not None else time.time() * MICROS - status.st_mtime * MICROS
         if age > GRACE and (why == "half made" or not is_leased):
-            yield Garbage(table.table.name, file, told.st_size, why)
+            yield Garbage(table.table.name, file, status.st_size, why)
 
 
 def remove(table: LakeTable, found: list[Garbage]) -> int:

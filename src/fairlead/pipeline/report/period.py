@@ -18,7 +18,7 @@ from fairlead.pipeline.silver.service import SERVICE
 from fairlead.pipeline.tables import Tables
 
 MOST_POINTS = 200
-"""Most points of a line; more cannot be distinguished on a page."""
+"""Maximum number of points of a line; more cannot be distinguished on a page."""
 
 BY_DEFAULT = timedelta(days=7)
 """Length of a report without an explicit start."""

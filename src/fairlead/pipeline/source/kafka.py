@@ -197,10 +197,10 @@ class KafkaStreamReader(StreamReader):
         schema = arrow_schema(self._options.table, self._options.columns)
         whence = f"{topic.location}, partition {partition.partition}"
         for page in topic.read(partition.partition, partition.start, partition.end):
-            offsets, told = self._options.read_as.rows(page, whence)
+            offsets, columns = self._options.read_as.rows(page, whence)
             if offsets:
                 named = {
-                    **told,
+                    **columns,
                     "kafka_partition": [partition.partition] * len(offsets),
                     "kafka_offset": offsets,
                 }

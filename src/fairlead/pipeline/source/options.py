@@ -19,7 +19,8 @@ BATCH_ROWS = 20_000
 """Rows of an Arrow batch: some 6 MB of attempts."""
 
 MOST_ROWS_PER_BATCH = 1_000_000
-"""Most rows of a micro-batch, so that a first run over a long history commits in steps."""
+"""Maximum number of rows of a micro-batch, so that a first run over a long history commits in
+steps."""
 
 _BOTH = {
     "url": (

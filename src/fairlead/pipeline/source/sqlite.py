@@ -24,7 +24,8 @@ ROWS_PER_PIECE = 250_000
 """Rows of a piece of a table, by row number; some two seconds of reading."""
 
 MOST_PIECES = 200
-"""Most pieces of a table, because the numbers of unfinished tasks may lie far apart."""
+"""Maximum number of pieces of a table, because the numbers of unfinished tasks may lie far
+apart."""
 
 _SQL = load("sqlite.sql", __package__)
 _BUSY_SECONDS = 30.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 50_000
-"""Most attempts in one file."""
+"""Maximum number of attempts in one file."""
 
 Numbered = tuple[int, bytes]
 """A message with its offset."""
@@ -109,9 +109,10 @@ class _Part:
             return
         if expected is not None and offset > expected:
             raise CheckFailed(
-                f"{plan.location}: partition {self._partition} goes on at offset {offset}, and the"
-                f" lake is at {expected}: the checkpoint is not of this lake, or the lake lost its"
-                " newest manifest. Begin with a new checkpoint: it begins where the lake stands"
+                f"{plan.location}: partition {self._partition} continues at offset {offset}, but"
+                f" the lake is at {expected}, so the checkpoint is of another lake, or the lake"
+                " lost its newest manifest. Start with a new checkpoint, which continues at the"
+                " position of the lake"
             )
         where = f"{plan.location}, partition {self._partition}, offset {offset}"
         message = read(value, where)
@@ -156,9 +157,9 @@ class _Part:
     def _put(self, store: str) -> None:
         """Write the attempts to disk."""
         rows = self._new.pop(store)
-        told = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
+        batch = recorded_table(store, recorded_of(rows), len(rows), SYSTEM_CLOCK.now())
         name = f"{store}-attempts-kafka-{self._partition}-{rows[0].position}-{rows[-1].position}"
-        files = land(self._lake, self._table, told, name, self._plan.stones, self._hashing)
+        files = land(self._lake, self._table, batch, name, self._plan.stones, self._hashing)
         self._landed.written.extend(files.written)
         self._landed.noted.extend(files.noted)
 

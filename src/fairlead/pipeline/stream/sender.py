@@ -99,7 +99,7 @@ class Sender:
                 self._stops.is_set() and now > until - self._seconds + _STOP_SECONDS
             ):
                 self._fail(
-                    f"not all was sent in {self._seconds:g} s, or before it was told to stop"
+                    f"some messages were not sent within {self._seconds:g} s or before the stop"
                 )
 
     def _fail(self, why: str) -> None:

@@ -165,7 +165,8 @@ class Consumer:
         return self._endpoint.lanes(queue, self._max_deliveries)
 
     async def do(self, queue: str, steps: Steps[Any]) -> Any:
-        """Run the steps and return their result. Raise StoreUnavailable while Redis is away."""
+        """Run the steps and return their result. Raise StoreUnavailable while Redis is
+        unavailable."""
         return await run_async(self._redis, queue, steps)
 
     async def run(self) -> None:
@@ -290,9 +291,8 @@ class Consumer:
     async def _wait_for_room(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> None:
         """Wait until a message is written, or until there is room for waiting ones.
 
-        The wait for new messages goes on after that and serves the next empty pass: cutting it off
-        would cost a connection, or the two seconds that it lasts.
-        """
+        The wait for new messages continues after that and serves the next empty pass: cutting it
+        off would cost a connection, or the two seconds that it lasts."""
         news = reading.news
         if news is None:
             news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))

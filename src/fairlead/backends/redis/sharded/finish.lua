@@ -1,9 +1,9 @@
 -- End claims of one consumer, each in its own way and all in one act. Claims of other consumers stay as they are.
 -- ARGV: group, consumer, ttl, streams, how many; of each: stream, entry, how, then for
 --   done   nothing more
---   again  number of streams of its shard, these streams, number of fields and values, these fields: write it anew, with
+--   again  number of streams of its shard, these streams, number of fields and values, these fields: write it again, with
 --          its mark if it has one
---   later  time (ms), ticket, and then as for again: write it anew at that time
+--   later  time (ms), ticket, and then as for again: write it again at that time
 --   dead   number of fields and values, these fields: put a copy with these fields into the dead letters
 -- Returns 1 or 0 for each: whether it belonged to this consumer.
 local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -31,7 +31,7 @@ local function dead(stream, id, fields)
     keep_copy('dead', stream, id, flat, counted, ttl)
 end
 
-local answers, has_news = {}, false
+local results, has_news = {}, false
 for i = 1, tonumber(ARGV[5]) do
     local stream, id, how = next_one(), next_one(), next_one()
     local due, ticket, streams, fields
@@ -54,8 +54,8 @@ for i = 1, tonumber(ARGV[5]) do
             grow(tonumber(known[1] or 0), wanted)
         end
     end
-    answers[i] = is_ours and 1 or 0
+    results[i] = is_ours and 1 or 0
 end
 if has_news then notify(ttl) end
 keep_alive(ttl, tonumber(known[1] or 0), tonumber(known[3] or 0))
-return answers
+return results

@@ -23,7 +23,7 @@ class ShardedQueue(Connected):
     cluster.
 
     `SyncShardedQueue` offers the same methods to synchronous code. Every method raises
-    StoreUnavailable while Redis is away, ConfigurationError if Redis refuses the login, and
+    StoreUnavailable while Redis is unavailable, ConfigurationError if Redis refuses the login, and
     QueueDamaged if a key of the queue holds foreign data.
 
     Delivery is at least once: `reclaim` delivers the messages of a dead consumer again, and
@@ -171,9 +171,8 @@ class ShardedQueue(Connected):
         how many messages left the queue.
 
         A group takes part from its first read on: messages that it has not acknowledged stay,
-        however long it is away. If no other group exists, waiting messages go on waiting. The cost
-        is one look at every message.
-        """
+        however long it is unavailable. If no other group exists, waiting messages stay waiting. The
+        cost is one look at every message."""
         return await self._do(self._steps.drop_group(group))
 
     async def close(self) -> None:

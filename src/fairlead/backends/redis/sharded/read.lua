@@ -43,7 +43,7 @@ local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
 if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
 
--- Messages that are due are written as if they came now. A full server lets a script go on writing
+-- Messages that are due are written as if they came now. A full server lets a script continue writing
 -- if its first write is one that frees no memory but is allowed, such as PEXPIRE.
 if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
 for _, ticket in ipairs(due) do
@@ -203,9 +203,9 @@ local function by_streams()
     end
 end
 
--- The tenants at the heads of streams are kept from read to read. They may be wrong after a
--- deletion, or beside readers of another kind. So check the head of the chosen stream, and choose
--- again if it was wrong.
+-- The tenants at the heads of streams are saved from one read to the next. A saved tenant may be
+-- wrong after a deletion, or when readers of another kind read the same streams. So check the head of
+-- the chosen stream, and choose again if its tenant was wrong.
 local function by_tenants()
     local tenants, streams, looked_at, gave = {}, {}, {}, {}
     local remembered = redis.call('HGETALL', heads)
@@ -299,7 +299,7 @@ if cordons_left == 0 then return {'again'} end
 -- The record only helps other readers: a full server may refuse it.
 if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
 if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
-    redis.call('DEL', passes)  -- no tenant waits: all start anew
+    redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
 end
 touch(meta, ttl)
 keep_alive(ttl, count, tonumber(known[5] or 0))

@@ -1,4 +1,4 @@
--- Take an entry out of the dead letters, and write it anew if fields are given. ARGV: the entry's
+-- Take an entry out of the dead letters, and write it again if fields are given. ARGV: the entry's
 -- id, streams, ttl, then nothing; or number of streams of its shard, these streams, number of
 -- fields and values, these fields. Returns 1, or 0 if the entry is not there.
 local wanted, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])

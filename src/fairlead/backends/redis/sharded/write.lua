@@ -12,7 +12,7 @@ if wanted < count and now - asked >= shrink_after then
     -- not look there again.
     local left = 0
     for stream = wanted, count - 1 do left = left + length(key_of(stream)) end
-    -- The streams are left to expire: a stream created anew within a millisecond would give the
+    -- The streams are left to expire: a stream created again within a millisecond would give the
     -- same ids again.
     if left == 0 then count = wanted end
 end
@@ -49,12 +49,12 @@ local function write(due, ticket, mark, unique, window, name, streams, fields)
     return {put(streams, fields, ttl)}
 end
 
-local answers = {}
+local results = {}
 for _ = 1, tonumber(ARGV[4]) do
     local due, ticket, mark, unique, window, name = unpack(take(6))
     local streams = take(tonumber(take(1)[1]))
     local fields = take(tonumber(take(1)[1]))
-    answers[#answers + 1] = write(due, ticket, mark, unique, window, name, streams, fields)
+    results[#results + 1] = write(due, ticket, mark, unique, window, name, streams, fields)
 end
 notify(ttl)
 touch(meta, ttl)
@@ -65,4 +65,4 @@ if section ~= '' then
     touch(sections, ttl)
 end
 keep_alive(ttl, count, tonumber(known[4] or 0))
-return answers
+return results

@@ -17,7 +17,7 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
         return
     if isinstance(status, StoreUnavailable):
         goes_on = (
-            "workers go on by the rows for 10 s, then nothing new starts"
+            "workers read the rows of the tasks for 10 s, then no new task starts"
             if channel.shares_partitions
             else "nothing new starts"
         )

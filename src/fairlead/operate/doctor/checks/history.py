@@ -14,7 +14,7 @@ QUIET_SECONDS = 86_400
 """Silence of a reader, in seconds, from which it is reported for stopping the cleaning."""
 
 MOST_COUNTED = 1_000_000
-"""Most unread attempts that are counted."""
+"""Maximum number of unread attempts that are counted."""
 
 
 async def check_readers(survey: Survey) -> AsyncIterator[Finding]:

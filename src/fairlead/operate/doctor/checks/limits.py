@@ -24,8 +24,8 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
         except msgspec.DecodeError as error:
             yield problem(
                 f"the permit ledger of the cluster-wide limit {name} cannot be read: {error}",
-                "stop the workers, and delete it where the coordinator keeps it: they write it"
-                " anew",
+                "stop the workers, delete the ledger from the coordinator, and start the workers,"
+                " which write a new ledger",
             )
         else:
             yield ok(f"cluster-wide limit {name}: given out {_given(ledger)}")

@@ -26,7 +26,7 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
     for view in views:
         if view.trouble is not None and view.reloads > 1:
             yield problem(
-                f"queue {name}, partition {view.partition}: loaded anew {view.reloads} times in a"
+                f"queue {name}, partition {view.partition}: reloaded {view.reloads} times in a"
                 f" row: {view.trouble}",
                 "its tasks wait until that is cured; nothing is lost",
             )

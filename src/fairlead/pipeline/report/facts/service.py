@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_QUEUES = 1000
-"""Most queues listed. Queues are few, because they are named in code."""
+"""Maximum number of queues listed. Queues are few, because they are named in code."""
 
 QUEUES_DRAWN = 4
 """Number of queues with pictures of their own: those with most worker time."""
 
 _POINTS = MOST_POINTS + 2
-"""Most steps of a period, whose bounds are rounded outwards."""
+"""Maximum number of steps of a period, whose bounds are rounded outwards."""
 
 
 def queues(tables: Tables, period: Period) -> pd.DataFrame:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_OBJECTIVES = 50
-"""Most objectives listed: those with the least budget left."""
+"""Maximum number of objectives listed: those with the least budget left."""
 
 KINDS_DRAWN = 5
 """Number of error classes with a colour of their own."""
