@@ -34,8 +34,8 @@ def _is_manifest(path: Any, *_: Any) -> bool:
 
 
 STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "registered": (SqlHistory, "advance", lambda *of: True),
-    "read": (SqlHistory, "attempts", lambda *of: True),
+    "registered": (SqlHistory, SqlHistory.advance.__name__, lambda *of: True),
+    "read": (SqlHistory, SqlHistory.attempts.__name__, lambda *of: True),
     "written aside": (
         durable,
         "sync",
@@ -43,15 +43,15 @@ STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     ),
     "renamed": (os, "replace", lambda *of: True),
     "flushed": (durable, "write", lambda *of: True),
-    "all files written": (LakeTable, "write", lambda *of: True),
+    "all files written": (LakeTable, LakeTable.write.__name__, lambda *of: True),
     "manifest aside": (durable, "sync", lambda path: _is_manifest(path) and path.is_file()),
     "manifest linked": (os, "link", lambda source, path: _is_manifest(path)),
     "manifest flushed": (durable, "create", _is_manifest),
-    "old manifests dropped": (Manifests, "drop_superseded", lambda *of: True),
-    "files count": (LakeTable, "append", lambda *of: True),
-    "store told": (export.Exporter, "_note", lambda *of: True),
-    "events read": (SqlHistory, "events", lambda *of: True),
-    "submits read": (SqlHistory, "submitted", lambda *of: True),
+    "old manifests dropped": (Manifests, Manifests.drop_superseded.__name__, lambda *of: True),
+    "files count": (LakeTable, LakeTable.append.__name__, lambda *of: True),
+    "store told": (export.Exporter, export.Exporter._save_position.__name__, lambda *of: True),
+    "events read": (SqlHistory, SqlHistory.events.__name__, lambda *of: True),
+    "submits read": (SqlHistory, SqlHistory.submitted.__name__, lambda *of: True),
 }
 """By step: the function behind whose call, with such arguments, the process dies."""
 

@@ -20,13 +20,13 @@ from tests.pipeline.topics import relay
 
 KILLED = 9
 
-STEPS: dict[str, tuple[Any, str]] = {
-    "topic made": (AttemptsTopic, "settle"),
-    "registered": (SqlHistory, "advance"),
-    "read": (SqlHistory, "attempts"),
-    "one sent": (Sender, "send"),
-    "confirmed": (Sender, "confirm"),
-    "store told": (Relay, "_advance"),
+STEPS: dict[str, tuple[type, str]] = {
+    "topic made": (AttemptsTopic, AttemptsTopic.ensure.__name__),
+    "registered": (SqlHistory, SqlHistory.advance.__name__),
+    "read": (SqlHistory, SqlHistory.attempts.__name__),
+    "one sent": (Sender, Sender.send.__name__),
+    "confirmed": (Sender, Sender.confirm.__name__),
+    "store told": (Relay, Relay._advance.__name__),
 }
 """By step: the function behind whose call the process dies."""
 

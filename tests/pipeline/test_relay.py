@@ -284,7 +284,7 @@ def test_a_topic_keeps_its_number_of_partitions(
     until = time.monotonic() + 30
     while topic_of(kafka_url).partitions() < 3 and time.monotonic() < until:
         time.sleep(0.05)  # the broker publishes the change a little later
-    with pytest.raises(ConfigurationError, match="it had 2 partitions and now has 3"):
+    with pytest.raises(ConfigurationError, match="had 2 partitions and now has 3"):
         relay(history, kafka_url, partitions=None).round()
     one.close()
 
