@@ -516,6 +516,21 @@ class TriggerChannelContract:
                 ran |= {task.id for task in await reader.claim()}
             assert ran == set(ids)
 
+    async def test_the_partitions_of_a_queue_share_its_room(self, app: App, note: Any) -> None:
+        async with reading(app, room=0) as reader:
+            await reader.until_up_to_date()
+            # These wait in the memory of a channel that carries them.
+            ids = [id for _ in range(4) for id in await submitted(note, 15)]
+            await asyncio.sleep(A_MOMENT)
+            reader.room = 20
+            app.channel.room_freed()
+            ran: set[str] = set()
+            while len(ran) < 60:
+                await reader.until(lambda: len(reader.kept) >= min(20, 60 - len(ran)))
+                assert len(reader.kept) <= 20
+                ran |= {task.id for task in await reader.claim()}
+            assert ran == set(ids)
+
     async def test_a_lane_without_room_holds_up_no_other(self, app: App, note: Any) -> None:
         async with reading(app, room=10) as reader:
             await submitted(note, 100, priority=5)

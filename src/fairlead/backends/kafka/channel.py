@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -213,12 +213,13 @@ class KafkaChannel(DatabaseChannel):
     def settled(self, triggers: Iterable[Trigger]) -> None:
         self._progress.settled(triggers)
 
-    def _arrived(self, room: Room) -> Sequence[Trigger]:
+    def _arrived(self, room: Room, read: Sequence[Trigger]) -> Sequence[Trigger]:
         if self._failure is not None:
             raise self._failure
         if not self._arrived_count:
             return ()
         given: list[Trigger] = []
+        taken = Counter((trigger.queue, trigger.priority) for trigger in read)
         for key in sorted(self._waiting, key=lambda lane: lane.priority):
             waiting, lane = self._waiting[key], self._reader(key)
             assert lane is not None  # `assign` drops what waits in other partitions
@@ -230,8 +231,10 @@ class KafkaChannel(DatabaseChannel):
                 )
                 self._arrived_count += len(waiting)
                 self.settled(ahead)
-            for _ in range(min(len(waiting), room.ahead(key))):
+            space = room.ahead(key) - taken[key.queue, key.priority]
+            for _ in range(min(len(waiting), space)):
                 trigger = waiting.popleft()
+                taken[key.queue, key.priority] += 1
                 given.append(trigger)
                 lane.read_seq = max(lane.read_seq, trigger.seq)
                 lane.highest_seq = max(lane.highest_seq, trigger.seq)

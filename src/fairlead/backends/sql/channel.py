@@ -167,9 +167,9 @@ class DatabaseChannel:
             for lane in sorted(behind, key=lambda lane: lane.key.priority):
                 if (space := room.ahead(lane.key)) > 0:
                     if triggers := await self._read(lane, min(space, PAGE)):
-                        return [*self._arrived(room), *triggers]
+                        return [*self._arrived(room, triggers), *triggers]
                     is_news = True
-            if (arrived := self._arrived(room)) or is_news:
+            if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
                 for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
@@ -234,8 +234,9 @@ class DatabaseChannel:
     def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
         return LaneReader(key, position, position)
 
-    def _arrived(self, room: Room) -> Sequence[Trigger]:
-        """Return triggers that arrived by another way than their rows, as far as there is room."""
+    def _arrived(self, room: Room, read: Sequence[Trigger]) -> Sequence[Trigger]:
+        """Return triggers that arrived by another way than their rows, as far as there is room
+        besides those just `read`."""
         return ()
 
     async def _read(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
