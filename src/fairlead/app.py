@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import PAYLOAD_LIMIT, lake_of
-from fairlead.connect import Connections
+from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.policies.processing import Processing, ProcessingPolicy

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.connect import Connections, connect
+from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
 from fairlead.ports.notifier import Notifier

@@ -13,7 +13,7 @@ import pytest
 from fairlead.backends.memory.backlog import MemoryBacklogStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
-from fairlead.connect import connect
+from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath

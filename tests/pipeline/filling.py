@@ -11,7 +11,8 @@ from typing import Any
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
-from fairlead.connect import connect, task_store
+from fairlead.connect import task_store
+from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 

@@ -20,7 +20,7 @@ from fairlead.backends.sqlite.backlog import SqliteBacklogStore
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SystemClock
 from fairlead.config import Settings
-from fairlead.connect import connect
+from fairlead.connections import connect
 from fairlead.errors import StoreUnavailable
 from fairlead.testing import running, settled
 from tests.tiers import seeds

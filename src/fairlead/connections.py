@@ -1,0 +1,93 @@
+"""The adapters of an application, made from its URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fairlead.clock import Clock
+from fairlead.config import Settings
+from fairlead.connect import backend, without_secret
+from fairlead.ports.backend import Backend, BackendContext, Kind
+from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.notifier import Notifier
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
+from fairlead.ports.task_store import TaskStore
+from fairlead.ports.trigger_channel import TriggerChannel
+
+_BESIDE = ("database", "database://")
+"""URLs of an adapter that lives beside the tasks."""
+
+
+class Connections(NamedTuple):
+    """The adapters of an application."""
+
+    store: TaskStore
+    backlog: BacklogStore
+    notifier: Notifier
+    channel: TriggerChannel
+    coordinator: Coordinator
+    log: TaskLog | None
+    """Log of ordered queues, for submits."""
+    schedule: ScheduleStore | None
+    new_log: Callable[[], TaskLog | None]
+    """Makes another log, because each node has a log of its own."""
+
+    def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
+        """Return a new log for a node, and the schedule. Called only for ordered queues."""
+        log = self.new_log()
+        assert log is not None and self.schedule is not None
+        return log, self.schedule
+
+    async def close_async(self) -> None:
+        """Close what this event loop has opened. The connections may be used again."""
+        await self.backlog.close()
+        for part in (self.log, self.schedule):
+            if part is not None:
+                await part.close()
+        await self.store.database.close_async()
+
+
+def connect(
+    settings: Settings,
+    clock: Clock,
+    partitions: Mapping[str, int],
+    counted: Callable[[str, int], None],
+) -> Connections:
+    """Return the adapters for these URLs without opening them. `partitions` and `counted`: see
+    `BackendContext`. Raises ConfigurationError for a URL of an unknown kind."""
+    home = backend("store", settings.url)
+    home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
+
+    def adapter_at(kind: Kind) -> tuple[Backend, str | None]:
+        url = settings.parts.get(kind)
+        return (home, None) if url is None or url in _BESIDE else (backend(kind, url), url)
+
+    channel_at, channel_url = adapter_at("channel")
+    log_at, log_url = adapter_at("log")
+    backlog_at, backlog_url = adapter_at("backlog")
+    coordinator_at, coordinator_url = adapter_at("coordinator")
+    schedule_at, schedule_url = adapter_at("schedule")
+    store = home.store(settings.url)
+    notifier = channel_at.notifier(channel_url, store) or home.notifier(None, store)
+    assert notifier is not None  # a home backend always has one
+    context = BackendContext(
+        store=store,
+        notifier=notifier,
+        home=home,
+        clock=clock,
+        partitions=partitions,
+        counted=counted,
+    )
+    return Connections(
+        store,
+        backlog_at.backlog(backlog_url, context),
+        notifier,
+        channel_at.channel(channel_url, context),
+        coordinator_at.coordinator(coordinator_url, context),
+        log_at.log(log_url, context),
+        schedule_at.schedule(schedule_url, context),
+        lambda: log_at.log(log_url, context),
+    )
