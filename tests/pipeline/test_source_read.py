@@ -31,7 +31,7 @@ from fairlead.pipeline.source.options import ONLY_BATCH, ONLY_STREAM, ReadOption
 from fairlead.pipeline.source.pieces import Piece, ranges, spread
 from fairlead.pipeline.source.scan import FairleadReader, scan_of
 from fairlead.pipeline.source.stream import FairleadStreamReader
-from fairlead.pipeline.source.tables import ATTEMPTS_READ, BACKLOG_READ, ONLY_WHEN_ASKED, TASKS_READ
+from fairlead.pipeline.source.tables import ATTEMPTS_READ, BACKLOG_READ, ONLY_ON_REQUEST, TASKS_READ
 from tests.pipeline.filling import START, add_attempts, add_backlog, attempt, connected, migrated
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -148,7 +148,7 @@ def test_tasks_are_read_with_their_payload_only_on_request(
     ids = [work.options(fairness_key="acme", run_at=at).submit(text=text).id for text in texts]
     app.close()
     frame = load(spark, store_url, "tasks")
-    assert set(frame.columns) == set(TASKS_READ.column_names) - ONLY_WHEN_ASKED
+    assert set(frame.columns) == set(TASKS_READ.column_names) - ONLY_ON_REQUEST
     found = {row.task_id: row for row in frame.collect()}
     assert {(row.state, row.queue, row.fairness_key, row.attempt) for row in found.values()} == {
         ("WAITING", "shop", "acme", 0)
@@ -476,16 +476,22 @@ def test_no_reader_of_fairlead_accepts_filters() -> None:
             "tasks has no column 'id'; known: task_id, queue",
         ),
         ({"table": "tasks", "columns": ""}, "tasks has no column ''"),
-        ({"table": "tasks", "columns": "queue,queue"}, "names one twice"),
-        ({"table": "tasks", "partitions": "0"}, "option partitions: '0' is no number from 1 on"),
-        ({"table": "tasks", "batch_rows": "many"}, "option batch_rows: 'many' is no number"),
+        ({"table": "tasks", "columns": "queue,queue"}, "names a column twice"),
+        (
+            {"table": "tasks", "partitions": "0"},
+            "option partitions: '0' is not a whole number of at least 1",
+        ),
+        (
+            {"table": "tasks", "batch_rows": "many"},
+            "option batch_rows: 'many' is not a whole number",
+        ),
         ({"table": "tasks", "since": "yesterday"}, "option since: 'yesterday' is no instant"),
         ({"table": "tasks", "until": "2026-01-31T12:00:00"}, "option until: .* has no time zone"),
         (
             {"table": "tasks", "since": "2026-02-01T00:00Z", "until": "2026-01-01T00:00Z"},
             "since must be before until",
         ),
-        ({"table": "backlog", "since": "2026-02-01T00:00Z"}, "backlog has no instant"),
+        ({"table": "backlog", "since": "2026-02-01T00:00Z"}, "backlog has no time column"),
         ({"table": "attempts", "reader": "me"}, "unknown option reader"),
     ],
 )

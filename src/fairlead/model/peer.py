@@ -1,10 +1,12 @@
-"""Messages between nodes that share the work of a queue. Any of them may be lost, doubled or late:
-claims decide who runs a task, and each side drops what it has not heard of in time.
+"""Messages between nodes that share the work of a queue.
 
-    Call    the owner of a partition has tasks that it cannot run now
-    Offer   a node would take so many tasks of that owner
-    Grant   the owner gives triggers to that node, which claims their tasks
-    Report  the node says what became of them
+A lost, doubled or late message does no harm: the claim in the store decides which node runs a task,
+and each side drops an offer or a grant that gets no reply in time.
+
+    Call    the owner of a partition announces that it has more tasks than it can run now
+    Offer   a node promises to take up to a number of tasks from that owner
+    Grant   the owner gives triggers to that node, and the node claims their tasks
+    Report  the node reports to the owner which tasks it claimed, returned or ended
 """
 
 from __future__ import annotations
@@ -15,58 +17,64 @@ from fairlead.model.trigger import Trigger
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", array_like=True, gc=False):
-    """The owner of partitions has tasks of these names that it has no slots for."""
+    """Announcement of a partition owner that it has tasks for which it has no free slots."""
 
     owner: str
     names: list[tuple[str, str]]
-    """(queue, task name), the next to run first."""
+    """(queue, task name) of these tasks, in the order in which they should run."""
 
 
 class Offer(msgspec.Struct, frozen=True, tag="offer", array_like=True, gc=False):
-    """A node would take triggers from one owner."""
+    """Promise of a node to take triggers from one owner."""
 
     owner: str
     node: str
     session: int
-    """Number of the series of offers that `total` counts; a higher number ends lower ones."""
+    """Session of the offers that `total` counts. An offer of a new session, with a higher number,
+    voids all offers of earlier sessions."""
     total: int
-    """Triggers offered to this owner since the session began, granted ones included."""
+    """Number of triggers offered to this owner since the session began, including triggers that the
+    owner has already granted."""
     names: list[tuple[str, str, int]]
-    """(queue, task name, most triggers of it): the names that have free slots now."""
+    """(queue, task name, number of free slots) of each name that has free slots now."""
 
 
 class Grant(msgspec.Struct, frozen=True, tag="grant", array_like=True, gc=False):
-    """The owner gives triggers to a node."""
+    """Triggers that the owner gives to a node."""
 
     node: str
     owner: str
     session: int
     held: float
-    """Seconds for which the owner had the offer before it used it."""
+    """Seconds between the arrival of the offer at the owner and this grant."""
     has_more: bool
-    """Whether more triggers wait that the owner has no slots for."""
+    """Whether the owner has more triggers for which it has no slots."""
     triggers: list[Trigger]
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=False):
-    """Results of granted triggers."""
+    """Report of a node about the triggers that an owner granted to it."""
 
     owner: str
     node: str
     claimed: list[str] = []
-    """Ids of tasks that the node has claimed, or found claimed."""
+    """Ids of tasks that the node has claimed, or that were already claimed."""
     returned: list[str] = []
-    """Ids of tasks that the node had no slots for after all."""
+    """Ids of tasks for which the node had no free slot when the grant arrived."""
     ended: list[tuple[str, int]] = []
-    """(id, run time in microseconds, 0 if the run never began) of each ended run that the owner
-    must know of: those with an ordering key, and those of queues that share run time."""
+    """(task id, run time in microseconds or 0 if the run never began) of each ended run of a task
+    with an ordering key or of a queue with cost="runtime"."""
 
 
 PeerMessage = Call | Offer | Grant | Report
 
 
-def halves(message: PeerMessage) -> list[PeerMessage]:
-    """Return the message cut into two; none for one that cannot be cut."""
+def split(message: PeerMessage) -> list[PeerMessage]:
+    """Split a message that is too long. Return both halves of a Grant or a Report.
+
+    Return a Call or an Offer with only the first half of its names. Return an empty list for a
+    message that cannot be split.
+    """
     replace = msgspec.structs.replace
     if isinstance(message, Grant) and len(message.triggers) > 1:
         middle = len(message.triggers) // 2

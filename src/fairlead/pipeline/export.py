@@ -146,7 +146,7 @@ class Exporter:
             position = min(before, cursor)
             log.warning(
                 "the comparison of lake and store starts again",
-                extra={"reader": name, "place": str(position)},
+                extra={"reader": name, "position": str(position)},
             )
             self._history.database.run(self._history.checked(name, position, self._clock.now()))
 

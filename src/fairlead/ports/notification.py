@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.model import NewTask, Submitted, Trigger
-from fairlead.model.peer import PeerMessage, halves
+from fairlead.model.peer import PeerMessage, split
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -115,7 +115,7 @@ def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
     if len(whole) <= most_bytes:
         return [whole]
     if notification.peer is not None:
-        cut = [Notification(peer=half) for half in halves(notification.peer)]
+        cut = [Notification(peer=half) for half in split(notification.peer)]
         return [piece for part in cut for piece in pieces(part, most_bytes)]
     if len(notification.ready) + len(notification.finished) <= 1:
         return [encode(LOOK_EVERYWHERE)]

@@ -1,8 +1,8 @@
 """Erasing a key from a table of the lake: write new files beside the old ones, then list them in
 the manifest.
 
-A reader sees the rows before or after the change, never a mixture. A crash leaves the key in fewer
-partitions, and the next run continues.
+A reader sees all rows before the change or all rows after it. After a crash some partitions still
+have the key, and the next run erases it from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.erase.rows import without
 from fairlead.pipeline.erase.trace import Trace
-from fairlead.pipeline.erase.verify import holds, readable
+from fairlead.pipeline.erase.verify import has_key, readable
 from fairlead.pipeline.erase.wanted import Wanted
 from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.lake import ledger
@@ -29,26 +29,26 @@ from fairlead.pipeline.lake.table import LakeTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HALF_MADE_S = 600.0
-"""Age of a temporary file, in microseconds, at which its writer is gone."""
+ABANDONED_AFTER_S = 600.0
+"""Seconds without a change after which an incomplete file has no writer any more."""
 
 
 class Erased(msgspec.Struct, frozen=True):
     """Result for one table."""
 
     rows: int = 0
-    """Rows of the key that were erased."""
+    """Number of erased rows of the key."""
     redacted: int = 0
-    """Rows of other keys that were redacted."""
+    """Rows of other keys in which a mention of the key was replaced."""
     files: int = 0
-    """Rewritten files."""
+    """Number of rewritten files."""
 
 
 def erase_from(
     table: LakeTable, wanted: Wanted, trace: Trace, now: Callable[[], int], dry_run: bool = False
 ) -> Erased:
-    """Erase the key from every partition; with `dry_run` only count. Hold one file in memory at a
-    time. Raise BrokenLake for a damaged file."""
+    """Erase the key from every partition; with `dry_run`, only count what it would erase. Load one
+    file into memory at a time. Raise BrokenLake for a damaged file."""
     done = Erased()
     for name in sorted(table.manifests.newest().parts):
         while True:
@@ -56,8 +56,8 @@ def erase_from(
             if name not in manifest.parts:
                 break
             found = _ErasedPartition(table, manifest, name, wanted, trace, dry_run)
-            # Another process added rows, none of the key: read the partition again.
-            if dry_run or not found.is_changed or found.shown(now()):
+            # `publish` fails if another process has added rows meanwhile: read the partition again.
+            if dry_run or not found.is_changed or found.publish(now()):
                 done = Erased(
                     done.rows + found.rows, done.redacted + found.redacted, done.files + found.files
                 )
@@ -66,7 +66,7 @@ def erase_from(
 
 
 class _ErasedPartition:
-    """One partition, with new files in place of those that had the key."""
+    """A partition without the key: the new files, and the old files that did not have the key."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class _ErasedPartition:
         table.check(manifest, [name])
         generation = uuid.uuid4().hex
         for file in self._before.files:
-            # Read the text columns first: most files have nothing of the key.
-            if table.table.name != FAILURES.name and not holds(table.folder / file, wanted):
+            # Most files do not have the key, so read only their text columns.
+            if table.table.name != FAILURES.name and not has_key(table.folder / file, wanted):
                 self._after.append(file)
                 continue
             rows = self._load(file)
@@ -119,8 +119,9 @@ class _ErasedPartition:
     def is_changed(self) -> bool:
         return self.files > 0
 
-    def shown(self, now: int) -> bool:
-        """Publish the new files; return False when the partition has changed meanwhile."""
+    def publish(self, now: int) -> bool:
+        """List the new files in the manifest. Return False if the partition changed after this
+        object read it."""
         after: TablePart | None = None
         if self._after:
             size = sum((self._table.folder / file).stat().st_size for file in self._after)
@@ -138,9 +139,12 @@ class _ErasedPartition:
 
 
 def purge(table: LakeTable, wanted: Wanted, dropped_before: int | None = None) -> int:
-    """Remove unlisted files that contain or may contain the key: left by crashes, incomplete, or
-    dropped; with an instant (microseconds) only those dropped before it. Return how many. No build
-    may be under way."""
+    """Remove files that the manifest does not list and that have the key, and incomplete files that
+    have no writer any more. Return the number of removed files. No build may be under way.
+
+    dropped_before: keep files that the manifest dropped after this instant, in microseconds since
+    the epoch.
+    """
     newest = table.manifests.newest()
     needed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     if dropped_before is not None:
@@ -149,7 +153,7 @@ def purge(table: LakeTable, wanted: Wanted, dropped_before: int | None = None) -
     removed = sum(path.is_file() for path in temporary.rglob("*")) if temporary.is_dir() else 0
     shutil.rmtree(temporary, ignore_errors=True)  # left by a Spark job that died
     for path in list(_data_files(table)):
-        if str(path.relative_to(table.folder)) not in needed and _must_go(path, wanted):
+        if str(path.relative_to(table.folder)) not in needed and _is_to_remove(path, wanted):
             path.unlink(missing_ok=True)
             removed += 1
     return removed
@@ -159,10 +163,10 @@ def _data_files(table: LakeTable) -> Iterator[Path]:
     return (path for path in table.folder.glob("date=*/**/*") if path.is_file())
 
 
-def _must_go(path: Path, wanted: Wanted) -> bool:
+def _is_to_remove(path: Path, wanted: Wanted) -> bool:
     try:
         if readable(path):
-            return holds(path, wanted)
-        return time.time() - path.stat().st_mtime > HALF_MADE_S
+            return has_key(path, wanted)
+        return time.time() - path.stat().st_mtime > ABANDONED_AFTER_S
     except FileNotFoundError:
-        return False  # finished by its writer, or swept
+        return False  # its writer renamed it, or `gc` removed it

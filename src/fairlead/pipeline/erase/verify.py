@@ -1,5 +1,5 @@
-"""The proof of an erasure: read every file below a folder, listed or not, and search it for a
-key."""
+"""Search every file below a folder for a key, to prove that an erasure is complete. The search also
+reads files that no manifest lists."""
 
 from __future__ import annotations
 
@@ -14,48 +14,52 @@ from fairlead.pipeline.erase.wanted import KEY_COLUMNS, TEXT_COLUMNS, Wanted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SURE_FROM = 6
-"""Fewest bytes of a name searched in raw files; shorter ones occur by chance in compressed data."""
+LEAST_BYTES = 6
+"""Minimum length of a key, in bytes, for a search in binary files; compressed data contains shorter
+keys by chance."""
 
-_TELLING = (*KEY_COLUMNS, *TEXT_COLUMNS)
+_SEARCHED_COLUMNS = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
 
-class HeldFile(msgspec.Struct, frozen=True):
-    """A file that contains the key."""
+class Finding(msgspec.Struct, frozen=True):
+    """The key in one column of a file, or in the bytes of the file."""
 
     file: str
+    """Path below the searched folder."""
     where: str
-    """Name of the column, or "bytes" for anywhere in the file."""
+    """Name of the column; "bytes" for a file that was not searched by column."""
     count: int
+    """Number of rows with the key; for "bytes", number of occurrences."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """Result of the search: empty `held` and `unreadable` are the proof."""
+    """Result of the search. The erasure is complete if `held` and `unreadable` are empty."""
 
     files: int
+    """Number of files read."""
     bytes: int
-    held: list[HeldFile] = []
-    """Files with the key in a column of keys, mentioned in free text, or anywhere in a file that is
-    no table."""
-    elsewhere: list[HeldFile] = []
-    """Files with the same characters in another meaning: the name of a queue or task, an ordering
-    key, or bytes of a file whose rows do not have the key."""
+    """Total size of the files read."""
+    held: list[Finding] = []
+    """The key in a column of keys, in a column of free text, or in a file that is not Parquet."""
+    elsewhere: list[Finding] = []
+    """The text of the key with another meaning: as the name of a queue or task, as an ordering key,
+    or by chance in the bytes of a file."""
     unreadable: list[str] = []
-    """Incomplete Parquet files; `gc` removes them, or their writer completes them."""
+    """Paths of incomplete Parquet files. Their writer completes them, or `gc` removes them."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether no row and no mention of the key is left, and every file could be read."""
+        """Whether every file was readable, and none has a row or a mention of the key."""
         return not (self.held or self.unreadable)
 
 
 def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Verified:
-    """Read every file below the folder except these (paths below it), and report where the key
-    is."""
+    """Read every file below the folder, except the paths in `except_for` (relative to the folder),
+    and report the files that have the key."""
     skipped = set(except_for)
     files = size = 0
-    held: list[HeldFile] = []
-    elsewhere: list[HeldFile] = []
+    held: list[Finding] = []
+    elsewhere: list[Finding] = []
     unreadable: list[str] = []
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -69,8 +73,9 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
             continue  # removed during the search
         files, size = files + 1, size + len(data)
         if path.suffix == ".crc" or not (data.startswith(b"PAR1") or ".parquet" in path.name):
-            found = [HeldFile(name, "bytes", count)] if (count := _in_other(data, wanted)) else []
-            if _is_ours(path.relative_to(folder)):
+            count = _count_in_text_or_bytes(data, wanted)
+            found = [Finding(name, "bytes", count)] if count else []
+            if _is_lake_metadata(path.relative_to(folder)):
                 elsewhere += found
             else:
                 held += found
@@ -79,17 +84,19 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
             unreadable.append(name)
             continue
         columns = list(columns_with(path, wanted))
-        held += [HeldFile(name, where, n) for where, n in columns if where in _TELLING]
-        elsewhere += [HeldFile(name, where, n) for where, n in columns if where not in _TELLING]
-        if not columns and (count := _in_bytes(data, wanted)):
-            elsewhere.append(HeldFile(name, "bytes", count))
+        held += [Finding(name, where, n) for where, n in columns if where in _SEARCHED_COLUMNS]
+        elsewhere += [
+            Finding(name, where, n) for where, n in columns if where not in _SEARCHED_COLUMNS
+        ]
+        if not columns and (count := _count_in_bytes(data, wanted)):
+            elsewhere.append(Finding(name, "bytes", count))
     return Verified(files, size, held, elsewhere, unreadable)
 
 
-def holds(path: Path, wanted: Wanted) -> bool:
-    """Return whether a Parquet file has the key in a column of keys, or mentions it. Raise
+def has_key(path: Path, wanted: Wanted) -> bool:
+    """Return whether a Parquet file has the key in a column of keys or of free text. Raise
     FileNotFoundError."""
-    return any(where in _TELLING for where, _ in columns_with(path, wanted))
+    return any(where in _SEARCHED_COLUMNS for where, _ in columns_with(path, wanted))
 
 
 def readable(path: Path) -> bool:
@@ -107,7 +114,9 @@ def readable(path: Path) -> bool:
 
 
 def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """Return the text columns that contain the key as a value or mention, and in how many rows."""
+    """Yield the name of each text column that has the key, and the number of rows that have it. In
+    a column of free text, a value that mentions the key has it; in all others, only the key itself
+    as the value."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -119,11 +128,11 @@ def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
             for name in names:
                 # Check each distinct value once.
                 value_counts = pc.value_counts(batch[name])
-                count[name] += sum(_hits(name, value_counts, wanted))
+                count[name] += sum(_matching_counts(name, value_counts, wanted))
     yield from ((name, n) for name, n in count.items() if n)
 
 
-def _hits(name: str, value_counts: pa.StructArray, wanted: Wanted) -> Iterator[int]:
+def _matching_counts(name: str, value_counts: pa.StructArray, wanted: Wanted) -> Iterator[int]:
     for entry in value_counts:
         value: Any = entry["values"].as_py()
         if value is not None and (
@@ -133,20 +142,20 @@ def _hits(name: str, value_counts: pa.StructArray, wanted: Wanted) -> Iterator[i
             yield entry["counts"].as_py()
 
 
-def _in_other(data: bytes, wanted: Wanted) -> int:
+def _count_in_text_or_bytes(data: bytes, wanted: Wanted) -> int:
     try:
         data.decode()
     except UnicodeDecodeError:
-        return _in_bytes(data, wanted)
+        return _count_in_bytes(data, wanted)
     return sum(1 for _ in wanted.bytes_mention.finditer(data))
 
 
-def _is_ours(path: Path) -> bool:
-    """Return whether the file is a manifest or note of the lake: it never holds keys, but a key may
-    equal one of its words."""
+def _is_lake_metadata(path: Path) -> bool:
+    """Return whether the file is a manifest or another file of the lake without rows. Such a file
+    contains no keys, but a key may be the same word as one of its field names."""
     return path.parent.name == "_manifest" or (len(path.parts) == 1 and path.name.startswith("_"))
 
 
-def _in_bytes(data: bytes, wanted: Wanted) -> int:
+def _count_in_bytes(data: bytes, wanted: Wanted) -> int:
     names = [name.encode(errors="surrogatepass") for name in wanted.names]
-    return sum(data.count(name) for name in names if len(name) >= SURE_FROM)
+    return sum(data.count(name) for name in names if len(name) >= LEAST_BYTES)

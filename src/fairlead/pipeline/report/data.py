@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.lake.lake import Lake
-from fairlead.pipeline.report.facts import cost, fairness, quality, service, trouble, waits
+from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
 from fairlead.pipeline.report.period import Period, period
 from fairlead.pipeline.tables import Tables
 
@@ -106,7 +106,7 @@ def gather(
     queues = counted("queues", service.queues(tables, when))
     drawn = list(queues["queue"][: service.QUEUES_DRAWN])
     keys = counted("keys", service.keys(tables, when, drawn, top))
-    objectives = counted("objectives", trouble.objectives(tables, when))
+    objectives = counted("objectives", reliability.objectives(tables, when))
     data = ReportData(
         period=when,
         made_at=now,
@@ -127,10 +127,12 @@ def gather(
         hours_of_week=counted("hours of the week", waits.by_hour_of_week(tables, when)),
         slowdown=counted("slowdown", waits.slowdown_by_load(tables, when)),
         objectives=objectives,
-        budgets=counted("budgets", trouble.budgets_over_time(tables, when, objectives)),
-        failures=counted("failures", trouble.failures(tables, when, top)),
-        failures_over_time=counted("failures over time", trouble.failures_over_time(tables, when)),
-        storms=counted("storms", trouble.storms(tables, when, top)),
+        budgets=counted("budgets", reliability.budgets_over_time(tables, when, objectives)),
+        failures=counted("failures", reliability.failures(tables, when, top)),
+        failures_over_time=counted(
+            "failures over time", reliability.failures_over_time(tables, when)
+        ),
+        storms=counted("storms", reliability.storms(tables, when, top)),
         cost=counted("cost", cost.by_key(tables, when, top)),
     )
     return with_hashed_keys(data) if selection.hash_keys else data

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from fairlead.clock import MICROS, to_datetime
 from fairlead.pipeline.report import findings, numbers, trust
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.sections import Section, cost, quality, service, trouble, waits
+from fairlead.pipeline.report.sections import Section, cost, quality, reliability, service, waits
 
 
 def render(data: ReportData) -> str:
@@ -41,7 +41,7 @@ def _sections(data: ReportData) -> dict[str, Section]:
         "pickup": waits.pickup(data),
         "week": waits.week(data),
         "slowdown": waits.slowdown(data),
-        "objectives": trouble.objectives(data),
-        "failures": trouble.failures(data),
+        "objectives": reliability.objectives(data),
+        "failures": reliability.failures(data),
         "cost": cost.cost(data),
     }

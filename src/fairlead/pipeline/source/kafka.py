@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _KNOWN = {
     "url": "kafka://host:9092/?prefix=fairlead.",
-    "table": "attempts (default), messages: as they are, or heartbeats",
-    "columns": "names with commas between; else all",
+    "table": "attempts (default), heartbeats, or messages (undecoded)",
+    "columns": "names separated by commas; default: all",
     "startingoffsets": (
-        'earliest (default), or {"0": 12, "1": 9}: by partition, the first offset to read; -2: the'
-        " earliest"
+        'earliest (default), or the first offset to read by partition, such as {"0": 12, "1": 9};'
+        " -2 is the earliest"
     ),
-    "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
+    "max_rows_per_batch": f"most rows of a micro-batch; default: {MOST_ROWS_PER_BATCH}",
 }
 _EARLIEST = -2
 
@@ -105,7 +105,7 @@ class KafkaOptions:
 
 
 @dataclass(frozen=True)
-class Stretch(InputPartition):
+class OffsetWindow(InputPartition):
     """Offsets [start, end) of one partition, the input of one task of Spark."""
 
     partition: int
@@ -164,12 +164,14 @@ class KafkaStreamReader(StreamReader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._options.topic().ends()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Stretch]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[OffsetWindow]:
         """Return the partitions of the batch from `start` up to `end`. Raise CheckFailed when Kafka
         has dropped some of it."""
         self._planned = end
         windows = [
-            Stretch(int(n), start[n], end[n]) for n in sorted(end, key=int) if start[n] < end[n]
+            OffsetWindow(int(n), start[n], end[n])
+            for n in sorted(end, key=int)
+            if start[n] < end[n]
         ]
         if not windows:
             return []
@@ -181,18 +183,18 @@ class KafkaStreamReader(StreamReader):
                 replace(one, start=max(one.start, min(one.end, extents[one.partition][0])))
                 for one in windows
             ]
-        for stretch in windows:
-            first, last = extents[stretch.partition]
-            if stretch.start < first or stretch.end > last:
+        for window in windows:
+            first, last = extents[window.partition]
+            if window.start < first or window.end > last:
                 raise topic.lost(
-                    stretch.partition, last if first <= stretch.start < last else stretch.start
+                    window.partition, last if first <= window.start < last else window.start
                 )
         return windows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from fairlead.pipeline.source.columns import arrow_schema, from_arrays
 
-        assert isinstance(partition, Stretch)
+        assert isinstance(partition, OffsetWindow)
         topic = self._options.topic()
         schema = arrow_schema(self._options.table, self._options.columns)
         whence = f"{topic.location}, partition {partition.partition}"

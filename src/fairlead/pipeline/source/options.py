@@ -1,4 +1,4 @@
-"""The options of a read, checked before anything is opened."""
+"""Options of a read from a store, checked before the read opens a connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.source.tables import ONLY_WHEN_ASKED, TABLES
+from fairlead.pipeline.source.tables import ONLY_ON_REQUEST, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 20_000
-"""Rows of an Arrow batch: some 6 MB of attempts."""
+"""Default number of rows in an Arrow batch, about 6 MB of attempts."""
 
 MOST_ROWS_PER_BATCH = 1_000_000
 """Maximum number of rows of a micro-batch, so that a first run over a long history commits in
@@ -24,28 +24,32 @@ steps."""
 
 _BOTH = {
     "url": (
-        "sqlite:///tasks.db, postgresql://..., cassandra://... (backlog only); else $FAIRLEAD_URL"
+        "sqlite:///tasks.db, postgresql://... or cassandra://... (backlog only); default:"
+        " $FAIRLEAD_URL"
     ),
     "table": "tasks, attempts or backlog",
-    "columns": "names with commas between; else all but payload and context",
-    "queue": "a queue's name; else all",
-    "batch_rows": f"rows of an Arrow batch, {BATCH_ROWS} by default",
+    "columns": "names separated by commas; default: all but payload and context",
+    "queue": "name of a queue; default: all queues",
+    "batch_rows": f"number of rows in an Arrow batch; default: {BATCH_ROWS}",
 }
 ONLY_BATCH = {
     **_BOTH,
     "since": (
-        "first instant, as 2026-01-31T12:00:00Z, of finished_at (attempts) or submitted_at (tasks)"
+        "earliest finished_at (attempts) or submitted_at (tasks) to read, such as"
+        " 2026-01-31T12:00:00Z"
     ),
-    "until": "first instant beyond",
-    "partitions": "how many; else by size",
+    "until": "end of the period that starts at since; rows at or after it are not read",
+    "partitions": "number of Spark partitions; default: by the size of the table",
 }
 ONLY_STREAM = {
     **_BOTH,
     "startingoffsets": (
-        "earliest (default), or latest: behind what was there when its reader was first seen"
+        "earliest (default), or latest: only attempts written after the reader registered"
     ),
-    "max_rows_per_batch": f"of a micro-batch, {MOST_ROWS_PER_BATCH} by default",
-    "reader": "a name under which the store keeps what this stream has not read",
+    "max_rows_per_batch": f"most rows of a micro-batch; default: {MOST_ROWS_PER_BATCH}",
+    "reader": (
+        "name under which the stream registers, so that the store keeps attempts it has not read"
+    ),
 }
 _EVERY = ONLY_BATCH | ONLY_STREAM
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,7 +84,7 @@ class ReadOptions:
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if not table.instant and (since is not None or until is not None):
             raise ConfigurationError(
-                f"table {table.name} has no instant that since and until could go by"
+                f"table {table.name} has no time column: remove the options since and until"
             )
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
@@ -110,8 +114,8 @@ class ReadOptions:
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> ReadOptions:
-        """Return the columns of a user's schema. Raise ConfigurationError when the table lacks
-        them."""
+        """Return the options with the columns of a user's schema. Raise ConfigurationError for a
+        column that the table does not have, or has with another type."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         for given in schema.fields:
@@ -125,24 +129,26 @@ class ReadOptions:
 
 
 def is_kafka(options: Mapping[str, str]) -> bool:
-    """Return whether the URL names Kafka, so that a topic is read (see `source.kafka`)."""
+    """Return whether the option `url` names Kafka; then the read is of a topic (see
+    `source.kafka`)."""
     return any(
         name.lower() == "url" and value.startswith("kafka:") for name, value in options.items()
     )
 
 
 def url_of(text: str | None) -> str:
-    """Return the URL given, or set before the start of Spark. Raise ConfigurationError."""
+    """Return the given URL, by default $FAIRLEAD_URL. Raise ConfigurationError if both are
+    missing."""
     url = text or os.environ.get("FAIRLEAD_URL")
     if not url:
         raise ConfigurationError(
-            "no URL says what to read: give the option url, or set FAIRLEAD_URL before Spark starts"
+            "no URL is given: set the option url, or FAIRLEAD_URL before Spark starts"
         )
     return url
 
 
 def choice_of(option: str, text: str | None, known: list[str]) -> str:
-    """Return the value if it is one of these. Raise ConfigurationError."""
+    """Return the value of an option. Raise ConfigurationError unless the value is in `known`."""
     if text not in known:
         given = "missing" if text is None else f"{text!r} is unknown"
         raise ConfigurationError(f"option {option}: {given}; known: {', '.join(known)}")
@@ -153,7 +159,7 @@ def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
     """Return the chosen columns, by default all but those read only on request. Raise
     ConfigurationError."""
     if text is None:
-        return tuple(name for name in table.column_names if name not in ONLY_WHEN_ASKED)
+        return tuple(name for name in table.column_names if name not in ONLY_ON_REQUEST)
     chosen = tuple(name.strip() for name in text.split(","))
     if strange := [name for name in chosen if name not in table.column_names]:
         raise ConfigurationError(
@@ -161,16 +167,17 @@ def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
             f" {', '.join(table.column_names)}"
         )
     if len(set(chosen)) < len(chosen):
-        raise ConfigurationError(f"option columns names one twice: {text}")
+        raise ConfigurationError(f"option columns names a column twice: {text}")
     return chosen
 
 
 def count_of(option: str, text: str | None) -> int | None:
-    """Return a number of at least 1; None if not given. Raise ConfigurationError."""
+    """Return the number that an option gives, None without one. Raise ConfigurationError unless the
+    number is at least 1."""
     if text is None:
         return None
     if not text.isdecimal() or not int(text):
-        raise ConfigurationError(f"option {option}: {text!r} is no number from 1 on")
+        raise ConfigurationError(f"option {option}: {text!r} is not a whole number of at least 1")
     return int(text)
 
 

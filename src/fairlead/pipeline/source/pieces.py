@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """One named statement of a store's file, with the values that choose its rows."""
+    """Name of a statement in the SQL file of a store, and the values of its parameters."""
 
     statement: str
     values: Mapping[str, str | int]
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """Pieces read by one task of Spark, possibly none."""
+    """Pieces that one Spark task reads; the part may be empty."""
 
     pieces: tuple[Piece, ...]
 
@@ -33,35 +33,38 @@ class Scan(Protocol):
     it."""
 
     def plan(self) -> list[Piece]:
-        """Return pieces that together have every row of the table once."""
+        """Return pieces that together contain each row of the table exactly once."""
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece in batches."""
 
 
 class FollowedScan(Scan, Protocol):
-    """A store with a history of attempts."""
+    """Scan of a store that a stream can follow, because the store has a history of attempts."""
 
     @property
     def offset_fields(self) -> tuple[str, ...]:
         """Names of the fields of a position in a checkpoint."""
 
     def newest(self, after: Position, most: int | None) -> Position:
-        """Return the position of the last attempt after `after`, at most `most` attempts on;
-        `after` without any. No attempt will appear at or before that position."""
+        """Return the position of the last attempt among the first `most` attempts after `after`
+        (None: among all); `after` if there is no attempt. No attempt will appear later at or before
+        the returned position."""
 
-    def stretch(self, after: Position, through: Position) -> list[Piece]:
-        """Return pieces that have every attempt after `after` up to `through` once."""
+    def window(self, after: Position, through: Position) -> list[Piece]:
+        """Return pieces that together contain each attempt after `after` and up to `through`
+        exactly once."""
 
 
 def spread(pieces: Sequence[Piece], parts: int | None) -> list[Part]:
-    """Return at most `parts` parts with about equal numbers of pieces; at least one, because Spark
-    needs it."""
+    """Return at most `parts` parts with about equal numbers of pieces (None: one part for each
+    piece). Return at least one part, because Spark needs one."""
     count = max(1, min(parts or len(pieces), len(pieces)))
     return [Part(tuple(pieces[n::count])) for n in range(count)]
 
 
 def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:
-    """Return ranges of [first, past) of at most `step`; at least one, possibly empty."""
+    """Split [first, past) into ranges of at most `step` numbers. Return at least one range, which
+    may be empty."""
     starts = list(range(first, past, step)) or [first]
     return list(zip(starts, [*starts[1:], max(past, first)], strict=True))

@@ -77,15 +77,15 @@ class PostgresScan:
         if most is None:
             found = self._ask("newest", *after)
         else:
-            found = self._ask("newest_of_first", *after, most)
+            found = self._ask("newest_of_next", *after, most)
         return Position(*found[0]) if found else after
 
-    def stretch(self, after: Position, through: Position) -> list[Piece]:
+    def window(self, after: Position, through: Position) -> list[Piece]:
         cuts = [Position(*row) for row in self._ask("cuts", *after, *through, ROWS_PER_PIECE)]
         ends = [after, *(position for position in cuts if position < through), through]
         return [
             Piece(
-                "stretch",
+                "window",
                 {
                     "after_xid": a.xid,
                     "after_seq": a.seq,

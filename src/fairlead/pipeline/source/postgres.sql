@@ -1,13 +1,13 @@
--- Statements of the data source on PostgreSQL. $1, $2 are parameters. What is read through COPY can have none: there the
--- driver puts in {columns}, names of the table's columns, and values as quoted literals.
+-- Statements of the data source on PostgreSQL. $1, $2 are parameters. COPY accepts no parameters, so the driver replaces
+-- {columns} by names of the table's columns, and the other names in braces by quoted literals.
 
 -- name: extent
--- $1: table. Its blocks, and the horizon: whatever was written by a transaction before it can be seen by now.
+-- $1: table. Return its number of blocks and the horizon; rows of all transactions before the horizon are visible now.
 SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint,
        pg_snapshot_xmin(pg_current_snapshot())::text
 
 -- name: attempts
--- The part of a piece: its blocks. The part of the whole scan: what was written before {horizon}. No attempt ever moves.
+-- A piece reads its range of blocks; all pieces of a scan read only rows written before {horizon}. No attempt ever moves.
 SELECT {columns}
   FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
                fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,
@@ -29,14 +29,14 @@ SELECT {columns}
    AND ({until}::bigint IS NULL OR submitted_at < {until})
 
 -- name: lanes
--- $1: queue, or NULL for all
+-- $1: queue, or NULL for all queues
 SELECT queue, partition, priority
   FROM fairlead_backlog_lanes
  WHERE $1::text IS NULL OR queue = $1
  ORDER BY queue, partition, priority
 
 -- name: backlog
--- The record and the rows are of one moment: what lies at or below the ack level was dispatched.
+-- One statement reads the saved ack level and the rows. Triggers at or below the ack level were dispatched.
 SELECT {columns}
   FROM (SELECT queue, partition, priority, pass, id, task_id::text AS task_id, version, name, fairness_key, weight,
                ordering_key, seq, nullif(order_at, 0) AS order_at
@@ -48,15 +48,15 @@ SELECT {columns}
        AS backlog
 
 -- name: newest
--- $1, $2: behind this place
+-- $1, $2: position after which to look
 SELECT xid::text::bigint, seq
   FROM fairlead_attempts
  WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
  ORDER BY fairlead_attempts.xid DESC, seq DESC
  LIMIT 1
 
--- name: newest_of_first
--- $3: of so many
+-- name: newest_of_next
+-- $1, $2: position after which to look; $3: number of attempts to look at
 SELECT xid::text::bigint, seq
   FROM (SELECT xid, seq
           FROM fairlead_attempts
@@ -67,7 +67,7 @@ SELECT xid::text::bigint, seq
  LIMIT 1
 
 -- name: cuts
--- $1, $2: behind this place; $3, $4: up to this one; $5: the place of every so manieth row in between
+-- Return the position of every $5th attempt after position ($1, $2) and up to position ($3, $4).
 SELECT xid::text::bigint, seq
   FROM (SELECT xid, seq, row_number() OVER (ORDER BY xid, seq) AS number
           FROM fairlead_attempts
@@ -76,8 +76,8 @@ SELECT xid::text::bigint, seq
  WHERE number % $5 = 0
  ORDER BY numbered.xid, seq
 
--- name: stretch
--- Attempts behind one place up to another, in their order.
+-- name: window
+-- Attempts after one position and up to another, in the order of positions.
 SELECT {columns}
   FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
                fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,

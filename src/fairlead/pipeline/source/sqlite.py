@@ -58,10 +58,10 @@ class SqliteScan:
         return self._pieces(table, first, last + 1, self._options.partitions)
 
     def newest(self, after: Position, most: int | None) -> Position:
-        statement = "newest" if most is None else "newest_of_first"
+        statement = "newest" if most is None else "newest_of_next"
         return Position(0, self._rows(statement, {"after": after.seq, "most": most})[0][0])
 
-    def stretch(self, after: Position, through: Position) -> list[Piece]:
+    def window(self, after: Position, through: Position) -> list[Piece]:
         first = self._rows("first", {"after": after.seq})[0][0]
         return self._pieces("attempts", first, through.seq + 1, None)
 

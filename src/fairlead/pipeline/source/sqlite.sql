@@ -7,7 +7,7 @@ SELECT coalesce((SELECT min(seq) FROM fairlead_attempts), 0), coalesce((SELECT m
 SELECT coalesce((SELECT min(seq) FROM fairlead_tasks), 0), coalesce((SELECT max(seq) FROM fairlead_tasks), 0)
 
 -- name: attempts
--- :first to before :past: places in the order of commits
+-- :first (inclusive) and :past (exclusive) are positions in the order of commits.
 SELECT {columns}
   FROM (SELECT 0 AS xid, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
                unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
@@ -32,7 +32,7 @@ SELECT queue, partition, priority
  ORDER BY queue, partition, priority
 
 -- name: backlog
--- The record and the rows are of one moment: what lies at or below the ack level was dispatched.
+-- One statement reads the saved ack level and the rows. Triggers at or below the ack level were dispatched.
 SELECT {columns}
   FROM (SELECT b.queue, b.partition, b.priority, b.pass, b.id, b.task_id, b.version, b.name, b.fairness_key, b.weight,
                b.ordering_key, b.seq, nullif(b.order_at, 0) AS order_at
@@ -42,11 +42,11 @@ SELECT {columns}
          WHERE l.queue = :lane_queue AND l.partition = :lane_partition AND l.priority = :lane_priority)
 
 -- name: first
--- What was before may have been cleaned.
+-- Earlier attempts may have been deleted by age.
 SELECT coalesce(min(seq), :after + 1) FROM fairlead_attempts WHERE seq > :after
 
 -- name: newest
 SELECT coalesce(max(seq), :after) FROM fairlead_attempts WHERE seq > :after
 
--- name: newest_of_first
+-- name: newest_of_next
 SELECT coalesce(max(seq), :after) FROM (SELECT seq FROM fairlead_attempts WHERE seq > :after ORDER BY seq LIMIT :most)

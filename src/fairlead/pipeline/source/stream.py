@@ -91,7 +91,7 @@ class FairleadStreamReader(StreamReader):
             # An old checkpoint: everything before this batch is read.
             self._began = after
             self._note(after)
-        return [Part((piece,)) for piece in self._scan.stretch(after, through)]
+        return [Part((piece,)) for piece in self._scan.window(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)

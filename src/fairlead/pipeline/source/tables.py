@@ -1,4 +1,4 @@
-"""The tables of the data source: those of a store, with the names and types of the lake."""
+"""Tables that the data source reads from a store, with the column names and types of the lake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from fairlead.pipeline.schema import Column, Table
 from fairlead.ports.history import ATTEMPT_FIELDS
 
 _ATTEMPTS = {column.name: column for column in ATTEMPTS.columns}
-_OWN = {"unique_key": Column("unique_key", "string", "as submitted", nullable=True)}
+_OWN = {"unique_key": Column("unique_key", "string", "unique key, as submitted", nullable=True)}
 
 ATTEMPTS_READ = Table(
     "attempts",
-    "one run of a task, or an end without a run, as the store keeps it",
+    "one run of a task, or the end of a task without a run, as stored",
     key=("task_id", "version"),
     instant="finished_at",
     columns=tuple(_OWN.get(name) or _ATTEMPTS[name] for name in ATTEMPT_FIELDS),
@@ -24,64 +24,73 @@ TASKS_READ = Table(
     instant="submitted_at",
     columns=(
         Column("task_id", "string", "UUIDv7 of the task"),
-        Column("queue", "string", "as submitted"),
-        Column("partition", "int", "of the queue"),
-        Column("name", "string", "the task's name (its type)"),
+        Column("queue", "string", "queue of the task, as submitted"),
+        Column("partition", "int", "partition of the queue"),
+        Column("name", "string", "name of the task (its type)"),
         Column("state", "string", "WAITING, SUBMITTED, PROCESSING or ERROR"),
-        Column("version", "int", "raised by every change"),
-        Column("attempt", "int", "runs so far"),
-        Column("tries", "int", "runs spent against the retry policy"),
-        Column("priority", "tinyint", "0 (first) to 9 (last)"),
-        Column("fairness_key", "string", "whose work it is"),
-        Column("weight", "double", "the key's share, as submitted"),
-        Column("ordering_key", "string", "as submitted", nullable=True),
-        Column("unique_key", "string", "as submitted", nullable=True),
-        Column("submitted_at", "timestamp", "when submit was called, by the submitter's clock"),
+        Column("version", "int", "version of the task, raised by every change"),
+        Column("attempt", "int", "number of runs so far"),
+        Column("tries", "int", "number of runs that count against the retry policy"),
+        Column("priority", "tinyint", "priority of the task, 0 (first) to 9 (last)"),
+        Column("fairness_key", "string", "fairness key (tenant) of the task"),
+        Column("weight", "double", "weight of the task, as submitted"),
+        Column("ordering_key", "string", "ordering key of the task, as submitted", nullable=True),
+        Column("unique_key", "string", "unique key, as submitted", nullable=True),
+        Column("submitted_at", "timestamp", "time of the call of submit, by the submitter's clock"),
         Column("run_at", "timestamp", "earliest start of the next run"),
-        Column("ready_at", "timestamp", "when it last became SUBMITTED", nullable=True),
-        Column("triggered_at", "timestamp", "when its trigger was sent", nullable=True),
-        Column("claimed_at", "timestamp", "when a node last took it", nullable=True),
-        Column("node", "string", "who has it", nullable=True),
-        Column("trigger_path", "string", "what last triggered it: hook, poller, spill, heal"),
+        Column(
+            "ready_at", "timestamp", "time at which the task last became SUBMITTED", nullable=True
+        ),
+        Column("triggered_at", "timestamp", "time at which the trigger was sent", nullable=True),
+        Column(
+            "claimed_at", "timestamp", "time at which a node last claimed the task", nullable=True
+        ),
+        Column("node", "string", "node that has claimed the task", nullable=True),
+        Column("trigger_path", "string", "source of the last trigger: hook, poller, spill or heal"),
         Column("error_type", "string", "class of the last error", nullable=True),
-        Column("error_text", "string", "its text", nullable=True),
-        Column("payload_bytes", "int", "stored size of its arguments"),
+        Column("error_text", "string", "text of the last error", nullable=True),
+        Column("payload_bytes", "int", "stored size of the arguments"),
         Column(
             "context",
             "string",
-            "JSON object of strings that travels with it; only when asked for",
+            "JSON object of strings that accompanies the task; read only if `columns` names it",
             nullable=True,
         ),
-        Column("payload", "string", "its arguments as JSON; only when asked for"),
+        Column("payload", "string", "arguments as JSON; read only if `columns` names it"),
     ),
 )
 
 BACKLOG_READ = Table(
     "backlog",
-    "a trigger of a fair queue that did not fit in memory, above the ack level its lane has kept:"
-    " each was not dispatched when the level was kept, and may have been since",
+    "a stored trigger of a fair queue, above the ack level that its lane last saved; the trigger"
+    " was not dispatched when the lane saved the level, but may have been since",
     key=("queue", "partition", "priority", "pass", "id"),
     instant="",
     columns=(
-        Column("queue", "string", "of the lane"),
-        Column("partition", "int", "of the lane"),
-        Column("priority", "tinyint", "of the lane: 0 (first) to 9 (last)"),
-        Column("pass", "bigint", "the pass, with id its level: place in the lane"),
-        Column("id", "bigint", "unique in the lane"),
-        Column("task_id", "string", "UUIDv7 of the task"),
-        Column("version", "int", "at which the task may be claimed"),
-        Column("name", "string", "the task's name (its type)"),
-        Column("fairness_key", "string", "whose work it is"),
-        Column("weight", "double", "the key's share, as submitted"),
-        Column("ordering_key", "string", "as submitted", nullable=True),
-        Column("seq", "bigint", "its place in the channel"),
+        Column("queue", "string", "queue of the lane"),
+        Column("partition", "int", "partition of the lane"),
+        Column("priority", "tinyint", "priority of the lane, 0 (first) to 9 (last)"),
         Column(
-            "order_at", "timestamp", "its place among the tasks of its ordering key", nullable=True
+            "pass",
+            "bigint",
+            "first part of the level (pass, id), the trigger's position in the lane",
+        ),
+        Column("id", "bigint", "second part of the level (pass, id), unique in the lane"),
+        Column("task_id", "string", "UUIDv7 of the task"),
+        Column("version", "int", "version of the task that the trigger may claim"),
+        Column("name", "string", "name of the task (its type)"),
+        Column("fairness_key", "string", "fairness key (tenant) of the task"),
+        Column("weight", "double", "weight of the task, as submitted"),
+        Column("ordering_key", "string", "ordering key of the task, as submitted", nullable=True),
+        Column("seq", "bigint", "position in the channel"),
+        Column(
+            "order_at", "timestamp", "position among the tasks of the ordering key", nullable=True
         ),
     ),
 )
 
 TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ, BACKLOG_READ)}
 
-ONLY_WHEN_ASKED = frozenset({"payload", "context"})
-"""Columns read only when the option `columns` names them: user data of any size."""
+ONLY_ON_REQUEST = frozenset({"payload", "context"})
+"""Columns with user data of any size; a read returns them only if the option `columns` names
+them."""

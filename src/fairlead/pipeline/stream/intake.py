@@ -202,5 +202,5 @@ def _check(plan: Plan, message: Message, where: str) -> None:
     if (other := plan.elsewhere.get(message.store_id)) is not None:
         raise ConfigurationError(
             f"{where}: the attempts of store {message.store_id} come into this lake by topic"
-            f" {other}: `fairlead pipeline ingest --take-over` lets go of it first"
+            f" {other}: to change the topic, first run `fairlead pipeline ingest --take-over`"
         )

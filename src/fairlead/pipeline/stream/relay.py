@@ -47,7 +47,7 @@ class Relayed(msgspec.Struct, frozen=True):
 
     rows: int
     batches: int
-    position: str = msgspec.field(name="place")
+    position: str
     """Position of the last attempt that Kafka has confirmed."""
     seconds: float
 
@@ -140,7 +140,7 @@ class Relay:
                     )
             else:
                 if trouble:
-                    log.info("the relay sends again", extra={"place": relayed.position})
+                    log.info("the relay sends again", extra={"position": relayed.position})
                     trouble = ""
                 if relayed.rows:
                     log.debug("attempts relayed", extra=msgspec.to_builtins(relayed))

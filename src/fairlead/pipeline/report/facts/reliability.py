@@ -1,4 +1,4 @@
-"""Missed objectives and failed runs."""
+"""Facts of the report about error budgets, failed runs and storms of failures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_OBJECTIVES = 50
-"""Maximum number of objectives listed: those with the least budget left."""
+"""Maximum number of objectives in the report; it lists those with the least budget left."""
 
-KINDS_DRAWN = 5
-"""Number of error classes with a colour of their own."""
+MOST_ERROR_TYPES = 5
+"""Maximum number of error types that the chart of failures draws in their own colour; all other
+types share one colour."""
 
 _STATES = ("ok", "ticket", "page")
 _HOUR_S = 3600
 
 
 def objectives(tables: Tables, period: Period) -> pd.DataFrame:
-    """Return each objective at its last window in the period, least budget left first.
+    """Return the state of each objective at the end of the period, ordered by the budget left,
+    least first.
 
-    Columns: slo_id, at, objective, budget_left, burn_1h, burn_6h, burn_3d, state; over the whole
-    period: good, bad, page_s and ticket_s (seconds in that state). At most 50 rows.
+    Columns from the last window: slo_id, at (its start), objective, budget_left, burn_1h, burn_6h,
+    burn_3d, state. Columns over the whole period: good and bad (numbers of runs), page_s and
+    ticket_s (seconds in that state). At most 50 rows.
     """
     last = F.max_by(
         F.struct(
@@ -63,10 +66,10 @@ def objectives(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) -> pd.DataFrame:
-    """Return the objectives in steps of at least five minutes.
+    """Return the budget and state of each objective over time, in steps of at least five minutes.
 
-    Columns: at, slo_id, budget_left (last of the step), state (worst of the step). At most 202 rows
-    an objective.
+    Columns: at (start of the step), slo_id, budget_left (at the end of the step), state (the worst
+    of the step). At most 202 rows for each objective.
     """
     severity = F.array_position(F.array(*map(F.lit, _STATES)), F.col("state"))
     rows = (
@@ -83,10 +86,11 @@ def budgets_over_time(tables: Tables, period: Period, objectives: pd.DataFrame) 
 
 
 def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """Return the kinds of errors with most failed runs.
+    """Return the groups of similar errors that made the most runs fail.
 
-    Columns: queue, name, error_type, error_text (of the earliest error), n, wasted_us, first_seen,
-    last_seen, retry_amplification (of the worst hour), storm_hours. At most `top` rows.
+    Columns: queue, name, error_type and error_text (both of the earliest error), n (number of
+    failed runs), wasted_us, first_seen, last_seen, retry_amplification (its maximum over the
+    hours), storm_hours (number of hours with a storm). At most `top` rows.
     """
     rows = (
         period.rows(tables, FAILURES)
@@ -109,34 +113,37 @@ def failures(tables: Tables, period: Period, top: int) -> pd.DataFrame:
 
 
 def failures_over_time(tables: Tables, period: Period) -> pd.DataFrame:
-    """Return failed runs in steps of at least an hour.
+    """Return the number of failed runs over time, in steps of at least an hour.
 
-    Columns: at, error_type (null: all but the five most frequent), n. At most 6 x 202 rows.
+    Columns: at (start of the step), error_type (null for all types except the five most frequent),
+    n (number of failed runs). At most 6 x 202 rows.
     """
-    found = period.rows(tables, FAILURES)
+    failed = period.rows(tables, FAILURES)
     frequent = (
-        found.groupBy("error_type")
+        failed.groupBy("error_type")
         .agg(F.sum("n").alias("total"))
         .orderBy(F.desc("total"), "error_type")
-        .limit(KINDS_DRAWN)
+        .limit(MOST_ERROR_TYPES)
         .select("error_type", F.col("error_type").alias("kind"))
     )
     rows = (
-        found.join(F.broadcast(frequent), on="error_type", how="left")
+        failed.join(F.broadcast(frequent), on="error_type", how="left")
         .groupBy(
             period.step(FAILURES.instant, _HOUR_S).alias("at"), F.col("kind").alias("error_type")
         )
         .agg(F.sum("n").alias("n"))
         .orderBy("at", "error_type")
     )
-    return collect(rows, (KINDS_DRAWN + 1) * (MOST_POINTS + 2))
+    return collect(rows, (MOST_ERROR_TYPES + 1) * (MOST_POINTS + 2))
 
 
 def storms(tables: Tables, period: Period, top: int) -> pd.DataFrame:
-    """Return the latest storms, one row for each hour.
+    """Return the latest storms, one row for each hour of a storm. In a storm, one error makes at
+    least 100 runs of a task name fail in an hour, and more than half of all its runs.
 
-    Columns: hour, queue, name, error_type, n, retry_amplification, wasted_us, last_seen,
-    recovered_at (null: not in that hour). At most `top` rows.
+    Columns: hour, queue, name, error_type, n (number of failed runs), retry_amplification,
+    wasted_us, last_seen, recovered_at (null if no run succeeded after the storm in that hour). At
+    most `top` rows.
     """
     rows = (
         period.rows(tables, FAILURES)

@@ -7,7 +7,7 @@ from fairlead.pipeline.gold.failures import FAILURES
 from fairlead.pipeline.gold.slo import SLO
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.grids import Grid, GridColumn, grid
-from fairlead.pipeline.report.pictures import trouble as pictures
+from fairlead.pipeline.report.pictures import reliability as pictures
 from fairlead.pipeline.report.pictures.canvas import COLOURS
 from fairlead.pipeline.report.sections import Picture, Section, missing_rows
 
