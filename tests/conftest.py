@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the tiers, the real servers, and a store of each kind."""
+"""Hooks and fixtures of all tests: command-line options, real servers, and a store of each kind."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--new-seeds",
         action="store_true",
-        help="run properties and simulations with new seeds and all their examples, not with fixed ones",
+        help="run property tests and simulations with new random seeds and all examples",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seeds, so that every run can be made again, and open the host of the servers."""
+    """Choose the seeds, so that every run can be repeated, and start the host of the servers."""
     tiers.choose(config.option.new_seeds)
     if config.option.new_seeds and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
     if not hasattr(config, "workerinput") and not config.option.collectonly:
         config.stash[_HOST] = servers.Host()
-    # A shell that starts us in the background has us ignore Ctrl-C, and what we start would inherit
-    # that.
+    # A shell makes a background process ignore Ctrl-C. Undo this, because child processes would
+    # inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the servers of the run; a run that is killed leaves this to the host itself."""
+    """Stop the servers of the run. If the run is killed, the host stops them itself."""
     if (host := config.stash.get(_HOST, None)) is not None:
         host.close()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Say at once what has failed: a run that is cut off shows no summary."""
+    """Print each failure at once, because a run that is cut off prints no summary."""
     if report.failed and not os.environ.get("PYTEST_XDIST_WORKER"):
         print(
             f"\nFAILED {report.nodeid} ({report.when}): {str(report.longreprtext).strip().splitlines()[-1:]}",
@@ -64,7 +64,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test whose name holds an address in memory: it has another name in each process."""
+    """Refuse a test whose id contains a memory address, because the id differs in each process."""
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: give this parameter an id")
@@ -83,8 +83,9 @@ S = TypeVar("S", bound=Server)
 
 
 @contextmanager
-def or_skipped(name: str) -> Iterator[None]:
-    """Skip the test where a server's program is missing; with FAIRLEAD_REQUIRE_<NAME>=1 fail."""
+def skip_if_missing(name: str) -> Iterator[None]:
+    """Skip the test if the body raises MissingProgram, because the program of a server is not
+    installed. With FAIRLEAD_REQUIRE_<NAME>=1, fail instead."""
     try:
         yield
     except MissingProgram as missing:
@@ -93,19 +94,21 @@ def or_skipped(name: str) -> Iterator[None]:
         pytest.skip(str(missing))
 
 
-def own(server_class: type[S]) -> Iterator[S]:
-    """A server of whoever asks; see `or_skipped`."""
-    with or_skipped(server_class.name):
+def own_server(server_class: type[S]) -> Iterator[S]:
+    """Start a server for the calling fixture alone, and stop it after the fixture. Skip the test if
+    the server's program is missing."""
+    with skip_if_missing(server_class.name):
         server = server_class()
     server.start()
     yield server
-    # The data is not needed any more, so stop without a flush.
+    # No test needs the data any more, so stop without a flush.
     server.stop("immediate")
 
 
-def shared(server_class: type[S]) -> S:
-    """The run's server of this kind, on which each process makes names of its own."""
-    with or_skipped(server_class.name):
+def shared_server(server_class: type[S]) -> S:
+    """Return the server of this kind that all processes of the run share. Each process creates names
+    with its own prefix there. Skip the test if the server's program is missing."""
+    with skip_if_missing(server_class.name):
         running = servers.running(server_class.name)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     return server_class.attached(running, worker and f"{worker}_")
@@ -117,13 +120,13 @@ def _own_or_shared(request: pytest.FixtureRequest, name: str) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One for each process of the run; see `tests.servers`."""
-    yield from own(PostgresServer)
+    """Server of this process alone; `tests.servers` says why it is not shared."""
+    yield from own_server(PostgresServer)
 
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A fresh, empty database; nothing stays connected to it."""
+    """Create an empty database; close all connections to it after the test."""
     url = postgres_server.create_database()
     yield url
     if postgres_server.pid is not None:
@@ -132,13 +135,14 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_databases(postgres_server: PostgresServer) -> Databases:
-    """See `Databases`."""
+    """Pool of migrated databases."""
     return Databases(postgres_server)
 
 
 @pytest.fixture
 def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
-    """A database without a row; nothing stays connected to it."""
+    """Take a migrated database without rows from the pool; close all connections to it after the
+    test."""
     url = migrated_databases.take()
     yield url
     migrated_databases.release(url)
@@ -146,65 +150,66 @@ def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cassandra_server() -> Iterator[CassandraServer]:
-    """See `shared`."""
-    server = shared(CassandraServer)
+    """Server that all processes of the run share."""
+    server = shared_server(CassandraServer)
     yield server
     server.disconnect()
 
 
 @pytest.fixture
 def own_cassandra_server() -> Iterator[CassandraServer]:
-    """One that the test may kill."""
-    yield from own(CassandraServer)
+    """Server of this test alone, which the test may kill."""
+    yield from own_server(CassandraServer)
 
 
 @pytest.fixture
 def cassandra_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, empty keyspace; on the test's own server if it has one."""
+    """Create an empty keyspace, on the test's own server if the test has one."""
     server: CassandraServer = request.getfixturevalue(_own_or_shared(request, "cassandra_server"))
     return server.create_keyspace()
 
 
 @pytest.fixture(scope="session")
 def zookeeper_server() -> ZooKeeperServer:
-    """See `shared`."""
-    return shared(ZooKeeperServer)
+    """Server that all processes of the run share."""
+    return shared_server(ZooKeeperServer)
 
 
 @pytest.fixture
 def zookeeper_url(zookeeper_server: ZooKeeperServer) -> str:
-    """A folder of znodes that nobody has used."""
+    """Create an empty folder of znodes."""
     return zookeeper_server.create_root()
 
 
 @pytest.fixture(scope="session")
 def kafka_server() -> KafkaServer:
-    """See `shared`."""
-    return shared(KafkaServer)
+    """Server that all processes of the run share."""
+    return shared_server(KafkaServer)
 
 
 @pytest.fixture
 def own_kafka_server() -> Iterator[KafkaServer]:
-    """One that the test may kill."""
-    yield from own(KafkaServer)
+    """Server of this test alone, which the test may kill."""
+    yield from own_server(KafkaServer)
 
 
 @pytest.fixture
 def kafka_url(request: pytest.FixtureRequest) -> str:
-    """Topics and a group that nobody has used; on the test's own server if it has one."""
+    """Return a URL with a new prefix of topics and groups, on the test's own server if the test has
+    one."""
     server: KafkaServer = request.getfixturevalue(_own_or_shared(request, "kafka_server"))
     return server.create_prefix()
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One for each process of the run; see `tests.servers`."""
-    yield from own(RedisServer)
+    """Server of this process alone; `tests.servers` says why it is not shared."""
+    yield from own_server(RedisServer)
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """An empty database."""
+    """Empty the database and return its URL."""
     redis = pytest.importorskip("redis", reason="needs the extra redis")
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
@@ -213,25 +218,25 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A file that does not exist yet."""
+    """URL of a file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 def url_of(store: str, request: pytest.FixtureRequest) -> str:
-    """A fresh store of this kind; to migrate it is left to the test, and is quick."""
+    """Return the URL of a new store of this kind. The test must call `migrate`, which is quick."""
     fixture = "migrated_postgres_url" if store == "postgres" else f"{store}_url"
     return str(request.getfixturevalue(fixture))
 
 
 @pytest.fixture(params=tiers.matrix("sqlite", "postgres"))
 def store_url(request: pytest.FixtureRequest) -> str:
-    """See `url_of`."""
+    """URL of a new store of each kind; see `url_of`."""
     return url_of(request.param, request)
 
 
 @pytest.fixture
 def app(store_url: str) -> Iterator[App]:
-    """An application on a fresh, migrated store of each kind in turn."""
+    """Application on a new, migrated store of each kind."""
     application = App(store_url)
     application.migrate()
     yield application
@@ -240,6 +245,6 @@ def app(store_url: str) -> Iterator[App]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path | None:
-    """The folder with the real workload, when it lies beside the repository."""
+    """Folder with recorded workloads beside the repository, or None without it."""
     folder = Path(__file__).parents[2] / "shared" / "data"
     return folder if folder.is_dir() else None

@@ -52,7 +52,7 @@ from typing import Any
 import pytest
 
 from services import iceberg
-from tests.conftest import or_skipped
+from tests.conftest import skip_if_missing
 from tests.end_to_end.test_command_line import ROOT, environment, fairlead
 from tests.pipeline.recorded_history import record
 
@@ -439,7 +439,7 @@ def test_the_blocks_of_a_page_run_on_spark_beside_a_recorded_workload(
     monkeypatch.syspath_prepend(str(folder))
     steps = [step for step in read(page) if not step.is_skipped]
     if any("services.iceberg" in step.text for step in steps):
-        with or_skipped("iceberg"):
+        with skip_if_missing("iceberg"):
             iceberg.jar()
     _work_through(page, steps, request, folder, datetime.now(UTC).date() - PRESENT)
 

@@ -17,7 +17,7 @@ from fairlead import App  # noqa: E402
 from fairlead.clock import MICROS, SystemClock  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
 from services.cassandra import TwoDatacentres  # noqa: E402
-from tests.conftest import own  # noqa: E402
+from tests.conftest import own_server  # noqa: E402
 
 SOON = 300.0
 """Seconds that nothing takes unless it is broken."""
@@ -31,7 +31,7 @@ clock = SystemClock()
 
 @pytest.fixture
 def two() -> Iterator[TwoDatacentres]:
-    yield from own(TwoDatacentres)
+    yield from own_server(TwoDatacentres)
 
 
 class Reminders:

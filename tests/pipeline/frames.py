@@ -1,5 +1,5 @@
-"""Small frames for tests: a row of bronze from the few fields a test is about, everything else made
-to fit them."""
+"""Rows of bronze tables and Spark frames for tests. A test gives the few fields that it is about;
+the functions fill in the other columns to match."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
-"""Second 0 of the tests: a Monday, on the hour."""
+"""Instant from which tests count seconds: a Monday, on the hour."""
 
 NEXT_STATE = {
     "done": "DONE",
@@ -34,18 +34,18 @@ _numbers = itertools.count(1)
 
 
 def at(seconds: float) -> datetime:
-    """The instant so many seconds after T0, to the microsecond."""
+    """Return the instant `seconds` after T0, rounded to a microsecond."""
     return T0 + timedelta(microseconds=round(seconds * 1_000_000))
 
 
 def attempt(**fields: Any) -> dict[str, Any]:
-    """A row of bronze.attempts: a run of one second by a task of its own, submitted at T0 and never
-    kept waiting.
+    """Return a row of bronze.attempts; by default a run of one second by a new task that is
+    submitted at T0 and never waits.
 
-    Instants are given in seconds after T0 or as datetimes; those left out follow from the ones
-    before them (ready when due, claimed when ready, started when claimed, finished a second later,
-    exported a minute later), `next_state` from the outcome and `version` from the attempt. Raises
-    KeyError for a column that does not exist.
+    Give instants in seconds after T0 or as datetimes. An instant that is not given equals the one
+    before it in the life of the task, except that the run ends a second after its start and the
+    export is a minute later. `next_state` follows from the outcome, `version` from the attempt.
+    Raise KeyError for an unknown column.
     """
     given = _instants(fields)
     row: dict[str, Any] = dict.fromkeys(ATTEMPTS.column_names)
@@ -92,8 +92,8 @@ def attempt(**fields: Any) -> dict[str, Any]:
 
 
 def event(**fields: Any) -> dict[str, Any]:
-    """A row of bronze.events: a task of its own submitted at T0, due at once. Instants as in
-    `attempt`."""
+    """Return a row of bronze.events; by default for a new task that is submitted at T0 and due at
+    once. Give instants as for `attempt`."""
     given = _instants(fields)
     row: dict[str, Any] = {
         "store_id": "store",
@@ -119,18 +119,18 @@ def event(**fields: Any) -> dict[str, Any]:
 
 
 def attempts_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Rows made by `attempt`, as a frame of bronze.attempts."""
+    """Return rows made by `attempt` as a frame of bronze.attempts."""
     return frame(spark, ATTEMPTS, rows)
 
 
 def events_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Rows made by `event`, as a frame of bronze.events."""
+    """Return rows made by `event` as a frame of bronze.events."""
     return frame(spark, EVENTS, rows)
 
 
 def frame(spark: SparkSession, table: Table, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Rows of any table, by column; those of a row that are left out are null, also where the table
-    forbids it."""
+    """Return a frame of a table from rows by column name. A column that a row does not have is null,
+    even if the table does not allow null."""
     schema = pa.schema([field.with_nullable(True) for field in table.arrow()])
     return spark.createDataFrame(
         pa.Table.from_pylist([dict(row) for row in rows], schema), table.spark()
@@ -138,20 +138,22 @@ def frame(spark: SparkSession, table: Table, rows: Iterable[Mapping[str, Any]]) 
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame, as they are for `attempt`: instants are aware, whatever the zone of this
-    machine."""
+    """Return the rows of a frame in the form that `attempt` returns. Instants are aware datetimes
+    and do not depend on the time zone of this machine."""
     return frame.toArrow().to_pylist()
 
 
 def history(random: Random, count: int, hours: int = 3) -> list[dict[str, Any]]:
-    """Sound attempts within some hours of T0, of few keys, with what is rare in life made common:
-    instants on the second, the minute and the hour, clocks that disagree, waits and runs of no
-    length or of hours, ends without a run."""
+    """Return `count` valid random attempts of a few keys, within `hours` hours after T0.
+
+    Rare cases are frequent: instants on a whole second, minute or hour, clocks that disagree, waits
+    and runs that take no time or hours, and ends without a run.
+    """
 
     def instant(after: float = 0) -> float:
-        grid = random.choice((3600, 60, 60, 1, 1, 0.25, 0.000001))
+        unit = random.choice((3600, 60, 60, 1, 1, 0.25, 0.000001))
         length = random.choice((0, 0.5, 2, 70, 600, 5000))
-        return min((after + random.random() * length) // grid * grid, hours * 3600)
+        return min((after + random.random() * length) // unit * unit, hours * 3600)
 
     rows = []
     for _ in range(count):

@@ -38,22 +38,22 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     version: int
     path: str
     stuck_at: int
-    """Instant after which the task counts as stuck even while its node lives (microseconds since
-    the epoch)."""
+    """Instant after which the task is stuck even if its node lives (microseconds since the
+    epoch)."""
     policy: int = 0
-    """Bits by which any node may judge the task, because the node that claims it knows its name:
-    RESUME_STUCK, SKIP_FAILED, IGNORE_STUCK."""
+    """Treatment of the task if it gets stuck or ends in ERROR: bits of RESUME_STUCK, SKIP_FAILED
+    and IGNORE_STUCK. The claim stores the bits, so that nodes without a handler for the task follow
+    them too."""
 
 
 RESUME_STUCK = 1
-"""Bit of `Claim.policy`: a stuck task is resumed; without it, it moves to ERROR."""
+"""Bit of `Claim.policy`: resume a stuck task. Without this bit, a stuck task moves to ERROR."""
 
 SKIP_FAILED = 2
-"""Bit of `Claim.policy`: in ERROR the task does not hold the later tasks of its ordering key."""
-
+"""Bit of `Claim.policy`: a task in ERROR does not hold back the later tasks of its ordering key."""
 
 IGNORE_STUCK = 4
-"""Bit of `Claim.policy`: a stuck task is reported and left alone."""
+"""Bit of `Claim.policy`: report a stuck task, and change nothing."""
 
 
 class Stuck(NamedTuple):

@@ -1,10 +1,11 @@
 """The coordinator over ZooKeeper: a lease is an ephemeral znode, and its range id is the version of
 a persistent znode beside it.
 
-One transaction changes both, so each new owner gets a greater range id than all owners before. A
-node that dies or is cut off loses its leases when ZooKeeper ends its session, which ZooKeeper times
-by a monotonic clock. The permit ledger of a limit is a persistent znode. Source: the recipe for
-locks in ZooKeeper's documentation, with a fencing number.
+One transaction creates the first and changes the second, so each new owner gets a greater range id
+than all owners before. A node that dies or is cut off loses its leases when ZooKeeper ends the
+node's session; ZooKeeper measures sessions by a monotonic clock. The permit ledger of a limit is a
+persistent znode. Source: the lock recipe in ZooKeeper's documentation, with the range id as fencing
+token.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
 
 _READING_SECONDS = 10.0
+"""Timeout of the session for reads and permit ledgers, which belongs to no owner."""
 
 
 class _HeldLease(NamedTuple):
-    """A lease as its znode has it, and the id of the session that owns the znode."""
+    """A lease as stored in its ephemeral znode, and the id of the session that owns the znode."""
 
     name: str
     owner: str
@@ -39,16 +41,17 @@ class _HeldLease(NamedTuple):
 class ZooKeeperCoordinator:
     """A `fairlead.ports.coordinator.Coordinator` on ZooKeeper.
 
-    All leases of an owner expire together, `ttl` seconds after its last heartbeat. The server's
-    own bounds for session timeouts may make that sooner or later.
+    All leases of an owner expire together, `ttl` seconds after the owner's last heartbeat to
+    ZooKeeper. The server may replace `ttl` by its own least or greatest session timeout.
     """
 
     def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Open no connection yet. Raise ConfigurationError for a URL that names no server."""
+        """Parse the URL; the first call connects. Raise ConfigurationError for a URL that names no
+        server."""
         self._endpoint = ZooKeeperEndpoint.of(url)
-        self._held = f"{self._endpoint.folder}/leases/held"
-        self._ids = f"{self._endpoint.folder}/leases/ids"
-        self._ledgers = f"{self._endpoint.folder}/permits"
+        self._held_folder = f"{self._endpoint.folder}/leases/held"
+        self._ids_folder = f"{self._endpoint.folder}/leases/ids"
+        self._ledgers_folder = f"{self._endpoint.folder}/permits"
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
@@ -58,11 +61,11 @@ class ZooKeeperCoordinator:
         return f"{self._endpoint}, folder {self._endpoint.folder}"
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Accept any limit names: every name makes a valid znode."""
+        """Accept all names of limits: `_znode_name` makes a valid name of a znode from each."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
-            raise ValueError("a lease needs an owner: the empty name means that it is free")
+            raise ValueError("a lease needs an owner: an empty owner means that the lease is free")
         return (
             await asyncio.to_thread(self._acquire, sorted(set(names)), owner, ttl) if names else {}
         )
@@ -95,24 +98,26 @@ class ZooKeeperCoordinator:
         session = self._session(owner, ttl)
         session.renew(ttl)
         versions = dict(zip(names, self._versions(session, names), strict=True))
-        tries = []
+        transactions = []
         for name, version in versions.items():
             change = session.client.transaction()
-            change.set_data(f"{self._ids}/{_as_node(name)}", b"", version)
+            change.set_data(f"{self._ids_folder}/{_znode_name(name)}", b"", version)
             data = msgspec.json.encode((owner, version + 1))
-            change.create(f"{self._held}/{_as_node(name)}", data, ephemeral=True)
-            tries.append(change.commit_async)
+            change.create(f"{self._held_folder}/{_znode_name(name)}", data, ephemeral=True)
+            transactions.append(change.commit_async)
         won = {}
-        for (name, version), results in zip(versions.items(), session.send(tries), strict=True):
-            # If another owner has the lease or was quicker, ZooKeeper changes nothing and both
-            # results are errors.
+        for (name, version), results in zip(
+            versions.items(), session.send(transactions), strict=True
+        ):
+            # If another owner has the lease or has just acquired it, ZooKeeper changes nothing and
+            # returns two errors.
             if not any(isinstance(result, Exception) for result in results):
                 won[name] = version + 1
         return won
 
     def _versions(self, session: Session, names: list[str]) -> list[int]:
         """Return the last range id of each lease, in the order of `names`; 0 for a new one."""
-        paths = [f"{self._ids}/{_as_node(name)}" for name in names]
+        paths = [f"{self._ids_folder}/{_znode_name(name)}" for name in names]
         reads = [partial(session.client.exists_async, path) for path in paths]
         found = session.send(reads)
         new = [path for path, stat in zip(paths, found, strict=True) if stat is None]
@@ -125,16 +130,16 @@ class ZooKeeperCoordinator:
 
     def _renew(self, owner: str, ttl: float) -> dict[str, int]:
         session = self._session(owner, ttl)
-        mine = self._mine(session)
+        range_ids = self._range_ids(session)
         session.renew(ttl)
-        return mine
+        return range_ids
 
     def _release(self, names: set[str], owner: str) -> Notification:
         with self._lock:
             session = self._sessions.get(owner)
         if session is not None and not session.is_closed:
-            ours = self._mine(session).keys() & names
-            paths = [f"{self._held}/{_as_node(name)}" for name in sorted(ours)]
+            ours = self._range_ids(session).keys() & names
+            paths = [f"{self._held_folder}/{_znode_name(name)}" for name in sorted(ours)]
             session.send(
                 [partial(session.client.delete_async, path) for path in paths], NoNodeError
             )
@@ -143,13 +148,17 @@ class ZooKeeperCoordinator:
     def _leases(self) -> list[Lease]:
         session = self._session("", _READING_SECONDS)
         now = self._clock.now()
+        # ZooKeeper does not show when a session expires, so report a lease as held for this long.
         until = now + round(_READING_SECONDS * MICROS)
-        return [Lease(held.name, held.owner, held.range_id, until) for held in self._all(session)]
+        return [
+            Lease(held.name, held.owner, held.range_id, until)
+            for held in self._held_leases(session)
+        ]
 
     def _read_ledger(self, limit: str) -> tuple[bytes, int]:
         session = self._session("", _READING_SECONDS)
-        path = f"{self._ledgers}/{_as_node(limit)}"
-        # `sync` makes a server that lags behind catch up before it reads.
+        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
+        # A server may lag behind the leader; `sync` brings it up to date before the read.
         [_, found] = session.send(
             [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
             NoNodeError,
@@ -161,7 +170,7 @@ class ZooKeeperCoordinator:
 
     def _write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
         client = (session := self._session("", _READING_SECONDS)).client
-        path = f"{self._ledgers}/{_as_node(limit)}"
+        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
         write = (
             partial(client.set_async, path, ledger, version - 1)
             if version
@@ -170,18 +179,20 @@ class ZooKeeperCoordinator:
         [result] = session.send([write], NodeExistsError, BadVersionError, NoNodeError)
         return not isinstance(result, Exception)
 
-    def _mine(self, session: Session) -> dict[str, int]:
-        """Return the range ids of the leases this session holds, by name; a response also proves
-        that the session is alive."""
+    def _range_ids(self, session: Session) -> dict[str, int]:
+        """Return the range ids of the leases that the session holds, by name. A response of
+        ZooKeeper also proves that the session is alive."""
         return {
-            held.name: held.range_id for held in self._all(session) if held.session == session.id
+            held.name: held.range_id
+            for held in self._held_leases(session)
+            if held.session == session.id
         }
 
-    def _all(self, session: Session) -> list[_HeldLease]:
+    def _held_leases(self, session: Session) -> list[_HeldLease]:
         client = session.client
-        [nodes] = session.send([partial(client.get_children_async, self._held)])
+        [nodes] = session.send([partial(client.get_children_async, self._held_folder)])
         reads: list[Callable[..., Any]] = [
-            partial(client.get_async, f"{self._held}/{node}") for node in nodes
+            partial(client.get_async, f"{self._held_folder}/{node}") for node in nodes
         ]
         found = []
         for node, result in zip(nodes, session.send(reads, NoNodeError), strict=True):
@@ -197,11 +208,11 @@ class ZooKeeperCoordinator:
             if session is None or session.is_closed:
                 session = Session(self._endpoint, seconds)
                 self._sessions[owner] = session
-                for folder in (self._held, self._ids, self._ledgers):
+                for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
                     session.make_folder(folder)
             return session
 
 
-def _as_node(name: str) -> str:
-    """Return a valid name of a znode for any text: without a slash, and not "." or ".."."""
+def _znode_name(name: str) -> str:
+    """Return the name of a znode for any text. A valid name has no slash and is not "." or ".."."""
     return quote(name, safe="").replace(".", "%2E")

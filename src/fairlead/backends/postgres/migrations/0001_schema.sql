@@ -31,8 +31,8 @@ CREATE TABLE fairlead_tasks (
     ready_at       bigint,                        -- time at which the task last became SUBMITTED
     triggered_at   bigint,
     claimed_at     bigint,
-    stuck_at       bigint,                        -- time from which a claimed task counts as stuck
-    policy         smallint         NOT NULL DEFAULT 0, -- flags of the last claim; see `Claim.policy` in ports/task_store.py
+    stuck_at       bigint,                        -- time after which a claimed task is stuck
+    policy         smallint         NOT NULL DEFAULT 0, -- treatment of the task if it gets stuck or ends in ERROR; see `Claim.policy` in ports/task_store.py
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
     node           text,                          -- node that has claimed the task
@@ -110,9 +110,10 @@ CREATE TABLE fairlead_nodes (
     names        text   NOT NULL                  -- JSON array of the names of tasks for which the node has handlers
 );
 
--- Periodic tasks that nodes have declared. A row is deleted only by an operator's command.
+-- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
+-- command.
 CREATE TABLE fairlead_periodics (
-    name          text    PRIMARY KEY,            -- name of the task; #2 is appended for its second declaration
+    name          text    PRIMARY KEY,            -- name of the task; its second declaration is named with the suffix #2
     task          text    NOT NULL,
     queue         text    NOT NULL,
     cron          text    NOT NULL,
@@ -120,9 +121,9 @@ CREATE TABLE fairlead_periodics (
     catch_up      text    NOT NULL,               -- last, all or none
     paused        boolean NOT NULL DEFAULT false,
     version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
-    registered_at bigint  NOT NULL,               -- time of the first declaration; earlier slots do not run
-    passed_at     bigint  NOT NULL,               -- time up to which every slot is submitted or skipped
-    last_slot_at  bigint,                         -- last submitted slot
+    registered_at bigint  NOT NULL,               -- time of the first declaration; slots before it do not run
+    passed_at     bigint  NOT NULL,               -- every slot up to this time is submitted or skipped
+    last_slot_at  bigint,                         -- time of the last slot that was submitted
     declared_at   bigint  NOT NULL,               -- time of the last declaration by a running node
     declared_by   text    NOT NULL                -- node of the last declaration
 );
@@ -138,7 +139,7 @@ CREATE TABLE fairlead_leases (
 -- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
 CREATE TABLE fairlead_permits (
     limit_name text   PRIMARY KEY,
-    version    bigint NOT NULL,                   -- incremented by each write; a write fails if it names another version
+    version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
     ledger     text   NOT NULL                    -- JSON
 );
 
@@ -216,16 +217,16 @@ CREATE TABLE fairlead_readers (
     kind        text   NOT NULL,                  -- lake, stream or events; see below
     xid         bigint NOT NULL,
     seq         bigint NOT NULL,
-    checked_xid bigint,                           -- for a lake: position up to which it agreed with this store
+    checked_xid bigint,                           -- position up to which a lake was last found equal to this store
     checked_seq bigint,
     updated_at  bigint NOT NULL,                  -- time at which the reader last saved its position
     checked_at  bigint                            -- time of the last comparison of the lake with this store
 );
 
--- For a reader of kind `lake`, attempts are kept until they are checked; for a `stream`, until they are read. For a reader
--- of kind `events`, events are kept until they are read.
+-- The store keeps attempts until each `lake` has checked them and each `stream` has read them, and events until each reader
+-- of kind `events` has read them.
 
--- One row with the identity of this store, which distinguishes its rows from those of other stores after an export.
+-- One row with the identity of this store. Exported rows carry it, so that a lake can distinguish the rows of several stores.
 CREATE TABLE fairlead_store (
     store_id text NOT NULL
 );
@@ -234,7 +235,7 @@ INSERT INTO fairlead_store (store_id) VALUES (gen_random_uuid()::text);
 
 -- Fair queues ---------------------------------------------------------------------------------------------------------
 
--- Fences of the backlogs, one row per owned partition. A write that names another range id is refused.
+-- Fences of the backlogs: the range id of each partition's present owner. A write with another range id is refused.
 CREATE TABLE fairlead_backlog_owners (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
@@ -247,7 +248,7 @@ CREATE TABLE fairlead_backlog_lanes (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     priority  smallint NOT NULL,
-    record    text     NOT NULL,                  -- JSON: levels A, R and M, virtual time, position in the channel, next passes
+    record    text     NOT NULL,                  -- JSON: ack, read and max level, virtual time, position in the channel, next pass by fairness key
     PRIMARY KEY (queue, partition, priority)
 ) WITH (fillfactor = 50);
 
@@ -269,16 +270,16 @@ CREATE TABLE fairlead_backlog (
     PRIMARY KEY (queue, partition, priority, pass, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Index that finds the level of a trigger when the channel delivers the trigger again. Task ids ascend in time, so the
--- index grows at its end.
+-- Index by which an owner finds the level of a trigger that the channel delivers again. Task ids ascend in time, so new
+-- entries are at the end of the index.
 CREATE INDEX fairlead_backlog_task ON fairlead_backlog (task_id);
 
 -- Weights of fairness keys that were set at run time.
 CREATE TABLE fairlead_weights (
     queue        text             NOT NULL,
     fairness_key text             NOT NULL,
-    weight       double precision NOT NULL,       -- replaces the weights of the tasks
-    policy       bigint,                          -- policy version that computed the weight; NULL: a person set the weight, and no policy changes it
+    weight       double precision NOT NULL,       -- applies instead of the weight with which a task was submitted
+    policy       bigint,                          -- policy version that computed the weight; NULL: a person set it, so no policy changes it
     PRIMARY KEY (queue, fairness_key)
 );
 
@@ -296,7 +297,7 @@ CREATE TABLE fairlead_policies (
     version       bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue         text    NOT NULL,
     author        text    NOT NULL,
-    why           text    NOT NULL,               -- purpose, such as an objective or a rollback
+    why           text    NOT NULL,               -- reason for the policy, such as an objective or a rollback
     computed_at   bigint  NOT NULL,
     input_from    bigint,                         -- start of the history that was used
     input_to      bigint,                         -- end of the history that was used
@@ -304,14 +305,14 @@ CREATE TABLE fairlead_policies (
     raw           text    NOT NULL,               -- JSON, by fairness key: weight as computed
     guarded       text    NOT NULL,               -- JSON, by fairness key: weight as published
     reasons       text    NOT NULL,               -- JSON, by fairness key: reason for the weight
-    due           text    NOT NULL,               -- JSON, by fairness key: due share of the worker time
+    due           text    NOT NULL,               -- JSON, by fairness key: share of the worker time that the key is entitled to
     raw_limits    text    NOT NULL,               -- JSON, by fairness key: slots of each node as computed
     limits        text    NOT NULL,               -- JSON, by fairness key: slots of each node as published
     limit_reasons text    NOT NULL,               -- JSON, by fairness key: reason for the limit
     is_canary     boolean NOT NULL,
     state         text    NOT NULL,               -- active, superseded or rolled_back
     supersedes    bigint,                         -- version that was active before
-    judged_at     bigint,                         -- end of the canary window; NULL: it has not ended
+    judged_at     bigint,                         -- end of the canary window; NULL: the window has not ended
     verdict       text
 );
 
@@ -323,7 +324,7 @@ CREATE UNIQUE INDEX fairlead_policies_active ON fairlead_policies (queue) WHERE 
 -- Kill switches of the policies of a queue, or of all queues ('').
 CREATE TABLE fairlead_policy_switches (
     queue  text   PRIMARY KEY,
-    mode   text   NOT NULL,                       -- off: declared weights apply; frozen: nothing is published
+    mode   text   NOT NULL,                       -- off: computed weights and limits do not apply; frozen: no new policy is published
     author text   NOT NULL,
     why    text   NOT NULL,
     at     bigint NOT NULL
@@ -341,12 +342,12 @@ CREATE TABLE fairlead_task_log (
     PRIMARY KEY (queue, partition, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Fences of the schedules, one row per owned partition. A write that names another range id is refused.
+-- Fences of the schedules: the range id of each partition's present owner. A write with another range id is refused.
 CREATE TABLE fairlead_schedule_owners (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     range_id  bigint   NOT NULL,
-    record    text     NOT NULL,                  -- JSON: low-water mark, below which every task is completed, and the owner's report
+    record    text     NOT NULL,                  -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
     PRIMARY KEY (queue, partition)
 ) WITH (fillfactor = 50);
 
@@ -366,7 +367,7 @@ CREATE TABLE fairlead_schedule (
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Index that finds the tasks of an ordering key that were skipped while memory was full.
+-- Index by which an owner reads the tasks of one ordering key that it skipped while its memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
 
 -- Keys of completed tasks. A second task with one of these keys does not run.
@@ -382,16 +383,16 @@ CREATE TABLE fairlead_completions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits nothing again.
+-- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice.
 CREATE TABLE fairlead_bulk_jobs (
     submission_id     text    PRIMARY KEY,
     number            bigint  GENERATED ALWAYS AS IDENTITY,  -- short name of the job in the stage
     epoch             text    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
     state             text    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
     publish           text    NOT NULL,           -- atomic or chunked
-    opened_at         bigint  NOT NULL,           -- time at which that run began
+    opened_at         bigint  NOT NULL,           -- time at which the run with this epoch began
     touched_at        bigint  NOT NULL,           -- time of the last change of the job
-    parts             text,                       -- JSON: parts to publish; NULL before publishing begins
+    parts             text,                       -- JSON: staged parts to publish; NULL before publishing begins
     staged            bigint  NOT NULL DEFAULT 0, -- number of rows in these parts
     published_through bigint  NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          bigint  NOT NULL DEFAULT 0,
@@ -429,7 +430,7 @@ CREATE INDEX fairlead_bulk_stage_order ON fairlead_bulk_stage (job, attempt, ord
 -- Rows that were refused under on_error = quarantine.
 CREATE TABLE fairlead_bulk_rejects (
     submission_id text    NOT NULL,
-    attempt       uuid    NOT NULL,               -- run of one Spark task
+    attempt       uuid    NOT NULL,               -- attempt of the Spark task that wrote the row
     part          integer NOT NULL,               -- partition of the DataFrame
     ordinal       bigint  NOT NULL,               -- number of the row in that partition, from 0
     column_name   text    NOT NULL,

@@ -24,8 +24,8 @@ CREATE TABLE fairlead_tasks (
     ready_at       INTEGER,                       -- time at which the task last became SUBMITTED
     triggered_at   INTEGER,
     claimed_at     INTEGER,
-    stuck_at       INTEGER,                       -- time from which a claimed task counts as stuck
-    policy         INTEGER NOT NULL DEFAULT 0,    -- flags of the last claim; see `Claim.policy` in ports/task_store.py
+    stuck_at       INTEGER,                       -- time after which a claimed task is stuck
+    policy         INTEGER NOT NULL DEFAULT 0,    -- treatment of the task if it gets stuck or ends in ERROR; see `Claim.policy` in ports/task_store.py
     ready_seq      INTEGER,                       -- position in the lane; NULL while WAITING or in ERROR
     node           TEXT,                          -- node that has claimed the task
     trigger_path   TEXT    NOT NULL,              -- source of the last trigger: hook, poller or heal
@@ -54,7 +54,7 @@ CREATE TABLE fairlead_sequence (
 INSERT INTO fairlead_sequence (value) VALUES (0);
 
 -- Batches of tasks that were claimed together, one row per batch. The row is deleted when all tasks of the batch have
--- ended. This table finds the tasks of a dead node, so that no index on fairlead_tasks changes with every claim.
+-- ended. Nodes look up the tasks of a dead node here, so that a claim need not change an index on fairlead_tasks.
 CREATE TABLE fairlead_claims (
     batch    INTEGER PRIMARY KEY,
     node     TEXT    NOT NULL,
@@ -120,9 +120,10 @@ CREATE TABLE fairlead_nodes (
     names        TEXT    NOT NULL                 -- JSON array of the names of tasks for which the node has handlers
 ) STRICT, WITHOUT ROWID;
 
--- Periodic tasks that nodes have declared. A row is deleted only by an operator's command.
+-- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
+-- command.
 CREATE TABLE fairlead_periodics (
-    name          TEXT    PRIMARY KEY,            -- name of the task; #2 is appended for its second declaration
+    name          TEXT    PRIMARY KEY,            -- name of the task; its second declaration is named with the suffix #2
     task          TEXT    NOT NULL,
     queue         TEXT    NOT NULL,
     cron          TEXT    NOT NULL,
@@ -130,9 +131,9 @@ CREATE TABLE fairlead_periodics (
     catch_up      TEXT    NOT NULL,               -- last, all or none
     paused        INTEGER NOT NULL DEFAULT 0,     -- boolean
     version       INTEGER NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
-    registered_at INTEGER NOT NULL,               -- time of the first declaration; earlier slots do not run
-    passed_at     INTEGER NOT NULL,               -- time up to which every slot is submitted or skipped
-    last_slot_at  INTEGER,                        -- last submitted slot
+    registered_at INTEGER NOT NULL,               -- time of the first declaration; slots before it do not run
+    passed_at     INTEGER NOT NULL,               -- every slot up to this time is submitted or skipped
+    last_slot_at  INTEGER,                        -- time of the last slot that was submitted
     declared_at   INTEGER NOT NULL,               -- time of the last declaration by a running node
     declared_by   TEXT    NOT NULL                -- node of the last declaration
 ) STRICT, WITHOUT ROWID;
@@ -148,7 +149,7 @@ CREATE TABLE fairlead_leases (
 -- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
 CREATE TABLE fairlead_permits (
     limit_name text   PRIMARY KEY,
-    version    bigint NOT NULL,                   -- incremented by each write; a write fails if it names another version
+    version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
     ledger     text   NOT NULL                    -- JSON
 );
 
@@ -213,16 +214,16 @@ CREATE TABLE fairlead_readers (
     kind        TEXT    NOT NULL,                 -- lake, stream or events; see below
     xid         INTEGER NOT NULL,                 -- 0: SQLite has one writer
     seq         INTEGER NOT NULL,
-    checked_xid INTEGER,                          -- for a lake: position up to which it agreed with this store
+    checked_xid INTEGER,                          -- position up to which a lake was last found equal to this store
     checked_seq INTEGER,
     updated_at  INTEGER NOT NULL,                 -- time at which the reader last saved its position
     checked_at  INTEGER                           -- time of the last comparison of the lake with this store
 ) STRICT, WITHOUT ROWID;
 
--- For a reader of kind `lake`, attempts are kept until they are checked; for a `stream`, until they are read. For a reader
--- of kind `events`, events are kept until they are read.
+-- The store keeps attempts until each `lake` has checked them and each `stream` has read them, and events until each reader
+-- of kind `events` has read them.
 
--- One row with the identity of this store, which distinguishes its rows from those of other stores after an export.
+-- One row with the identity of this store. Exported rows carry it, so that a lake can distinguish the rows of several stores.
 CREATE TABLE fairlead_store (
     store_id TEXT NOT NULL
 ) STRICT;
@@ -231,7 +232,7 @@ INSERT INTO fairlead_store (store_id) VALUES (lower(hex(randomblob(16))));
 
 -- Fair queues ---------------------------------------------------------------------------------------------------------
 
--- Fences of the backlogs, one row per owned partition. A write that names another range id is refused.
+-- Fences of the backlogs: the range id of each partition's present owner. A write with another range id is refused.
 CREATE TABLE fairlead_backlog_owners (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
@@ -244,7 +245,7 @@ CREATE TABLE fairlead_backlog_lanes (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
     priority  INTEGER NOT NULL,
-    record    TEXT    NOT NULL,                   -- JSON: levels A, R and M, virtual time, position in the channel, next passes
+    record    TEXT    NOT NULL,                   -- JSON: ack, read and max level, virtual time, position in the channel, next pass by fairness key
     PRIMARY KEY (queue, partition, priority)
 ) STRICT, WITHOUT ROWID;
 
@@ -266,16 +267,16 @@ CREATE TABLE fairlead_backlog (
     PRIMARY KEY (queue, partition, priority, pass, id)
 ) STRICT, WITHOUT ROWID;
 
--- Index that finds the level of a trigger when the channel delivers the trigger again. Task ids ascend in time, so the
--- index grows at its end.
+-- Index by which an owner finds the level of a trigger that the channel delivers again. Task ids ascend in time, so new
+-- entries are at the end of the index.
 CREATE INDEX fairlead_backlog_task ON fairlead_backlog (task_id);
 
 -- Weights of fairness keys that were set at run time.
 CREATE TABLE fairlead_weights (
     queue        TEXT NOT NULL,
     fairness_key TEXT NOT NULL,
-    weight       REAL NOT NULL,                   -- replaces the weights of the tasks
-    policy       INTEGER,                         -- policy version that computed the weight; NULL: a person set the weight, and no policy changes it
+    weight       REAL NOT NULL,                   -- applies instead of the weight with which a task was submitted
+    policy       INTEGER,                         -- policy version that computed the weight; NULL: a person set it, so no policy changes it
     PRIMARY KEY (queue, fairness_key)
 ) STRICT, WITHOUT ROWID;
 
@@ -293,7 +294,7 @@ CREATE TABLE fairlead_policies (
     version     INTEGER PRIMARY KEY AUTOINCREMENT,
     queue       TEXT    NOT NULL,
     author      TEXT    NOT NULL,
-    why         TEXT    NOT NULL,                 -- purpose, such as an objective or a rollback
+    why         TEXT    NOT NULL,                 -- reason for the policy, such as an objective or a rollback
     computed_at INTEGER NOT NULL,
     input_from  INTEGER,                          -- start of the history that was used
     input_to    INTEGER,                          -- end of the history that was used
@@ -301,14 +302,14 @@ CREATE TABLE fairlead_policies (
     raw         TEXT    NOT NULL,                 -- JSON, by fairness key: weight as computed
     guarded     TEXT    NOT NULL,                 -- JSON, by fairness key: weight as published
     reasons     TEXT    NOT NULL,                 -- JSON, by fairness key: reason for the weight
-    due         TEXT    NOT NULL,                 -- JSON, by fairness key: due share of the worker time
+    due         TEXT    NOT NULL,                 -- JSON, by fairness key: share of the worker time that the key is entitled to
     raw_limits  TEXT    NOT NULL,                 -- JSON, by fairness key: slots of each node as computed
     limits      TEXT    NOT NULL,                 -- JSON, by fairness key: slots of each node as published
     limit_reasons TEXT  NOT NULL,                 -- JSON, by fairness key: reason for the limit
     is_canary   INTEGER NOT NULL,                 -- boolean
     state       TEXT    NOT NULL,                 -- active, superseded or rolled_back
     supersedes  INTEGER,                          -- version that was active before
-    judged_at   INTEGER,                          -- end of the canary window; NULL: it has not ended
+    judged_at   INTEGER,                          -- end of the canary window; NULL: the window has not ended
     verdict     TEXT
 ) STRICT;
 
@@ -320,7 +321,7 @@ CREATE UNIQUE INDEX fairlead_policies_active ON fairlead_policies (queue) WHERE 
 -- Kill switches of the policies of a queue, or of all queues ('').
 CREATE TABLE fairlead_policy_switches (
     queue  TEXT    PRIMARY KEY,
-    mode   TEXT    NOT NULL,                      -- off: declared weights apply; frozen: nothing is published
+    mode   TEXT    NOT NULL,                      -- off: computed weights and limits do not apply; frozen: no new policy is published
     author TEXT    NOT NULL,
     why    TEXT    NOT NULL,
     at     INTEGER NOT NULL
@@ -338,12 +339,12 @@ CREATE TABLE fairlead_task_log (
 
 CREATE INDEX fairlead_task_log_position ON fairlead_task_log (queue, partition, seq);
 
--- Fences of the schedules, one row per owned partition. A write that names another range id is refused.
+-- Fences of the schedules: the range id of each partition's present owner. A write with another range id is refused.
 CREATE TABLE fairlead_schedule_owners (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
     range_id  INTEGER NOT NULL,
-    record    TEXT    NOT NULL,                   -- JSON: low-water mark, below which every task is completed, and the owner's report
+    record    TEXT    NOT NULL,                   -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
     PRIMARY KEY (queue, partition)
 ) STRICT, WITHOUT ROWID;
 
@@ -362,7 +363,7 @@ CREATE TABLE fairlead_schedule (
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
 ) STRICT, WITHOUT ROWID;
 
--- Index that finds the tasks of an ordering key that were skipped while memory was full.
+-- Index by which an owner reads the tasks of one ordering key that it skipped while its memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
 
 -- Keys of completed tasks. A second task with one of these keys does not run.
@@ -378,7 +379,7 @@ CREATE TABLE fairlead_completions (
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
--- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits nothing again. The staged
+-- Bulk submit jobs. The submitter chooses the submission id, so a repeated job submits no task twice. The staged
 -- rows are in files in the folder <database>-bulk.
 CREATE TABLE fairlead_bulk_jobs (
     number            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -386,15 +387,15 @@ CREATE TABLE fairlead_bulk_jobs (
     epoch             TEXT    NOT NULL,           -- epoch of the run that may publish; a later run takes over with a new epoch
     state             TEXT    NOT NULL,           -- open, publishing (chunked: some chunks are published), committed, aborted
     publish           TEXT    NOT NULL,           -- atomic or chunked
-    opened_at         INTEGER NOT NULL,           -- time at which that run began
+    opened_at         INTEGER NOT NULL,           -- time at which the run with this epoch began
     touched_at        INTEGER NOT NULL,           -- time of the last change of the job
-    parts             TEXT,                       -- JSON: parts to publish; NULL before publishing begins
+    parts             TEXT,                       -- JSON: staged parts to publish; NULL before publishing begins
     staged            INTEGER NOT NULL DEFAULT 0, -- number of rows in these parts
     published_through INTEGER NOT NULL DEFAULT 0, -- number of rows handled so far, in order
     inserted          INTEGER NOT NULL DEFAULT 0,
     duplicates        INTEGER NOT NULL DEFAULT 0, -- number of rows not inserted because their unique key was in use
     rejected          INTEGER NOT NULL DEFAULT 0,
-    swept             INTEGER NOT NULL DEFAULT 0  -- boolean: whether the rows of the job are deleted from the stage
+    swept             INTEGER NOT NULL DEFAULT 0  -- boolean: whether the staged rows of the job are deleted
 ) STRICT;
 
 CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
@@ -402,12 +403,12 @@ CREATE INDEX fairlead_bulk_jobs_age ON fairlead_bulk_jobs (touched_at);
 -- Rows that were refused under on_error = quarantine.
 CREATE TABLE fairlead_bulk_rejects (
     submission_id TEXT    NOT NULL,
-    attempt       TEXT    NOT NULL,               -- run of one Spark task
+    attempt       TEXT    NOT NULL,               -- attempt of the Spark task that wrote the row
     part          INTEGER NOT NULL,               -- partition of the DataFrame
     ordinal       INTEGER NOT NULL,               -- number of the row in that partition, from 0
     column_name   TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
     value         TEXT    NOT NULL,               -- the first characters of the refused value
-    published     INTEGER NOT NULL,               -- always 1: rejects are written when the job is published
+    published     INTEGER NOT NULL,               -- boolean; always 1, because SQLite stores rejects only when the job is published
     PRIMARY KEY (submission_id, attempt, ordinal)
 ) STRICT, WITHOUT ROWID;
