@@ -1,34 +1,37 @@
 """The schedule store on Cassandra: rows and completions by the hour, and the history of attempts in
 the SQL tables of the task store.
 
-**Of two owners, only the writes of the later one count, cell by cell.** A lightweight transaction
-raises the range id. Every other write has the timestamp (range id << 32) + n, where n ascends with
-the calls of the owner. An owner also checks that no take-over has happened: before it writes, so
-that it stops, and after it has written data that the log may then drop, so that a later owner can
-read everything that was confirmed. Late writes of a former owner are harmless:
+**If two owners write the same cell, the later owner's value wins.** A take-over raises the range id
+by a lightweight transaction. Every other write has the timestamp (range id << 32) + n, where n
+grows with each call of the owner. An owner checks that no take-over has happened before it writes,
+so that a former owner stops. The owner checks again after it has written data that the log may then
+drop, so that a later owner can read every confirmed write. Late writes of a former owner do no
+harm:
 
-- a row: the write was not confirmed, so the log still has the task. If a later owner has deleted or
-  persisted the key since, those cells are later. Otherwise the row is an unfinished task like any
-  other.
-- a retry: its cell has the id of the task, and a later note of the same task wins.
-- a completion: its run has ended well. At worst the later owner has read the row before, and runs
-  the task once more.
-- a record: counts until the later owner saves one. Its low-water mark is below all tasks that were
-  unfinished at that time, and tasks submitted below it since came with a record of their own.
-- a deletion: deletes what was done at that time. Rows that the later owner has written there are
-  later, so they stay. In the same way, a task that one owner takes in late, below the low-water
-  mark, has the later n and stays.
+- A task row: the owner did not confirm the write, so the log still has the task. If a later owner
+  has since deleted or written the row, its cells have later timestamps and win. Otherwise the row
+  is an unfinished task like any other.
+- A retry: the cell contains the task id, and a later retry of the same task wins.
+- A completion: the run has ended with success. At worst the later owner has already read the row,
+  and runs the task a second time.
+- A record: it stays until the later owner saves one. Its low-water mark is below all tasks that
+  were unfinished when it was written; each task submitted below the mark since then was stored
+  together with a newer record.
+- A deletion: it deletes rows that were completed when it was written. Rows that the later owner has
+  written in the same range have later timestamps and stay. In the same way, a row that its owner
+  writes late, below the low-water mark, has a greater n than the deletion and stays.
 
-**Rows are not deleted one by one** but in ranges: through the low-water mark, and between
-unfinished tasks (`keep`). So a read meets few tombstones. Until its deletion a completed row is
-marked (`done`), in the same write as its completion.
+**An owner deletes ranges of rows, not single rows**: all rows through the low-water mark, and rows
+between unfinished tasks (`keep`). So a read meets few tombstones. The write of a completion also
+marks the row as `done` until a range deletes it.
 
-**With two datacentres** at LOCAL_QUORUM, transactions of one may not see those of the other. Range
-ids are therefore seconds, and of two take-overs a second apart the later one has the greater id. A
-read of the schedule is whole (see `datacentres.py`). After a read that was not whole, the owner
-raises no low-water mark and deletes nothing. When all datacentres respond again, the owner fails on
-purpose: the partition is loaded again from its last safe low-water mark, with the tasks that only
-the missing datacentre had.
+**With two datacentres** at LOCAL_QUORUM, a transaction in one may not see a transaction in the
+other. Range ids are therefore seconds, so the later of two take-overs that are a second apart has
+the greater id. A read of the schedule is whole if it has the writes of every datacentre (see
+`datacentres.py`). After a read that is not whole, the owner neither raises the low-water mark nor
+deletes rows. When all datacentres respond again, the owner fails on purpose, so that it loads the
+partition again from the last safe low-water mark, with the tasks that only the missing datacentre
+had.
 """
 
 from __future__ import annotations
@@ -54,9 +57,9 @@ from fairlead.ports.schedule_store import HOUR, Fenced, Owned, ScheduleStatus, h
 from fairlead.ports.statements import Row
 
 OVERLAP = 600 * MICROS
-"""Microseconds below the saved low-water mark at which an owner begins to read, if its reads, or
-those of the owner before, are not whole. Another datacentre may have a lower mark, and late tasks
-below it."""
+"""Microseconds below the saved low-water mark at which an owner begins to read, if its reads or the
+former owner's reads are not whole. Another datacentre may have stored a lower mark, and late tasks
+below the mark."""
 
 CLEANED_AT_ONCE = 100
 """Hours that one `clean` deletes at most."""
