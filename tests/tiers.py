@@ -1,15 +1,15 @@
 """The two tiers of the tests, and the rules by which a test belongs to one.
 
-`make test` runs what is not marked `full` or `spark`, with fixed seeds; `make test-all` runs
-everything, with new seeds. A test is marked `full` for one of these reasons, and says which:
+`make test` runs all tests without the mark `full` or `spark`, with fixed seeds; `make test-all` runs
+all tests, with new seeds. A test has the mark `full` for one of these reasons, which it names:
 
-- **the matrix**: a behaviour of the engine, which `make test` shows on SQLite, over the other
-  stores and channels (`matrix`). What a store or a channel itself promises is in its contract
-  suite, and a test marked `smoke` runs over the whole matrix in both tiers.
+- **the matrix**: a behaviour of the engine, which `make test` tests on SQLite, on the other
+  stores and channels (`matrix`). The contract suites test the promises of each store and channel
+  themselves, and a test marked `smoke` runs over the whole matrix in both tiers.
 - **seeds**: a simulation or a property with other seeds than the first few (`seeds`), or with more
   examples (`examples`).
-- **an outage**: a server of its own is killed and comes back, in the server's time.
-- **a long run**: a claim of size or of duration, whose mechanism a shorter test shows.
+- **an outage**: the test kills its own server and waits until the server is back.
+- **a long run**: a promise about large numbers or long times; a shorter test covers its mechanism.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 FULL = pytest.mark.full
-"""Mark of what only `make test-all` runs, with one of the reasons above."""
+"""Mark of the tests that only `make test-all` runs, with one of the reasons above."""
 
 _NEW_SEEDS = "FAIRLEAD_NEW_SEEDS"
 _FIXED_SEED = 20260
@@ -40,12 +40,13 @@ def choose(new_seeds: bool) -> None:
 
 
 def has_new_seeds() -> bool:
-    """Whether this run looks for what no run has looked at yet."""
+    """Return whether this run uses new seeds."""
     return os.environ.get(_NEW_SEEDS) == "1"
 
 
 def seed() -> int:
-    """Return a seed, below 2**30: FAIRLEAD_SEED, else a new one or always the same."""
+    """Return the seed, below 2**30: $FAIRLEAD_SEED if set, else a random one with new seeds, else the
+    fixed one."""
     if named := os.environ.get("FAIRLEAD_SEED"):
         return int(named)
     return random.SystemRandom().randrange(1 << 30) if has_new_seeds() else _FIXED_SEED

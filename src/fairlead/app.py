@@ -347,7 +347,7 @@ class App:
         store, connections = self.store, self.connections
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
-        # Refuse here, before any task runs, what the coordinator or the store cannot do.
+        # Refuse options that the coordinator or the store does not support before any task runs.
         connections.coordinator.check_limits(cluster_wide(declared, handlers))
         store.check(handlers)
         log, schedule = None, None

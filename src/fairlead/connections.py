@@ -1,4 +1,5 @@
-"""The adapters of an application, made from its URLs."""
+"""The connections of an application: its adapters to the store and other servers, made from
+URLs."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
-_BESIDE = ("database", "database://")
-"""URLs of an adapter that lives beside the tasks."""
+_SAME_AS_STORE = ("database", "database://")
+"""URLs that mean the server of the task store itself."""
 
 
 class Connections(NamedTuple):
-    """The adapters of an application."""
+    """The adapters of an application, one for each port."""
 
     store: TaskStore
     backlog: BacklogStore
@@ -30,19 +31,20 @@ class Connections(NamedTuple):
     channel: TriggerChannel
     coordinator: Coordinator
     log: TaskLog | None
-    """Log of ordered queues, for submits."""
+    """Log of ordered queues, to which submits append."""
     schedule: ScheduleStore | None
     new_log: Callable[[], TaskLog | None]
-    """Makes another log, because each node has a log of its own."""
+    """Factory of further logs, because each node reads from its own log."""
 
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
-        """Return a new log for a node, and the schedule. Called only for ordered queues."""
+        """Return a new log for a node, and the schedule. Call this only if the application has an
+        ordered queue."""
         log = self.new_log()
         assert log is not None and self.schedule is not None
         return log, self.schedule
 
     async def close_async(self) -> None:
-        """Close what this event loop has opened. The connections may be used again."""
+        """Close the connections that this event loop has opened. The adapters may be used again."""
         await self.backlog.close()
         for part in (self.log, self.schedule):
             if part is not None:
@@ -56,14 +58,14 @@ def connect(
     partitions: Mapping[str, int],
     counted: Callable[[str, int], None],
 ) -> Connections:
-    """Return the adapters for these URLs without opening them. `partitions` and `counted`: see
-    `BackendContext`. Raises ConfigurationError for a URL of an unknown kind."""
-    home = backend("store", settings.url)
+    """Return the adapters for the URLs of the settings; open no connection yet. `BackendContext`
+    explains `partitions` and `counted`. Raise ConfigurationError for a URL of an unknown kind."""
+    home = backend("store", settings.url)  # of the task store
     home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
 
     def adapter_at(kind: Kind) -> tuple[Backend, str | None]:
         url = settings.parts.get(kind)
-        return (home, None) if url is None or url in _BESIDE else (backend(kind, url), url)
+        return (home, None) if url is None or url in _SAME_AS_STORE else (backend(kind, url), url)
 
     channel_at, channel_url = adapter_at("channel")
     log_at, log_url = adapter_at("log")
@@ -72,7 +74,7 @@ def connect(
     schedule_at, schedule_url = adapter_at("schedule")
     store = home.store(settings.url)
     notifier = channel_at.notifier(channel_url, store) or home.notifier(None, store)
-    assert notifier is not None  # a home backend always has one
+    assert notifier is not None  # the backend of a task store always has a notifier
     context = BackendContext(
         store=store,
         notifier=notifier,

@@ -305,5 +305,5 @@ async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_his
     late, quiet = await findings(app, "my stream")
     assert late.what == "my stream: 5 finished attempts are not read yet"
     assert quiet.severity == "problem"
-    assert quiet.what.startswith("my stream was not heard of for 1.0 days")
+    assert quiet.what.startswith("my stream has read nothing for 1.0 days")
     assert "`fairlead pipeline status --forget 'my stream'`" in (quiet.cure or "")

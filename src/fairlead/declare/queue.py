@@ -17,18 +17,18 @@ any number of nodes."""
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue that tasks wait in. One node at a time owns each partition and orders its tasks;
+    """A queue of tasks. One node at a time owns each partition and orders its tasks;
     every node that serves the queue runs them."""
 
     name: str
     order: str | None = None
-    """"fair": by level, so that no fairness key delays another. "fifo": by arrival. None: "fair",
-    except on a channel that decides the order (Redis)."""
+    """Order of tasks: "fair" (by level, so that no fairness key delays another) or "fifo" (by
+    arrival). The default is "fair", except on a channel that decides the order itself (Redis)."""
     partitions: int = DEFAULT_PARTITIONS
     concurrency: AnyLimit | None = None
     kind: str = "tasks"
-    """"ordered": tasks go through a log into a schedule, and run one at a time for each ordering
-    key. "tasks": all other queues."""
+    """Kind of queue: "ordered" (tasks go through a log into a schedule, and run one at a time for
+    each ordering key) or "tasks" (all other queues)."""
     grace: float = 10.0
     """Seconds that a task of an ordered queue may be late when it is submitted."""
     look_ahead: float = 300.0

@@ -13,8 +13,8 @@ class RunTimesRecord(msgspec.Struct, frozen=True):
     """Run times measured by a queue that charges run time, for the next owner and for people."""
 
     unit: int = 0
-    """Run time for which a key of weight 1 is charged a whole stride (microseconds); 0: not known
-    yet."""
+    """Run time for which a key of weight 1 is charged a whole stride (microseconds); 0 while
+    unknown."""
     means: list[tuple[str, str, int, int]] = []
     """(task name, fairness key, mean run time in microseconds, number of runs) of the pairs that
     ran last."""

@@ -1,7 +1,7 @@
-"""Ordered queues: tasks of one ordering key run one at a time, at their time, in order, from a log
-and a schedule.
+"""Ordered queues: the tasks of one ordering key run one at a time, in order of their `run_at`.
 
-intake (the log) -> a Partition for each that is owned -> persistence -> scheduler -> the node's
-table, slots, executors -> completion. What a partition decides is in
-`fairlead.core.schedule.schedule`.
+A task passes these parts: the log -> `intake` -> the `Partition` object of its partition ->
+`persistence` (which writes it into the schedule) -> `scheduler` -> trigger table, slots and
+executors of the node -> `completion`. `fairlead.core.schedule.schedule` makes the decisions of a
+partition without I/O.
 """

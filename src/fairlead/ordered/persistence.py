@@ -180,8 +180,8 @@ def _submitted_at(entry: Entry) -> int:
 
 
 def _in_order(entries: Iterable[Entry]) -> Iterable[tuple[Sequence[NewTask], Drop | None]]:
-    """Return tasks to persist at once, none with the key of another, and what to drop after
-    them."""
+    """Split the entries into batches of tasks with different keys, and yield each batch with the
+    key to drop after it, if there is one."""
     tasks: dict[object, NewTask] = {}
     for entry in entries:
         if isinstance(entry, Drop):

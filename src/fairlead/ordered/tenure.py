@@ -29,7 +29,7 @@ class Tenure:
         describe: Callable[[ScheduleRecord], ScheduleRecord],
         context: OrderedContext,
     ) -> None:
-        """`describe`: completes a record by what outlives the tenure."""
+        """`describe`: callback that adds to a record the fields that the tenure does not know."""
         self._store = store
         self._in_flight = in_flight
         self._describe = describe
@@ -59,7 +59,7 @@ class Tenure:
         self.scheduler.poke()
         self.persistence.poke()
 
-    # what the persistence tells it, and asks ------------------------------------------------------
+    # callbacks of the persistence ---------------------------------------------------------------
 
     def record(self) -> ScheduleRecord:
         schedule = self.schedule

@@ -130,7 +130,7 @@ class PolicyStore(Protocol):
         """Return one version, or None if it is unknown."""
 
     def policies(self, queue: str | None, limit: int) -> Steps[list[Policy]]:
-        """Return versions of a queue, or of all queues if None: newest first, at most `limit`."""
+        """Return at most `limit` versions of a queue (None for all queues), newest first."""
 
     def newest(self) -> Steps[dict[str, Policy]]:
         """Return the newest version of each queue that has any."""

@@ -101,9 +101,9 @@ class ScheduleStore(Protocol):
         record: ScheduleRecord,
         done: Sequence[tuple[TaskKey, TaskKey]] = (),
     ) -> None:
-        """Save the record. `done`: pairs of keys between which, both excluded, nothing is
-        unfinished, so that the store may delete what is left of completed tasks there; no `persist`
-        runs meanwhile. Raises Fenced, StoreUnavailable."""
+        """Save the record. `done`: pairs of keys; no task strictly between the keys of a pair is
+        unfinished, so the store may delete the rows of completed tasks there. No `persist` runs
+        meanwhile. Raise Fenced or StoreUnavailable."""
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         """Delete one batch of completed keys that are older than `before` (microseconds since the

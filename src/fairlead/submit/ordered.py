@@ -27,7 +27,7 @@ class OrderedSubmission:
         self._context = context
         self._acceptance = Acceptance(context.declared.queues)
         self._settled: dict[str, int] = {}
-        """Queues whose number of partitions is known to be what the store says."""
+        """Queues whose number of partitions was compared with the store."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,

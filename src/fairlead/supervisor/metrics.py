@@ -41,7 +41,7 @@ class Total:
         self._latest[child] = (node, families)
 
     def on_exit(self, child: int) -> None:
-        """Keep what a process counted; drop its gauges."""
+        """Keep the counters of a process that ended, and drop its gauges."""
         _, families = self._latest.pop(child, ("", []))
         counted = [family for family in families if family.type in _ADDED]
         self._ended = _summed([*self._ended, *counted])

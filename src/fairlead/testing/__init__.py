@@ -44,9 +44,8 @@ async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
     """Wait until no task is left to run or retry. Raise TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         while node.in_flight or await _left(app, node):  # noqa: ASYNC110
-            await asyncio.sleep(
-                LOOK_EVERY
-            )  # another process may be what ends the last one: no event of ours tells
+            # Another process may end the last task, and no event here reports that.
+            await asyncio.sleep(LOOK_EVERY)
 
 
 async def _left(app: App, node: Node) -> int:

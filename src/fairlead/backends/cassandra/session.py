@@ -78,7 +78,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
     """LOCAL_QUORUM if all owners are in one datacentre, because fences work inside it only; QUORUM
     if owners are in several."""
     local_dc: str | None = None
-    """Datacentre to use while a node of it responds; None: that of the first host to respond."""
+    """Datacentre to use while one of its nodes responds. By default, the datacentre of the first
+    host that responds."""
 
     @property
     def strategy(self) -> str:

@@ -47,7 +47,7 @@ class Registry:
         return True
 
     def register_node(self, node: str, queues: Sequence[str], names: Sequence[str]) -> Asked[None]:
-        """Record what the node serves, and that it lives."""
+        """Record the queues of the node, and its heartbeat."""
         now = yield from self.clock()
         known = yield RedisCall(("HGET", self._nodes, node))
         started = now if known is None else _decode(known).started_at

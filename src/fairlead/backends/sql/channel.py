@@ -61,7 +61,7 @@ class LaneReader:
     is_reading: bool = False
     """True while a read above read_seq is under way."""
     sweep_seq: int | None = None
-    """Position of the sweep over rows that were read before; None: no sweep is under way."""
+    """Position of the sweep, which reads earlier rows again; None if no sweep is under way."""
 
 
 class DatabaseChannel:

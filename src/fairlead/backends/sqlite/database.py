@@ -122,7 +122,7 @@ class SqliteDatabase:
                 self._end(connection, held)
 
     def _end(self, connection: sqlite3.Connection, held: int | None) -> None:
-        """Roll back what is not committed, and let others write."""
+        """Roll back the open transaction, so that other connections can write."""
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

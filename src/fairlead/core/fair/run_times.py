@@ -72,7 +72,7 @@ class RunTimes:
         self.unit = 0
         """Run time for which a task of weight 1 is charged a whole stride (microseconds): about the
         mean of the queue. Changes rarely and in steps, because levels given by different units
-        cannot be compared. 0: too few runs have ended."""
+        cannot be compared. The unit is 0 until enough runs have ended."""
         self._all = _RunningMean()
         self._names: dict[str, _RunningMean] = {}
         self._pairs: dict[tuple[str, str], _RunningMean] = {}

@@ -34,7 +34,7 @@ class ClusterWide(Protocol):
     """A declared limit that each node makes its own part of."""
 
     name: str | None
-    """Name of the limit in the cluster; None: the name of the queue or task it belongs to."""
+    """Name of the limit in the cluster. By default, the name of its queue or task."""
     linger: float
     """Seconds for which an acquired permit counts although its node may be gone."""
     ends_runs: bool

@@ -28,8 +28,8 @@ class ConcurrencyPolicy(Protocol):
     must not block. A policy that raises fails the attempt of that task and affects nothing else."""
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Return the column of the trigger: triggers of one name in different columns never delay
-        each other. None: one column for the name."""
+        """Return the column of the trigger. Triggers of one name in different columns never delay
+        each other. Return None to have one column for the whole name."""
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         """Acquire a slot and return None, or return what is full. `now`: monotonic seconds."""

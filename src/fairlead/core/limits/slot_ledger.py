@@ -79,7 +79,7 @@ class _Chains(dict[tuple[str, str], Chain]):
         self.of_queue: dict[str, Chain] = {}
         self.of_task: dict[tuple[str, str], Chain] = {}
         self.names: Collection[str] | None = None
-        """Names of the tasks that may start here; None: all."""
+        """Names of the tasks that may start here, or None for all names."""
 
     def __missing__(self, key: tuple[str, str]) -> Chain:
         if self.names is not None and key[1] not in self.names:

@@ -20,8 +20,8 @@ class ProcessingPolicy(Protocol):
 
     @property
     def max_stuck(self) -> float | None:
-        """Longest time of a task in PROCESSING, even while its node lives; None: until its node
-        dies."""
+        """Longest time of a task in PROCESSING while its node lives, or None for no limit. The
+        tasks of a dead node are resumed in any case."""
 
     @property
     def when_stuck(self) -> WhenStuck:

@@ -33,7 +33,7 @@ class ScheduleRead(NamedTuple):
     """A read to do: unfinished tasks with after < key <= through, ascending, at most `limit`."""
 
     ordering_key: str | None
-    """Ordering key to read; None: all."""
+    """Ordering key to read, or None for all keys."""
     after: TaskKey
     through: TaskKey
     limit: int
@@ -148,8 +148,8 @@ class Schedule:
     # reading --------------------------------------------------------------------------------------
 
     def next_read(self, now: int) -> ScheduleRead | None:
-        """Return the read to do now, to be followed by `read_done` or `read_failed`. None: there is
-        nothing to read, or a read is under way."""
+        """Return the read to do now, which must be followed by `read_done` or `read_failed`.
+        Return None if there is nothing to read or a read is under way."""
         if self._reading is not None:
             return None
         page, short = self._page(now), self._next_short()

@@ -152,7 +152,8 @@ class PartitionShares:
         return ranks
 
     def _hold(self, queue: str, now: float) -> None:
-        """Keep what this node has of a queue for a while: another member takes nothing."""
+        """Keep the partitions that this node has of a queue for a while; no other member takes
+        them."""
         members = self._members.by_queue.get(queue, frozenset())
         hold = self._holds.get(queue)
         if hold is None or hold.members != members:

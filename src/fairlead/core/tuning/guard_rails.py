@@ -44,8 +44,9 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Increase of the worker time that goes to others than it was due to, as a fraction, above
     which a version is rolled back."""
     headroom: float = 1.25
-    """Limit of a key as a multiple of the slots due to it. Above 1, or limits would tighten by
-    themselves: a key at its limit is due what it gets as long as no other key asks for more."""
+    """Limit of a key as a multiple of the slots that it is entitled to. The multiple is above 1,
+    because a key at its limit is entitled to just the slots it uses while no other key asks for
+    more, so a multiple of 1 would tighten the limit at every step."""
     worse_use: float = 0.05
     """Fraction of the worker time that limits may leave unused without any key waiting less; above
     it a version is rolled back."""

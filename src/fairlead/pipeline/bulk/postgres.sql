@@ -1,5 +1,5 @@
--- Statements of bulk submit on PostgreSQL. $1, $2 ... are the parameters in order; $1 is the submission_id where nothing else is
--- said. What concerns jobs has the same names and parameters in sqlite.sql.
+-- Statements of bulk submit on PostgreSQL. $1, $2 ... are the parameters in order; $1 is the submission_id unless
+-- a comment says otherwise. Statements about jobs have the same names and parameters in sqlite.sql.
 
 -- name: open_job
 -- $2 epoch, $3 now, $4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
@@ -49,19 +49,19 @@ SELECT count(*)
          WHERE queue IN (SELECT json_array_elements_text($1::json)) AND state = 'SUBMITTED' LIMIT $2) AS found
 
 -- name: abandoned_jobs
--- $1: untouched since; $2: the same for those whose chunks are half in
+-- $1: return jobs that were last changed before this time; $2: the same limit for jobs of which some chunks are published
 SELECT submission_id, number FROM fairlead_bulk_jobs
  WHERE NOT swept AND touched_at < CASE state WHEN 'publishing' THEN $2::bigint ELSE $1::bigint END
  ORDER BY touched_at LIMIT 100
    FOR UPDATE SKIP LOCKED
 
 -- name: sweep_job
--- No run that is still alive may publish what is now deleted.
+-- The new epoch stops a run that is still alive from publishing rows that are deleted here.
 UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 'open' THEN 'aborted' ELSE state END
  WHERE submission_id = $1
 
 -- name: forget_jobs
--- $1: untouched since
+-- $1: delete jobs that were last changed before this time
 DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched_at < $1 RETURNING submission_id
 
 -- name: forget_rejects

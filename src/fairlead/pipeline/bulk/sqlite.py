@@ -123,7 +123,7 @@ class SqliteStage:
                 yield pa.ipc.open_file(file)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise StageLost(
-                f"submission {submission_id!r}: what was staged is not there, or not whole: {error}"
+                f"submission {submission_id!r}: staged rows are missing or incomplete: {error}"
             ) from error
 
 

@@ -1,5 +1,5 @@
 -- Statements of bulk submit on SQLite. ?1, ?2 ... are the parameters in order; ?1 is the submission_id where nothing else is said.
--- Names and parameters are those of postgres.sql; what is staged lies in files.
+-- Statements have the same names and parameters as in postgres.sql. Staged rows are in files, not in a table.
 
 -- name: open_job
 -- ?2 epoch, ?3 now, ?4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
@@ -56,7 +56,7 @@ SELECT submission_id, number FROM fairlead_bulk_jobs
  ORDER BY touched_at LIMIT 100
 
 -- name: sweep_job
--- No run that is still alive may publish what is now deleted.
+-- The new epoch stops a run that is still alive from publishing rows that are deleted here.
 UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 'open' THEN 'aborted' ELSE state END
  WHERE submission_id = ?1
 

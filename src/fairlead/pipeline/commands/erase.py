@@ -74,7 +74,7 @@ def erase(options: EraseOptions) -> None:
                 raise ConfigurationError(
                     "this key was not erased here: there is nothing to readmit"
                 )
-            print("what is exported from now on may be of this key again")
+            print("later exports may contain this key again")
             return
         grace_us = round(kept.total_seconds() * MICROS)
         with catalog_of(options.tables) as where, watching("erasing") as on_rows:
@@ -121,6 +121,6 @@ def _print(done: Erasure) -> None:
         print(f"  the same word, not as a key: {held.file}: {held.where}, {held.count:,} times")
     if done.days:
         print(
-            f"{len(done.days):,} days are rebuilt by the next build; until then their sums count"
-            " what is gone"
+            f"the next build rebuilds {len(done.days):,} days; until then their sums include"
+            " the erased rows"
         )

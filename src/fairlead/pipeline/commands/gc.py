@@ -61,8 +61,8 @@ def gc(options: GcOptions) -> None:
         for name, files in done.catalog.items():
             print(f"{name} in the catalog: {files:,} files")
         for who in done.leases:
-            print(f"{who} has a lease: what was replaced stays")
+            print(f"{who} has a lease: replaced files stay")
         print(
             f"{len(done.files):,} files, {done.bytes:,} bytes"
-            f" {'removed' if options.apply else 'would go: --apply'}"
+            f" {'removed' if options.apply else 'can be removed: run with --apply'}"
         )

@@ -189,7 +189,8 @@ def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
         if url is not None:
             raise
         typer.echo(
-            "no --url: events, and what the store may clean, are left to whoever exports from it",
+            "no --url: this job exports no events and does not record in the store which history it may"
+            " delete; run `fairlead pipeline ingest` with --url for both",
             err=True,
         )
         return lambda: None

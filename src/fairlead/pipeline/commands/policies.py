@@ -134,7 +134,7 @@ class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `policies rollback`."""
 
     version: Annotated[
-        int, typer.Argument(min=0, help="Version to put in force; 0: the declared weights.")
+        int, typer.Argument(min=0, help="Version to put in force; 0 for the declared weights.")
     ]
     queue: Annotated[str | None, typer.Option(help="Queue; needed with 0.")] = None
     why: Why = ""

@@ -100,11 +100,12 @@ class LakeTable:
         without: Sequence[str] | None = None,
         only_if: Callable[[Manifest], bool] = lambda before: True,
     ) -> Manifest | None:
-        """List files and move cursors from one position to the next (None: no cursor), at once.
+        """Add files to the manifest and move cursors from one position to the next, in one atomic
+        change. A position of None means that the manifest has no such cursor.
 
-        Return None without a change when a cursor is elsewhere (another exporter wrote these rows),
-        a file was swept, the tombstones are not the ones that `without` applied (None: any), or
-        `only_if` refuses the manifest to be replaced.
+        Return None and change nothing if a cursor is at another position (another exporter wrote
+        these rows), if a file was removed meanwhile, if the tombstones differ from those in
+        `without` (unless it is None), or if `only_if` refuses the current manifest.
         """
 
         def change(before: Manifest) -> Manifest | None:

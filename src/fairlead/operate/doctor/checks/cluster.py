@@ -34,6 +34,6 @@ async def check_silent_nodes(survey: Survey) -> AsyncIterator[Finding]:
     """Report the nodes whose heartbeat has stopped."""
     for name in sorted(survey.silent):
         yield problem(
-            f"node {name} is silent; what it held is resumed by the others",
+            f"node {name} sends no heartbeats; the other workers resume its tasks",
             "start a worker if none is left",
         )

@@ -43,15 +43,15 @@ def _quiet(reader: Reader, now: int) -> Finding:
     is_lake = reader.kind == "lake"
     start = "start `fairlead pipeline ingest`" if is_lake else "start its stream"
     return problem(
-        f"{reader.name} was not heard of for {days:,.1f} days, and history is kept for it",
+        f"{reader.name} has read nothing for {days:,.1f} days, so the store keeps history for it",
         f"{start}, or {_drop_reader(reader)}",
     )
 
 
 def _unchecked(reader: Reader) -> Finding:
-    when = "never" if reader.checked_at is None else "not for a day"
+    when = "never" if reader.checked_at is None else "not in the last day"
     return problem(
-        f"{reader.name} was {when} compared with this store, which keeps until then what is in it",
+        f"{reader.name} was {when} compared with this store, which keeps the history until then",
         f"`fairlead pipeline reconcile`, or {_drop_reader(reader)}",
     )
 
