@@ -2,7 +2,7 @@
 -- a comment says otherwise. Statements about jobs have the same names and parameters in sqlite.sql.
 
 -- name: open_job
--- $2 epoch, $3 now, $4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
+-- $2 epoch, $3 now, $4 atomic or chunked. Keep the parts of a job that is being published; do not change a committed job.
 INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at)
 VALUES ($1, $2, 'open', $4, $3, $3)
 ON CONFLICT (submission_id) DO UPDATE
@@ -22,7 +22,7 @@ SELECT number, epoch, state, publish, opened_at, parts, staged, published_throug
   FROM fairlead_bulk_jobs WHERE submission_id = $1 FOR UPDATE
 
 -- name: touch_job
--- $2 epoch, $3 now. Answers a row while this run has not been superseded.
+-- $2 epoch, $3 now. Return a row unless a later run has taken over the job.
 UPDATE fairlead_bulk_jobs SET touched_at = $3 WHERE submission_id = $1 AND epoch = $2 RETURNING number
 
 -- name: begin_publishing
@@ -31,7 +31,7 @@ UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = $2, staged = $3, rej
  WHERE submission_id = $1
 
 -- name: advance
--- $2 through which row, $3 inserted, $4 duplicates, $5 now
+-- $2 last row handled so far, $3 inserted, $4 duplicates, $5 now
 UPDATE fairlead_bulk_jobs
    SET published_through = $2, inserted = inserted + $3, duplicates = duplicates + $4, touched_at = $5,
        state = CASE WHEN $2 = staged THEN 'committed' ELSE state END
@@ -43,7 +43,7 @@ UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = $3
  WHERE submission_id = $1 AND epoch = $2 AND state = 'open' RETURNING number
 
 -- name: backlog
--- $1: JSON array of queues. How many of their tasks may run and have not been claimed, counted up to $2.
+-- $1: JSON array of queues. Return the number of their tasks in SUBMITTED, counted up to $2.
 SELECT count(*)
   FROM (SELECT 1 FROM fairlead_tasks
          WHERE queue IN (SELECT json_array_elements_text($1::json)) AND state = 'SUBMITTED' LIMIT $2) AS found
@@ -68,7 +68,8 @@ DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched
 DELETE FROM fairlead_bulk_rejects WHERE submission_id = $1
 
 -- name: take_slot
--- $1: a class of advisory locks, $2: how many slots there are. Answers the slot taken until this transaction ends, or nothing.
+-- $1: class of advisory locks, $2: number of slots. Lock a free slot until the end of the transaction and return its number;
+-- return no row if no slot is free.
 SELECT slot FROM generate_series(1, $2) AS slot WHERE pg_try_advisory_xact_lock($1, slot) LIMIT 1
 
 -- name: insert_reject
@@ -76,12 +77,12 @@ INSERT INTO fairlead_bulk_rejects (submission_id, attempt, part, ordinal, column
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 
 -- name: publish_rejects
--- $2: the attempts that are published
+-- $2: attempts whose rows are published
 UPDATE fairlead_bulk_rejects SET published = true WHERE submission_id = $1 AND attempt = ANY ($2::uuid[])
 
 -- name: claim_keys
--- $1 job number, $2 attempts, $3 first and $4 last (not included) of each, $5 now. Sorted, so that two transactions that claim
--- the same keys wait for each other instead of dead-locking; of rows with one key the first in order comes first.
+-- $1 job number; $2 attempts, with the first row $3 and the end row $4 (exclusive) of each; $5 now. Insert the keys in sorted
+-- order, so that two transactions with the same keys do not deadlock. Of several rows with one key, the first row gets the key.
 INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
 SELECT s.queue, s.unique_key, s.id, $5::bigint
   FROM unnest($2::uuid[], $3::bigint[], $4::bigint[]) AS p (attempt, first, last)
@@ -91,7 +92,8 @@ SELECT s.queue, s.unique_key, s.id, $5::bigint
 ON CONFLICT DO NOTHING
 
 -- name: insert_piece
--- $1 job number, $2 attempt, $3 first, $4 last (not included), $5 now. Tasks whose unique key, if any, was claimed for them.
+-- $1 job number, $2 attempt, $3 first row, $4 end row (exclusive), $5 now. Insert the tasks without a unique key, and those
+-- that got their unique key in claim_keys.
 WITH given AS (
     SELECT *, coalesce(run_at, $5) AS start_at, coalesce(run_at, $5) <= $5 AS is_due
       FROM fairlead_bulk_stage s

@@ -1,8 +1,8 @@
--- Statements of bulk submit on SQLite. ?1, ?2 ... are the parameters in order; ?1 is the submission_id where nothing else is said.
+-- Statements of bulk submit on SQLite. ?1, ?2 ... are the parameters in order; ?1 is the submission_id unless a comment says otherwise.
 -- Statements have the same names and parameters as in postgres.sql. Staged rows are in files, not in a table.
 
 -- name: open_job
--- ?2 epoch, ?3 now, ?4 atomic or chunked. A job that is being published keeps its parts; a committed one is left alone.
+-- ?2 epoch, ?3 now, ?4 atomic or chunked. Keep the parts of a job that is being published; do not change a committed job.
 INSERT INTO fairlead_bulk_jobs AS j (submission_id, epoch, state, publish, opened_at, touched_at)
 VALUES (?1, ?2, 'open', ?4, ?3, ?3)
 ON CONFLICT (submission_id) DO UPDATE
@@ -18,12 +18,12 @@ SELECT number, epoch, state, publish, opened_at, parts, staged, published_throug
   FROM fairlead_bulk_jobs WHERE submission_id = ?1
 
 -- name: lock_job
--- The transaction is the only writer.
+-- SQLite has one writer at a time, so the transaction needs no other lock.
 SELECT number, epoch, state, publish, opened_at, parts, staged, published_through, inserted, duplicates, rejected
   FROM fairlead_bulk_jobs WHERE submission_id = ?1
 
 -- name: touch_job
--- ?2 epoch, ?3 now. Answers a row while this run has not been superseded.
+-- ?2 epoch, ?3 now. Return a row unless a later run has taken over the job.
 UPDATE fairlead_bulk_jobs SET touched_at = ?3 WHERE submission_id = ?1 AND epoch = ?2 RETURNING number
 
 -- name: begin_publishing
@@ -32,7 +32,7 @@ UPDATE fairlead_bulk_jobs SET state = 'publishing', parts = ?2, staged = ?3, rej
  WHERE submission_id = ?1
 
 -- name: advance
--- ?2 through which row, ?3 inserted, ?4 duplicates, ?5 now
+-- ?2 last row handled so far, ?3 inserted, ?4 duplicates, ?5 now
 UPDATE fairlead_bulk_jobs
    SET published_through = ?2, inserted = inserted + ?3, duplicates = duplicates + ?4, touched_at = ?5,
        state = CASE WHEN ?2 = staged THEN 'committed' ELSE state END
@@ -44,13 +44,13 @@ UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = ?3
  WHERE submission_id = ?1 AND epoch = ?2 AND state = 'open' RETURNING number
 
 -- name: backlog
--- ?1: JSON array of queues. How many of their tasks may run and have not been claimed, counted up to ?2.
+-- ?1: JSON array of queues. Return the number of their tasks in SUBMITTED, counted up to ?2.
 SELECT count(*)
   FROM (SELECT 1 FROM fairlead_tasks
          WHERE queue IN (SELECT value FROM json_each(?1)) AND state = 'SUBMITTED' LIMIT ?2)
 
 -- name: abandoned_jobs
--- ?1: untouched since; ?2: the same for those whose chunks are half in
+-- ?1: return jobs that were last changed before this time; ?2: the same limit for jobs of which some chunks are published
 SELECT submission_id, number FROM fairlead_bulk_jobs
  WHERE NOT swept AND touched_at < CASE state WHEN 'publishing' THEN ?2 ELSE ?1 END
  ORDER BY touched_at LIMIT 100
@@ -61,7 +61,7 @@ UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 
  WHERE submission_id = ?1
 
 -- name: forget_jobs
--- ?1: untouched since
+-- ?1: delete jobs that were last changed before this time
 DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched_at < ?1 RETURNING submission_id
 
 -- name: forget_rejects

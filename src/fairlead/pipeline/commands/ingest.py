@@ -189,7 +189,7 @@ def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
         if url is not None:
             raise
         typer.echo(
-            "no --url: this job exports no events and does not record in the store which history it may"
+            "no --url: this job exports no events and does not record which history the store may"
             " delete; run `fairlead pipeline ingest` with --url for both",
             err=True,
         )
