@@ -1,5 +1,5 @@
-"""`fairlead replay` from the command line: real worker processes, both stores, and every wrong
-use."""
+"""`fairlead replay` from the command line, with real worker processes, on SQLite and PostgreSQL, and
+with invalid arguments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 
 def trace(path: Path, jobs: int, run: int = 0, every: int = 1) -> Path:
-    """Write a trace in which job n belongs to user 1 unless n is a multiple of 4, then to user n %
-    5; jobs are submitted `every` seconds apart."""
+    """Write a trace of jobs of `run` seconds each, submitted every `every` seconds. Job n belongs to
+    user n % 5 + 2 if n is a multiple of 4, else to user 1."""
     lines = (
         f"{n} {n * every} -1 {run} 1 -1 -1 -1 1200 -1 -1 {n % 5 + 2 if n % 4 == 0 else 1} {n % 2} -1 -1 1 -1 -1"
         for n in range(1, jobs + 1)
@@ -30,6 +30,7 @@ def trace(path: Path, jobs: int, run: int = 0, every: int = 1) -> Path:
 
 
 def fairlead(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run the command line, and return its exit code and output."""
     command = [sys.executable, "-m", "fairlead", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
@@ -52,13 +53,14 @@ def workers_of(folder: Path) -> list[int]:
 
 
 def have_ended(folder: Path, within: float = 10) -> bool:
+    """Return whether all workers of `workers_of` end in `within` seconds."""
     end = time.monotonic() + within
     while workers_of(folder) and time.monotonic() < end:
         time.sleep(0.05)
     return not workers_of(folder)
 
 
-def test_every_job_runs_exactly_once_and_the_report_says_so(tmp_path: Path, store_url: str) -> None:
+def test_every_job_runs_exactly_once_as_the_report_says(tmp_path: Path, store_url: str) -> None:
     if store_url.startswith("postgres"):
         App(store_url).migrate()
     path = trace(tmp_path / "t.swf", 3000)
@@ -78,7 +80,7 @@ def test_every_job_runs_exactly_once_and_the_report_says_so(tmp_path: Path, stor
     assert report["pickup_delay_heaviest"]["tenant"] == "user-1"
     assert report["pickup_delay_heaviest"]["tasks"] == 2250
     assert 0 <= report["pickup_delay"]["p50_ms"] <= report["pickup_delay"]["p99_ms"]
-    # The history of the store agrees with the report for each tenant.
+    # The store has no unfinished task.
     app = App(store_url)
     assert app.management.find() == []
     app.close()
@@ -96,7 +98,9 @@ def test_jobs_are_submitted_and_run_at_the_scaled_times(tmp_path: Path, sqlite_u
     assert report["pickup_delay"]["p50_ms"] < 500
 
 
-def test_a_fresh_schema_of_postgresql_is_gone_afterwards(tmp_path: Path, postgres_url: str) -> None:
+def test_a_replay_with_fresh_drops_its_schema_of_postgresql_at_the_end(
+    tmp_path: Path, postgres_url: str
+) -> None:
     import psycopg
 
     path = trace(tmp_path / "t.swf", 300)
@@ -115,7 +119,7 @@ def test_a_fresh_schema_of_postgresql_is_gone_afterwards(tmp_path: Path, postgre
     assert (left, tables) == ([], (0,))
 
 
-def test_a_store_with_tasks_is_refused_and_stays_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
+def test_a_store_with_tasks_is_refused_and_not_changed(tmp_path: Path, sqlite_url: str) -> None:
     app = App(sqlite_url)
 
     @app.task
@@ -139,7 +143,7 @@ def test_a_store_with_tasks_is_refused_and_stays_as_it_is(tmp_path: Path, sqlite
         (["--tenants", "queue"], "--tenants"),
     ],
 )
-def test_wrong_use_gives_one_clear_text_and_code_2(
+def test_an_invalid_argument_is_named_in_the_error_and_exits_with_code_2(
     tmp_path: Path, arguments: list[str], text: str
 ) -> None:
     done = fairlead("replay", trace(tmp_path / "t.swf", 5), "--fresh", *arguments)
@@ -148,7 +152,7 @@ def test_wrong_use_gives_one_clear_text_and_code_2(
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_line_stops_the_replay_before_anything_is_submitted(
+def test_an_invalid_line_stops_the_replay_before_the_first_submit(
     tmp_path: Path, sqlite_url: str
 ) -> None:
     path = trace(tmp_path / "t.swf", 50)
@@ -165,11 +169,11 @@ def test_a_broken_line_stops_the_replay_before_anything_is_submitted(
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="looks for processes in /proc, which Linux has"
+    not Path("/proc/self/environ").exists(), reason="needs /proc, which only Linux has"
 )
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("signal_sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_is_left_when_the_replay_is_stopped_or_killed(
-    tmp_path: Path, how: signal.Signals
+    tmp_path: Path, signal_sent: signal.Signals
 ) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -191,13 +195,13 @@ def test_no_worker_is_left_when_the_replay_is_stopped_or_killed(
             time.sleep(0.05)
         assert len(workers_of(folder)) == 2
         time.sleep(1)
-        replaying.send_signal(how)
+        replaying.send_signal(signal_sent)
         _, errors = replaying.communicate(timeout=30)
     finally:
         replaying.kill()
         replaying.wait()
     assert have_ended(folder)
-    if how is signal.SIGINT:
+    if signal_sent is signal.SIGINT:
         assert replaying.returncode == 130
         assert "Traceback" not in errors
         assert list(folder.iterdir()) == []

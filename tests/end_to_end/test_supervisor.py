@@ -278,7 +278,7 @@ def test_no_worker_with_a_blocked_loop_outlives_a_killed_supervisor(
         (SHOP, ("--queues", "nothing"), "no queue named 'nothing'"),  # found by the workers
         ("import nothing_of_that_name", (), "shop cannot be imported"),
         ("", (), "shop has no App named 'app'"),
-        (SHOP, ("--workers", "0"), "use a number from 1 on, or auto"),
+        (SHOP, ("--workers", "0"), "use a whole number of at least 1, or auto"),
     ),
 )
 def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(

@@ -1,8 +1,8 @@
-"""The fair backlog under faults: ten thousand schedules of crashes, lost responses and late writes,
-checked after every step.
+"""The fair backlog under faults: ten thousand random schedules of crashes, lost responses and late
+writes, checked after every step.
 
-A failure prints the schedule, its last steps and how to repeat it. FAIRLEAD_SEED repeats a whole
-run.
+A failure prints the seed of the schedule, its last steps, and the command that repeats it. Set
+FAIRLEAD_SEED to repeat a whole run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tests.tiers import seeds
 
 SEED = tiers.seed()
 BLOCKS = 25
+"""Number of tests into which the schedules are split."""
 SCHEDULES = 400
-"""Schedules in each block."""
+"""Number of schedules in each block."""
 
 
 @pytest.mark.parametrize("block", seeds(BLOCKS, few=2))
-def test_no_task_is_lost_and_each_runs_once_whatever_fails(block: int) -> None:
+def test_every_task_runs_exactly_once_under_all_faults(block: int) -> None:
     first = SEED + block * SCHEDULES
     for seed in range(first, first + SCHEDULES):
         try:
@@ -38,31 +39,32 @@ def test_no_task_is_lost_and_each_runs_once_whatever_fails(block: int) -> None:
             pytest.fail(f"FAIRLEAD_SEED={SEED}, block {block}: {broken}", pytrace=False)
 
 
-# mutants: the simulation can fail -----------------------------------------------------------------
+# deliberate faults, each of which the simulation must detect -----------------------------------------------------------------
 
 
-class Unpinned(Backlog):
-    """A moves while levels are given and not yet merged."""
+class AckLevelNotPinned(Backlog):
+    """The ack level moves past levels that are given but whose write is not merged yet."""
 
     _pin = property(lambda self: Level(1 << 62, 0), lambda self, level: None)  # type: ignore[assignment]
 
 
 class LoadsTwice(Backlog):
-    """A read that races with acks adds triggers that are in memory already."""
+    """A read that races with acks adds triggers a second time that are already in memory."""
 
     def _is_news(self, level: Level) -> bool:
         return level > self.ack_level
 
 
-class LoadsBelowA(Backlog):
-    """A read that races with acks adds dispatched entries."""
+class LoadsDispatched(Backlog):
+    """A read that races with acks adds entries that were already dispatched."""
 
     def _is_news(self, level: Level) -> bool:
         return level not in self._loaded and level not in self._taken and level not in self._acked
 
 
-class CarriedOver(Backlog):
-    """An ack above the cut moves A past entries dropped below it."""
+class ReadLevelKeptAfterTrim(Backlog):
+    """The read level is not lowered when triggers are dropped from memory, so the ack level moves past
+    them."""
 
     def _trim(self) -> list[Trigger]:
         read_level = self.read_level
@@ -72,7 +74,8 @@ class CarriedOver(Backlog):
 
 
 class AtEndAfterTrim(Backlog):
-    """The reader counts as at the end after a trim, so dropped entries are never read."""
+    """The backlog believes that the store has no more entries after it drops triggers from memory, so
+    it never reads them again."""
 
     def _trim(self) -> list[Trigger]:
         is_at_end = self.is_at_end
@@ -82,7 +85,7 @@ class AtEndAfterTrim(Backlog):
 
 
 class AtEndAfterRead(Backlog):
-    """The reader counts as at the end after any read."""
+    """The backlog believes after any read that the store has no more entries."""
 
     def read(self, entries: Sequence[Trigger]) -> Changes:
         changes = super().read(entries)
@@ -90,8 +93,8 @@ class AtEndAfterRead(Backlog):
         return changes
 
 
-class Forgetful(Backlog):
-    """A second read dispatches entries acked above A again."""
+class AcksForgotten(Backlog):
+    """The backlog forgets entries acked above the ack level, so a second read dispatches them again."""
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
         super().ack(triggers)
@@ -99,14 +102,14 @@ class Forgetful(Backlog):
 
 
 class MergedDuringRead(Backlog):
-    """A write that lands while a read is under way is merged at once."""
+    """A write that ends during a read is merged at once, not after the read."""
 
     def written(self, write: BacklogWrite) -> Changes:
         return self._merge(write)
 
 
-class UnwrittenKept(Backlog):
-    """Triggers only in memory are not written with the others."""
+class UnstoredOmitted(Backlog):
+    """The first write omits the triggers that were only in memory until then."""
 
     def place(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         placed = super().place(triggers)
@@ -117,15 +120,15 @@ class UnwrittenKept(Backlog):
         return placed
 
 
-class SaidToBeStored(Backlog):
-    """The record skips triggers that are only in memory."""
+class RecordClaimsAllStored(Backlog):
+    """The saved record says that all triggers are stored, although some are only in memory."""
 
     def record(self, are_all_stored: bool = False) -> LaneRecord:
         return super().record(are_all_stored=True)
 
 
 class SharedIds(Backlog):
-    """Ids do not depend on the range id."""
+    """Ids do not contain the range id, so two owners give the same ids."""
 
     def __init__(
         self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing
@@ -135,30 +138,30 @@ class SharedIds(Backlog):
 
 
 class Unfenced(MemoryBacklogStore):
-    """A former owner's write lands."""
+    """The store accepts the write of a former owner."""
 
     def _fence(self, lane: object, range_id: int) -> None:
         pass
 
 
-class HalfWritten(MemoryBacklogStore):
-    """Only half of a write lands."""
+class LastEntryLost(MemoryBacklogStore):
+    """The store loses the last entry of a write."""
 
     async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
         await super().write(lane, range_id, entries[:-1] if len(entries) > 2 else entries, record)
 
 
 BROKEN_BACKLOGS = [
-    Unpinned,
+    AckLevelNotPinned,
     LoadsTwice,
-    LoadsBelowA,
-    CarriedOver,
+    LoadsDispatched,
+    ReadLevelKeptAfterTrim,
     AtEndAfterTrim,
     AtEndAfterRead,
-    Forgetful,
+    AcksForgotten,
     MergedDuringRead,
-    UnwrittenKept,
-    SaidToBeStored,
+    UnstoredOmitted,
+    RecordClaimsAllStored,
     SharedIds,
 ]
 
@@ -168,17 +171,19 @@ def test_a_broken_backlog_is_detected(broken: type[Backlog]) -> None:
     assert any(_breaks(Simulation(seed, backlog=broken)) for seed in range(3000))
 
 
-@pytest.mark.parametrize("broken", [Unfenced, HalfWritten])
+@pytest.mark.parametrize("broken", [Unfenced, LastEntryLost])
 def test_a_broken_store_is_detected(broken: type[MemoryBacklogStore]) -> None:
     assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
 
 
 def test_a_failure_shows_its_steps_and_how_to_repeat_it() -> None:
-    seed = next(seed for seed in range(3000) if _breaks(Simulation(seed, backlog=CarriedOver)))
+    seed = next(
+        seed for seed in range(3000) if _breaks(Simulation(seed, backlog=ReadLevelKeptAfterTrim))
+    )
     with pytest.raises(Broken) as first:
-        Simulation(seed, backlog=CarriedOver).run()
+        Simulation(seed, backlog=ReadLevelKeptAfterTrim).run()
     with pytest.raises(Broken) as second:
-        Simulation(seed, backlog=CarriedOver).run()
+        Simulation(seed, backlog=ReadLevelKeptAfterTrim).run()
     assert str(first.value) == str(second.value)
     said, *steps, again = str(first.value).splitlines()
     assert "stored below R and not in memory" in said
@@ -194,7 +199,7 @@ def _breaks(simulation: Simulation) -> bool:
     return False
 
 
-# rare events in the schedules ---------------------------------------------------------------------
+# rare cases, each as a test of its own ---------------------------------------------------------------------
 
 
 async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:

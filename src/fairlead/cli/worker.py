@@ -22,7 +22,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The lowest level of printed log lines."""
+    """The lowest level of log lines to print."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -44,71 +44,78 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
         typer.Option(
-            help="Name kept over restarts, so that a quick restart moves no partition; with"
-            " --workers: NAME-1, NAME-2, ..."
+            help="Name of the node, the same after each restart, so that a restarted worker keeps its"
+            " partitions. With --workers, the nodes are NAME-1, NAME-2, ..."
         ),
     ] = None
     restart: Annotated[
         float,
         typer.Option(
             min=0,
-            help="With --name: seconds for which its partitions wait after a stop.",
+            help="With --name: seconds after a stop for which no other worker takes its partitions.",
         ),
     ] = 30.0
     workers: Annotated[
         str | None,
         typer.Option(
             metavar="N|auto",
-            help="Run N worker processes under a supervisor; auto: one for each usable core. The"
-            " options below are for each of them.",
+            help="Run N worker processes under a supervisor, or with auto one for each usable core."
+            " The options below apply to each process.",
         ),
     ] = None
     concurrency: Annotated[
-        int, typer.Option(min=1, help="Most tasks at once, of all executors.")
+        int, typer.Option(min=1, help="Maximum number of tasks that run at once.")
     ] = 500
-    threads: Annotated[int, typer.Option(min=1, help="Most synchronous handlers at once.")] = 16
+    threads: Annotated[
+        int, typer.Option(min=1, help="Maximum number of synchronous handlers that run at once.")
+    ] = 16
     processes: Annotated[
-        int, typer.Option(min=1, help="Most handlers with executor='process' at once.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of handlers with executor='process' that run at once."
+        ),
     ] = 2
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds for running tasks to end after a stop.")
+        float, typer.Option(min=0, help="Seconds that running tasks may still take after a stop.")
     ] = 20.0
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Stop when no task is left to run or retry.")
     ] = False
     metrics_port: Annotated[
         int | None,
-        typer.Option(help="Serve Prometheus metrics, /live and /ready on this port."),
+        typer.Option(help="Port on which to serve Prometheus metrics, /live and /ready."),
     ] = None
     metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1"
     log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO
     log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT
 
     def names_of_queues(self) -> list[str] | None:
-        """Return the queues to work on; None for all."""
+        """Return the names of the queues to serve, or None for all queues."""
         if self.queues is None:
             return None
         return [name.strip() for name in self.queues.split(",") if name.strip()]
 
     def number_of_workers(self) -> int | None:
-        """Return how many processes a supervisor shall run; None for one process without
-        supervisor. Raise ConfigurationError."""
+        """Return the number of worker processes under a supervisor, or None for one process without
+        a supervisor. Raise ConfigurationError for an invalid number."""
         if self.workers is None:
             return None
         if self.workers == "auto":
             return usable_cores()
         if not self.workers.isdecimal() or not int(self.workers):
-            raise ConfigurationError(f"--workers {self.workers}: use a number from 1 on, or auto")
+            raise ConfigurationError(
+                f"--workers {self.workers}: use a whole number of at least 1, or auto"
+            )
         return int(self.workers)
 
 
 @with_options
 def worker(options: WorkerOptions) -> None:
-    """Run tasks. The first SIGTERM or Ctrl-C drains the worker and hands back the rest; a second
-    one ends it at once.
+    """Run tasks. After the first SIGTERM or Ctrl-C, the worker starts no more tasks, waits for
+    running ones, and leaves the others to other workers. After a second one, it exits at once.
 
-    With --workers, a supervisor runs several worker processes, starts again those that end, and
-    replaces all of them one by one on SIGHUP.
+    With --workers, a supervisor runs several worker processes. It restarts each process that ends,
+    and on SIGHUP replaces all of them, one by one.
 
     Example: fairlead worker shop:app --queues payouts,mail --concurrency 200
 
@@ -116,7 +123,7 @@ def worker(options: WorkerOptions) -> None:
     """
     configure(options.log_level, options.log_format)
     with one_line_errors():
-        # Loaded by the worker only: no other command needs the engine.
+        # Import the engine only here, because no other command needs it.
         from fairlead.cli import serve
 
         raise typer.Exit(serve.serve(options))

@@ -1,4 +1,5 @@
-"""The user's own transaction: send notifications after its commit, and none after a rollback."""
+"""Transactions of the user: after a commit, send the notifications of the tasks submitted in the
+transaction; after a rollback, send none."""
 
 from __future__ import annotations
 
@@ -11,30 +12,31 @@ from fairlead.ports.notification import Notification
 
 
 class OpenTransactions:
-    """Transactions opened by `App.transaction`, by the identity of their connections."""
+    """Open transactions of `App.transaction`, by the `id()` of their connection."""
 
     def __init__(self) -> None:
         self._open: dict[int, Transaction] = {}
 
     def keep(self, connection: Any, notification: Notification) -> bool:
-        """Keep the notification until the transaction on this connection commits; return False when
-        none is open."""
+        """Keep the notification until the transaction on this connection commits. Return False if
+        the connection has no open transaction."""
         transaction = self._open.get(id(connection))
         if transaction is not None:
             transaction.notifications.append(notification)
         return transaction is not None
 
     def begin(self, connection: Any, transaction: Transaction) -> None:
-        """Note the begin of a transaction."""
+        """Register a transaction that has begun on this connection."""
         self._open[id(connection)] = transaction
 
     def end(self, connection: Any) -> None:
-        """Note the end of the transaction on this connection."""
+        """Remove the transaction of this connection, because it has ended."""
         self._open.pop(id(connection), None)
 
 
 class Transaction:
-    """A transaction on a driver's connection: sqlite3, aiosqlite, psycopg or asyncpg."""
+    """A transaction on a connection of sqlite3 or psycopg (`with`), or of aiosqlite, asyncpg or
+    psycopg (`async with`)."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Transaction:
         if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):  # sqlite3
             if connection.in_transaction:
                 raise ConfigurationError(
-                    "this connection is in a transaction already: commit it, or submit without"
+                    "this connection already has an open transaction: commit it, or submit without"
                     " app.transaction()"
                 )
             connection.execute("BEGIN IMMEDIATE")
@@ -93,7 +95,8 @@ class Transaction:
             await self._inner.__aenter__()
         else:
             raise ConfigurationError(
-                f"app.transaction() takes a driver's connection, not {type(connection).__name__}"
+                "app.transaction() takes a connection of aiosqlite, asyncpg or psycopg, not"
+                f" {type(connection).__name__}"
             )
         self._transactions.begin(connection, self)
         return connection
@@ -120,10 +123,10 @@ class Transaction:
 
 
 def announce_after_commit(connection: Any, announce: Callable[[], None]) -> None:
-    """Call `announce` after the commit if the connection belongs to SQLAlchemy.
+    """Call `announce` after the commit if the connection is one of SQLAlchemy.
 
-    Other connections have no such event: PostgreSQL delivers notifications at the commit itself,
-    and on SQLite `app.transaction()` or `handle.trigger()` sends them.
+    Do nothing for other connections, because they report no commits. PostgreSQL itself delivers
+    notifications at the commit; on SQLite, `app.transaction()` or `handle.trigger()` sends them.
     """
     if any(base.__module__.partition(".")[0] == "sqlalchemy" for base in type(connection).__mro__):
         from fairlead.submit.sqlalchemy_commit import after_commit

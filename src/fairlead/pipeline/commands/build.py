@@ -40,9 +40,9 @@ def build(options: BuildOptions) -> None:
         settings = pipeline_settings.load(options.settings)
         lake = lake_in(options.tables.lake)
         if options.dry_run:
-            from fairlead.pipeline.jobs.build import what_to_build
+            from fairlead.pipeline.jobs.build import next_plan
 
-            todo = what_to_build(lake, settings, options.full)
+            todo = next_plan(lake, settings, options.full)
             hours = sorted(todo.changed_attempts | todo.changed_events)
             text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)

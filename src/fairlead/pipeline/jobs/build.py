@@ -1,5 +1,5 @@
-"""`build`: bronze to silver to gold, checked, then published. A build that is repeated after a
-crash gives the same tables."""
+"""`build`: make the silver and gold tables from bronze, check them, then publish them. A build that
+is repeated after a crash makes the same tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobContext:
     clock: Clock
 
 
-def what_to_build(lake: Lake, settings: PipelineSettings, full: bool) -> BuildPlan:
+def next_plan(lake: Lake, settings: PipelineSettings, full: bool) -> BuildPlan:
     """Return the plan of the next build. Raise BrokenLake."""
     attempts, events = (lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
     return plan(attempts, events, last_build(lake.root), digest(settings), full)
@@ -45,17 +45,17 @@ def build(
     full: bool = False,
     on_rows: OnRows = lambda table, rows: None,
 ) -> JobRun:
-    """Build the changed partitions, or with `full` all of them.
+    """Build the tables from the changed partitions of bronze, or with `full` from all of them.
 
-    Raise CheckFailed, in which case nothing is published; BrokenLake for damaged files; NotAllowed
-    while another build of this lake is running.
+    Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files, and
+    NotAllowed while another build of this lake is running.
     """
     with (
         alone(job.lake),
         recorded(job.lake, job.clock, "build", {"full": full, "catalog": job.catalog}) as run,
     ):
         run.spark_version = job.spark.version
-        todo = what_to_build(job.lake, settings, full)
+        todo = next_plan(job.lake, settings, full)
         if todo.is_empty:
             run.state = NOTHING_TO_DO
             return run
@@ -85,6 +85,6 @@ def build(
 
 
 def digest(settings: PipelineSettings) -> str:
-    """Return a digest of the settings that the tables depend on: all but those of alerts."""
-    shown = settings.slo, settings.cost, settings.bill
-    return hashlib.sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()
+    """Return a digest of the settings that change the contents of tables: slo, cost and bill."""
+    used = settings.slo, settings.cost, settings.bill
+    return hashlib.sha256(msgspec.json.encode(used, order="sorted")).hexdigest()

@@ -1,4 +1,4 @@
-"""Kafka topics: create a topic, find its offsets, and read its messages without a gap."""
+"""Kafka topics: create a topic, find its offsets, and read its messages completely."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
 
 PARTITIONS = 4
-"""Partitions of a new topic."""
+"""Default number of partitions of a new topic."""
 
 RESPONSE_SECONDS = 15.0
 """Longest wait for a response of Kafka, in seconds."""
@@ -38,7 +38,7 @@ _PAGE = 10_000
 
 
 class Topic:
-    """Topic of Kafka. Each call opens and closes its own connection."""
+    """A Kafka topic. Each call opens and closes its own connection."""
 
     def __init__(self, endpoint: KafkaEndpoint, name: str) -> None:
         self.endpoint = endpoint
@@ -46,35 +46,35 @@ class Topic:
 
     @property
     def location(self) -> str:
-        """Name of the topic with the address of its server, for messages to people."""
+        """Name of the topic and address of its server, for logs and errors."""
         return f"topic {self.name}, {self.endpoint.location}"
 
     def partitions(self) -> int:
         """Return the number of partitions. Raise ConfigurationError when the topic does not exist,
         and StoreUnavailable."""
         try:
-            about = (
+            metadata = (
                 self.endpoint.admin()
                 .list_topics(self.name, timeout=RESPONSE_SECONDS)
                 .topics[self.name]
             )
         except KafkaException as error:
             raise StoreUnavailable(f"{self.endpoint.location}: {reason(error)}") from error
-        if about.error is not None:
-            if about.error.code() not in (
+        if metadata.error is not None:
+            if metadata.error.code() not in (
                 KafkaError.UNKNOWN_TOPIC_OR_PART,
                 KafkaError._UNKNOWN_TOPIC,
             ):
-                raise StoreUnavailable(f"{self.location}: {about.error.str()}")
+                raise StoreUnavailable(f"{self.location}: {metadata.error.str()}")
             raise ConfigurationError(
                 f"{self.location}: the topic does not exist; `fairlead pipeline relay` creates it"
             )
-        return len(about.partitions)
+        return len(metadata.partitions)
 
     def extents(self, partitions: int | None = None) -> dict[int, tuple[int, int]]:
-        """Return the first and the next offset of each partition. `partitions`: number of
-        partitions if it is known, as for a new topic. Raise ConfigurationError when the topic does
-        not exist, and StoreUnavailable."""
+        """Return (first offset, offset of the next message) of each partition. `partitions`: number
+        of partitions; None to ask Kafka. Raise ConfigurationError if the topic does not exist, and
+        StoreUnavailable."""
         count = partitions or self.partitions()
         until = time.monotonic() + RESPONSE_SECONDS
         with self._consumer() as consumer:
@@ -92,22 +92,22 @@ class Topic:
                 except KafkaException as error:
                     if error.args[0].code() not in _TRANSIENT_ERRORS or time.monotonic() > until:
                         raise
-                    time.sleep(_RETRY_SECONDS)  # no event announces that a broker knows the topic
+                    time.sleep(_RETRY_SECONDS)  # until the broker knows the new topic
 
     def ends(self) -> dict[int, int]:
-        """Return the next offset of each partition. Raise the errors of `extents`."""
+        """Return the offset of the next message of each partition. Raise the errors of
+        `extents`."""
         return {n: end for n, (_, end) in self.extents().items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield the messages at the offsets [start, end) with their offsets, page by page and
-        without a gap. Raise CheckFailed when Kafka has deleted some of them, and
-        StoreUnavailable."""
+        """Yield pages of (offset, message) for all offsets in [start, end). Raise CheckFailed if
+        Kafka no longer has one of the messages, and StoreUnavailable."""
         expected = start
         with self._consumer() as consumer:
             consumer.assign([TopicPartition(self.name, partition, start)])
             until = time.monotonic() + _QUIET_SECONDS
             while expected < end:
-                # The consumer waits until it has this number of messages, even after an error.
+                # `consume` returns after this number of messages or _RETRY_SECONDS.
                 found = consumer.consume(min(_PAGE, end - expected), _RETRY_SECONDS)
                 if found:
                     until = time.monotonic() + _QUIET_SECONDS
@@ -131,7 +131,7 @@ class Topic:
                     yield page
 
     def lost(self, partition: int, offset: int) -> CheckFailed:
-        """Return the error for an offset that Kafka does not have."""
+        """Return the error for an offset that Kafka no longer has."""
         return CheckFailed(
             f"{self.location}: partition {partition} no longer has offset {offset}, because the"
             " topic keeps messages for too short a time (retention.ms) or was created again. The"
@@ -141,8 +141,9 @@ class Topic:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        """Return a consumer with assigned partitions and no group."""
-        own: Mapping[str, object] = {
+        """Yield a consumer that neither joins its group nor commits offsets. Raise StoreUnavailable
+        for an error of Kafka."""
+        settings: Mapping[str, object] = {
             "group.id": self.endpoint.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -151,7 +152,7 @@ class Topic:
             "fetch.queue.backoff.ms": 20,
         }
         try:
-            consumer = Consumer(self.endpoint.settings(own))
+            consumer = Consumer(self.endpoint.settings(settings))
             try:
                 yield consumer
             finally:
@@ -161,15 +162,15 @@ class Topic:
 
 
 class AttemptsTopic(Topic):
-    """Topic of finished attempts."""
+    """The topic of finished attempts."""
 
     def __init__(self, endpoint: KafkaEndpoint) -> None:
         super().__init__(endpoint, endpoint.attempts)
 
     def ensure(self, partitions: int | None = None) -> int:
         """Create the topic if it does not exist, and return its number of partitions. Raise
-        ConfigurationError when the topic has another number than `partitions` (None accepts any
-        number), and StoreUnavailable."""
+        ConfigurationError if the topic has another number of partitions than `partitions` (None
+        accepts any number), and StoreUnavailable."""
         count = self.endpoint.create_topic(
             self.name, partitions or PARTITIONS, {}, RESPONSE_SECONDS
         )
@@ -181,8 +182,8 @@ class AttemptsTopic(Topic):
         return count
 
     def check(self, message: Message, partitions: int) -> None:
-        """Raise ConfigurationError when the topic had another number of partitions at the time the
-        message was sent."""
+        """Raise ConfigurationError if the message was sent when the topic had another number of
+        partitions than now."""
         if message.partitions != partitions:
             raise ConfigurationError(
                 f"{self.location}: the topic had {message.partitions} partitions and now has"
