@@ -44,15 +44,15 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
         typer.Option(
-            help="Name of the node, the same after each restart, so that a restarted worker keeps its"
-            " partitions. With --workers, the nodes are NAME-1, NAME-2, ..."
+            help="Name of the node, the same after each restart, so that a restarted worker keeps"
+            " its partitions. With --workers, the nodes are NAME-1, NAME-2, ..."
         ),
     ] = None
     restart: Annotated[
         float,
         typer.Option(
             min=0,
-            help="With --name: seconds after a stop for which no other worker takes its partitions.",
+            help="With --name: seconds after a stop in which no other worker takes its partitions.",
         ),
     ] = 30.0
     workers: Annotated[
