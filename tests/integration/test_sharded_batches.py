@@ -134,15 +134,15 @@ def finish(queue: SyncShardedQueue, consumer: str, *finishes: ClaimEnd) -> list[
 def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
     queue.write_many(some(4, tenants=1))
     done, again, later, dead = queue.read_many("g", "c", count=4)
-    anew = entry(NewMessage({"n": 10}, "tenant 0"))
+    rewritten = entry(NewMessage({"n": 10}, "tenant 0"))
     due = round((datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000)
     assert (
         finish(
             queue,
             "c",
             ClaimEnd(done.id, "done"),
-            ClaimEnd(again.id, "again", anew),
-            ClaimEnd(later.id, "later", anew._replace(at=due, ticket="t")),
+            ClaimEnd(again.id, "again", rewritten),
+            ClaimEnd(later.id, "later", rewritten._replace(at=due, ticket="t")),
             ClaimEnd(dead.id, "dead", Entry(["why", "it raised"], "")),
         )
         == [True] * 4
@@ -196,17 +196,17 @@ def test_a_marked_message_is_not_written_while_one_with_the_mark_is_there(queue)
     assert put(queue, marked)[0][0] is not None
 
 
-def test_a_mark_ends_with_its_message_unless_the_message_is_written_anew(queue) -> None:
+def test_a_mark_ends_with_its_message_unless_the_message_is_written_again(queue) -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
     marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
     marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
     later = marked._replace(at=round(at.timestamp() * 1000), ticket="t")
     put(queue, later)
     queue.delete("later/t")
-    for how, anew in (("again", marked), ("later", later)):
+    for how, rewritten in (("again", marked), ("later", later)):
         assert put(queue, marked)[0][0] is not None, "its like is gone"
         message = queue.read("g", "c")
-        assert finish(queue, "c", ClaimEnd(message.id, how, anew)) == [True]
+        assert finish(queue, "c", ClaimEnd(message.id, how, rewritten)) == [True]
         assert put(queue, marked)[0][0] is None, "it is there, be it for later"
         if how == "again":
             queue.ack("g", queue.read("g", "c").id)

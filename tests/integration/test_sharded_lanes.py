@@ -194,7 +194,7 @@ def test_a_reader_can_ask_for_messages_whose_delivery_was_lost(parties) -> None:
     assert lost[0].id != known.message.id
 
 
-def test_a_stream_that_expired_under_a_reader_is_created_anew(parties, pool) -> None:
+def test_a_stream_that_expired_under_a_reader_is_created_again(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()

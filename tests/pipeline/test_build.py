@@ -164,10 +164,10 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
             export(job.lake, EVENTS, events, f"s-submitted-{number}.parquet", until)
         run = build(job, SETTINGS)
         assert run.state == "done" and all(found.holds for found in run.checks), seed
-    shutil.copytree(job.lake.root, tmp_path / "anew")
-    anew = JobContext(spark, Lake(tmp_path / "anew"), None, SYSTEM_CLOCK)
-    build(anew, SETTINGS, full=True)
-    assert_same_tables(job.lake, anew.lake)
+    shutil.copytree(job.lake.root, tmp_path / "rebuilt")
+    rebuilt = JobContext(spark, Lake(tmp_path / "rebuilt"), None, SYSTEM_CLOCK)
+    build(rebuilt, SETTINGS, full=True)
+    assert_same_tables(job.lake, rebuilt.lake)
     assert all(found.holds for found in check(job).checks)
     compacted = compact(job.lake, At(200), everything=True)
     assert compacted.rows_out > 240

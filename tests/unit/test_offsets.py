@@ -92,7 +92,7 @@ def test_messages_held_too_long_are_released_and_others_are_not() -> None:
     assert progress.to_commit() == {KEY: 2} and progress.holds("task-2")
 
 
-def test_a_partition_that_ended_is_dropped_and_starts_anew() -> None:
+def test_a_partition_that_ended_is_dropped_and_starts_again_from_nothing() -> None:
     progress, other = Progress(), PartitionKey("mail", 2)
     progress.begin([KEY, other])
     for key in (KEY, other):

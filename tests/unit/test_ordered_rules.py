@@ -188,13 +188,13 @@ def test_a_snooze_and_a_run_handed_back_spend_no_try() -> None:
         SCHEDULED, finish(outcome="cancelled", next_state="SUBMITTED", spends_try=False), 0, "n"
     )
     assert (back.completes, back.tries, back.retry_at) == (False, 2, NOW)
-    anew = end_of_run(
+    reset = end_of_run(
         SCHEDULED,
         finish(outcome="retried", next_state="WAITING", run_at=NOW, resets_tries=True),
         0,
         "n",
     )
-    assert anew.tries == 0
+    assert reset.tries == 0
 
 
 @pytest.mark.parametrize("kind", [UnknownTask, InvalidTask])

@@ -46,7 +46,7 @@ def test_delays_double_up_to_the_longest() -> None:
     assert backoff.delay(10_000) == 30
 
 
-def test_a_long_life_begins_the_delays_anew() -> None:
+def test_a_long_life_resets_the_delays() -> None:
     backoff = Backoff(settled=10)
     assert backoff.failures(7, lived=10.0) == 0
     assert backoff.failures(7, lived=9.9) == 8

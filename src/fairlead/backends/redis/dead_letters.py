@@ -61,16 +61,16 @@ class DeadLetters:
             (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
         )
 
-    def write_anew(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
-        """Write the task again, to run at once. Return False if it is not in ERROR in this
-        version."""
+    def requeue(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
+        """Put the task back into its queue, to run at once. Return False if the task is not in
+        ERROR in this version."""
         letter = yield from self._in(task_id, version)
         if letter is None:
             return False
         tries = 0 if reset_tries else letter.body.tries
-        anew = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
+        message = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
         steps = self._queues.at(letter.lane)
-        return (yield from steps.revive(letter.position, entry(anew, letter.task.fairness_key)))
+        return (yield from steps.revive(letter.position, entry(message, letter.task.fairness_key)))
 
     def drop(self, task_id: str, version: int) -> Asked[bool]:
         """Remove the task for good. Return False if it is not in ERROR in this version."""

@@ -165,7 +165,7 @@ class RedisTaskStore:
         """Move a task in ERROR, to run at once; any other move is refused."""
         return (
             Notification()
-            if (yield from self._dead_letters.write_anew(task_id, version, reset_tries))
+            if (yield from self._dead_letters.requeue(task_id, version, reset_tries))
             else None
         )
 

@@ -1,26 +1,26 @@
--- Common part of all scripts of a sharded queue; it precedes each of them.
--- KEYS[1] is {queue}:meta. Every other key differs in its end only, so that all keys lie in one hash slot:
+-- Common part of all scripts of a sharded queue; each script begins with it.
+-- KEYS[1] is {queue}:meta. All other keys begin with the same hash tag {queue}, so that they lie in one hash slot:
 --   {queue}:s<i>            a stream of messages
---   {queue}:notifications   stream: wakes readers; one small entry a write
---   {queue}:later           zset: tickets by the time (ms) at which their messages are due
+--   {queue}:notifications   stream: wakes readers; one small entry for each write
+--   {queue}:later           zset: tickets of messages for later, by the time (ms) at which they are due
 --   {queue}:later:messages  hash: ticket -> the message, packed
 --   {queue}:deadlines       zset: <stream>/<id> by deadline (ms)
---   {queue}:once            set: marks of messages in the queue, which must not be written twice
---   {queue}:unique:<key>    the name of the first message of that unique key
+--   {queue}:once            set: marks of the messages in the queue that must not be written twice
+--   {queue}:unique:<key>    name of the first message with that unique key
 --   {queue}:dead            stream: messages delivered too often
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
---   {queue}:heads:<group>   hash: stream -> shard key of the next message, as far as known (reads = tenants)
---   {queue}:groups          set: the groups that have read any stream
---   queue                   the default stream, for producers that know no streams (the same slot)
--- A queue may have sections. Each has all of these keys but notifications, unique keys and the default stream, below
--- {queue}:<section>: . Sections have two keys more:
---   {queue}:sections             set: the sections that were written to
---   {queue}:<section>:notifier   stream: wakes one of the readers that wait for the streams of sections themselves
--- meta is a hash: streams, asked (when this many were last asked for), ttl, refreshed, and for each group
--- offset:<group>, empty:<group> (the newest entries when a pass found nothing), virtual:<group>, tidied:<group> (when
--- consumers were last dropped). Times are milliseconds.
+--   {queue}:heads:<group>   hash: stream -> shard key of its next message, if known (reads = tenants)
+--   {queue}:groups          set: groups that have read any stream
+--   queue                   the default stream, for producers of a plain stream (in the same slot)
+-- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys and the
+-- default stream. A queue with sections has two more kinds of keys:
+--   {queue}:sections             set: sections that were written to
+--   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
+-- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, and for
+-- each group offset:<group>, empty:<group> (newest entries when a pass found no message), virtual:<group> (virtual time) and
+-- tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
@@ -41,20 +41,20 @@ local function key_of(stream)
     return prefix .. 's' .. stream
 end
 
--- Consumers that know only the default stream read it in a group of its own name; we read it in the
--- same group, beside them.
+-- Consumers of the plain stream read it in a group with the name of the stream, so read it in the
+-- same group here.
 local function group_of(stream, group)
     if stream == 'default' then return queue end
     return group
 end
 
--- Return 'stream', 'none', or the type of a foreign value in the key of the default stream.
+-- Return the type of the value in the key of the default stream: 'stream', 'none' or another type.
 local function default_type()
     if section ~= '' then return 'none' end
     return redis.call('TYPE', queue)['ok']
 end
 
--- Return the numbers of all streams, the default one last if it exists.
+-- Return the numbers of all streams; the default stream is the last one, if it exists.
 local function all_streams(count)
     local found = {}
     for stream = 0, count - 1 do found[#found + 1] = tostring(stream) end
@@ -72,7 +72,7 @@ local function length(key)
     return found
 end
 
--- Return the value of a name in a flat array of names and values.
+-- Return the value that follows a name in an array of alternating names and values.
 local function named(flat, wanted)
     for i = 1, #flat, 2 do
         if flat[i] == wanted then return flat[i + 1] end
@@ -91,7 +91,7 @@ local function groups_of(key)
     return found
 end
 
--- Return whether an entry's id is at most another one.
+-- Return whether one entry id is less than or equal to another.
 local function at_most(id, other)
     local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
     local other_millis, other_sequence = string.match(other, '^(%d+)-(%d+)$')
@@ -106,14 +106,14 @@ local function newest(key)
     return found[1][1]
 end
 
--- Let a key live for at least `ttl` ms from now; a longer life stays.
+-- Make a key expire no earlier than `ttl` ms from now.
 local function touch(key, ttl)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, integer(ttl * 9 / 8)) end
 end
 
--- Every write and read keeps the whole queue alive, including unread messages of quiet tenants.
--- Touching every key each time is too expensive, so it is done once in an eighth of the ttl, and
--- lasts for an eighth longer. The default stream belongs to others: we never shorten its life.
+-- Every write and read extends the life of all keys of the queue, including unread messages of quiet
+-- tenants. To touch every key each time is too expensive, so do this once in an eighth of the ttl, and
+-- extend by an eighth more. The default stream belongs to its producers, so never shorten its life.
 local function keep_alive(ttl, count, refreshed)
     if now - refreshed < ttl / 8 then return end
     local life = integer(ttl * 9 / 8)
@@ -130,7 +130,7 @@ local function keep_alive(ttl, count, refreshed)
     redis.call('PEXPIRE', meta, life)
 end
 
--- Groups are stable while a script ends messages, so that they can be read once.
+-- No group changes while a script ends messages, so read the groups once.
 local groups_seen = {}
 local function groups_once(key)
     if not groups_seen[key] then groups_seen[key] = groups_of(key) end
@@ -150,7 +150,7 @@ local function drop_marks(stream, id, flat)
     if mark then redis.call('SREM', once, mark) end
 end
 
--- Take an entry out of its stream, whichever consumer holds it.
+-- Remove an entry from its stream, even if a consumer has claimed it.
 local function remove(stream, id, flat)
     local key = key_of(stream)
     for _, each in ipairs(groups_once(key)) do redis.call('XACK', key, each.name, id) end
@@ -197,11 +197,11 @@ local function is_held(stream, group, consumer, id)
     return not found.err and #found > 0
 end
 
--- Keep a copy of a message that leaves delivery, for as long as the queue's keys live.
+-- Keep a copy of a message that is no longer delivered, until the keys of the queue expire.
 local function keep_copy(last, stream, id, flat, deliveries, ttl)
     local key = prefix .. last
     local copy = {'fairlead:id', stream .. '/' .. id, 'fairlead:deliveries', tostring(deliveries)}
-    -- Limit the fields to what unpack can pass on; our own writers have fewer.
+    -- Limit the number of fields to what unpack can pass; Fairlead's own writers use fewer.
     for i = 1, math.min(#flat, 7000) do copy[#copy + 1] = flat[i] end
     local at = redis.call('XADD', key, 'MINID', '~', integer(now - ttl), '*', unpack(copy))
     touch(key, ttl)
@@ -219,7 +219,7 @@ local function is_past_deadline(flat)
     return deadline and #deadline <= 14 and string.match(deadline, '^%d+$') and tonumber(deadline) <= now
 end
 
--- Return the number of waiting messages of a stream; claimed ones delay nobody.
+-- Return the number of waiting messages of a stream, without claimed ones, which delay no message.
 local waits = {}
 local function waiting(key)
     if waits[key] then return waits[key] end
@@ -235,7 +235,7 @@ end
 
 local written = {}
 
--- Write a message into the shortest of its streams. Returns the stream and the entry's id.
+-- Write a message into the shortest of its streams. Return the stream and the id of the entry.
 local function put(streams, fields, ttl)
     local chosen, least = nil, nil
     for _, stream in ipairs(streams) do
@@ -256,7 +256,7 @@ local function put(streams, fields, ttl)
     return chosen, id
 end
 
--- Make one reader look at everything, because of a change that its wait does not cover.
+-- Make one reader check all streams, because of a change that does not end its wait.
 local function poke(key)
     redis.call('XADD', key, 'MAXLEN', 100, '*', 'b', '1')
 end
@@ -278,18 +278,18 @@ local function put_later(at, ticket, wanted, streams, fields, ttl)
     touch(later_messages, ttl)
 end
 
--- Wake the readers that wait, and say which streams were written to, unless there are many. The
--- stream of notifications has no cap by length: a reader must find both of two writes between its
--- look and its wait. Old notifications wake nobody.
+-- Wake the waiting readers, and name the streams that were written to, unless there are many. Do not
+-- limit the length of the stream of notifications, because a reader must find all writes between its
+-- check and its wait. Old notifications wake no reader.
 local function notify(ttl)
     local streams = #written <= 8 and table.concat(written, ' ') or 'many'
     redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
     touch(notifications, ttl)
 end
 
--- Return the streams of this section that were written to since a notification; all messages since
--- then are in them. Return false if this is unknown: too much was written, or old notifications may
--- have been trimmed.
+-- Return the streams of this section that were written to after a notification; they contain all
+-- messages written since then. Return false if the streams are unknown, because too many were written
+-- to or old notifications may have been trimmed.
 local function written_since(after)
     if tonumber(string.match(after, '^%d+')) < now - 30000 then return false end
     local found, seen = {}, {}

@@ -1,6 +1,6 @@
--- Cordon unclaimed messages whose deadline has passed, and drop the deadlines of messages that are
--- gone. ARGV: how far back a deadline may lie (ms) or '' for any, how many at most, ttl. Returns
--- the copies.
+-- Cordon unclaimed messages whose deadline has passed, and drop the deadlines of messages that no
+-- longer exist. ARGV: greatest age of the deadline (ms) or '' for any, greatest number of messages,
+-- ttl. Return copies of the cordoned messages.
 local since, wanted = '-inf', tonumber(ARGV[2])
 if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
 local ttl = tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3])

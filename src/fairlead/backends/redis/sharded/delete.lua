@@ -1,5 +1,5 @@
--- Take a message out of the queue, claimed or not. ARGV: stream, entry. Returns 1, or 0 if the
--- message is not there.
+-- Remove a message from the queue, even if it is claimed. ARGV: stream, entry. Return 1, or 0 if the
+-- queue does not have the message.
 local stream, id = ARGV[1], ARGV[2]
 if stream == 'later' then
     local packed = redis.call('HGET', later_messages, id)

@@ -1,5 +1,5 @@
--- Remove a group, with what it held and what waited for it alone. ARGV: group. The cost is one look
--- at every message. Returns how many messages left the queue.
+-- Remove a group with its claims, and the messages that only this group had not acknowledged. ARGV:
+-- group. The script reads every message once. Return the number of removed messages.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 redis.call('SREM', prefix .. 'groups', group)

@@ -1,11 +1,11 @@
--- End claims of one consumer, each in its own way and all in one act. Claims of other consumers stay as they are.
--- ARGV: group, consumer, ttl, streams, how many; of each: stream, entry, how, then for
---   done   nothing more
---   again  number of streams of its shard, these streams, number of fields and values, these fields: write it again, with
---          its mark if it has one
---   later  time (ms), ticket, and then as for again: write it again at that time
---   dead   number of fields and values, these fields: put a copy with these fields into the dead letters
--- Returns 1 or 0 for each: whether it belonged to this consumer.
+-- End several claims of one consumer in one atomic script. Do not change claims of other consumers.
+-- ARGV: group, consumer, ttl, number of streams, number of claims; for each claim: stream, entry, kind of end, then for
+--   done   no more arguments
+--   again  number of streams of its shard, these streams, number of fields and values, these fields: write the message
+--          again, with its mark if it has one
+--   later  time (ms), ticket, and then as for again: write the message again at that time
+--   dead   number of fields and values, these fields: write a dead letter with these fields
+-- Return for each claim 1 if it belonged to this consumer, else 0.
 local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
 ttl = tonumber(known[2] or ttl)

@@ -1,5 +1,6 @@
--- List messages that a consumer holds without knowing. ARGV: group, consumer, then stream and entry
--- of each that it knows. Returns now, then {stream, id, deliveries, fields} of each.
+-- List messages that a consumer has claimed but does not know, because a response was lost. ARGV:
+-- group, consumer, then stream and entry of each message that it knows. Return the time (ms), then
+-- {stream, id, deliveries, fields} of each message.
 local group, consumer = ARGV[1], ARGV[2]
 local known, found = {}, {}
 for i = 3, #ARGV, 2 do known[ARGV[i] .. '/' .. ARGV[i + 1]] = true end

@@ -1,11 +1,11 @@
--- Make one pass over the streams, and claim at most some messages.
--- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue that nobody has written to,
--- the last notification before a woken reader's news or '', how many at most.
--- Returns one of
+-- Make one pass over the streams, and claim messages.
+-- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, for a woken
+-- reader the notification after which it waited or else '', greatest number of messages.
+-- Return one of
 --   {'messages', now, sections, {stream, id, fields}...}
---   {'again'}  if the pass must be continued
---   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), when the next
---    message for later is due (ms, or ''), number of streams}: wait for what comes after these
+--   {'again'}  if the caller must continue the pass by a second call
+--   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
+--    at which the next message for later is due or '', number of streams}: wait for entries after these
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
@@ -37,14 +37,14 @@ local function empty()
     return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
 end
 
--- One notification wakes all readers that wait. The first of them takes the message, and the second
--- finds nothing and records that; the others then cannot find anything, and return at once.
+-- One notification wakes all waiting readers. The first reader takes the message. The second finds no
+-- message and records this, so that the other readers return at once.
 local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
 if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
 
--- Messages that are due are written as if they came now. A full server lets a script continue writing
--- if its first write is one that frees no memory but is allowed, such as PEXPIRE.
+-- Write messages for later that are due now into their streams. A full server lets a script write if
+-- the first write of the script is a command that is always allowed, such as PEXPIRE.
 if #due > 0 then redis.call('PEXPIRE', later, integer(ttl * 9 / 8)) end
 for _, ticket in ipairs(due) do
     local packed = redis.call('HGET', later_messages, ticket)
@@ -62,8 +62,8 @@ if #due > 0 then
     seen = latest .. ' ' .. latest_default
 end
 
--- A woken reader found nothing before, so a message can only be in a stream written to since. Other
--- readers look everywhere. The default stream counts as one stream more; its producers send no
+-- A woken reader found no message before, so it only checks the streams written to since then. Other
+-- readers check all streams. Always check the default stream too, because its producers send no
 -- notifications.
 local news = woken_after ~= '' and default ~= 'stream' and written_since(woken_after)
 if news then
@@ -92,7 +92,7 @@ local function next_entry(stream)
     return found and found[1][2][1]
 end
 
--- Claim the next entry of a stream, and cordon those past their deadline on the way.
+-- Claim the next entry of a stream. Cordon entries before it whose deadline has passed.
 local function take(stream)
     if length(key_of(stream)) == 0 then return nil end
     while cordons_left > 0 do
@@ -126,7 +126,7 @@ end
 local virtual_time = tonumber(reads == 'tenants' and redis.call('HGET', meta, virtual) or 0)
 local starts, weights, charged = {}, {}, {}
 
--- Read the passes of all tenants at once: one call for each would cost more than all the rest.
+-- Read the passes of all tenants in one call, because one call for each is the greatest cost of a read.
 local function know_starts(tenants)
     local unknown = {}
     for _, tenant in pairs(tenants) do
@@ -150,8 +150,8 @@ local function weight_of(tenant, flat)
     return tonumber(weights[tenant] or named(flat, 'fairlead:weight') or 1) or 1
 end
 
--- A message of the preferred stream is charged too, but leaves virtual time alone, since it was
--- read out of order.
+-- Charge a message of the preferred stream too, but do not change virtual time, because the message
+-- was read out of order.
 local function charge(flat, was_in_order)
     local tenant = named(flat, 'fairlead:key') or ''
     know_starts({tenant})
@@ -169,10 +169,10 @@ local function keep_charges()
     end
     redis.call('ZADD', passes, unpack(scores))
     touch(passes, ttl)
-    -- equal to a tenant never seen
+    -- the same as for a new tenant
     redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
     if virtual_time > 2 ^ 50 then
-        -- Start again from 0 long before numbers lose their last digit.
+        -- Restart from 0 long before numbers lose precision.
         local ahead = redis.call('ZRANGE', passes, 0, -1, 'WITHSCORES')
         for i = 1, #ahead, 2 do redis.call('ZADD', passes, integer(tonumber(ahead[i + 1]) - virtual_time), ahead[i]) end
         virtual_time = 0
@@ -183,7 +183,7 @@ end
 local taken = {}
 local function give(stream, entry)
     taken[#taken + 1] = {stream, entry[1], entry[2]}
-    -- Claimed messages have no deadline entry, so that cordon.lua does not look at them each time.
+    -- Remove the deadline of a claimed message, so that cordon.lua does not check it each time.
     if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
 
@@ -203,9 +203,9 @@ local function by_streams()
     end
 end
 
--- The tenants at the heads of streams are saved from one read to the next. A saved tenant may be
--- wrong after a deletion, or when readers of another kind read the same streams. So check the head of
--- the chosen stream, and choose again if its tenant was wrong.
+-- Keep the tenant of the first message of each stream for the next read. A kept tenant may be wrong
+-- after a deletion, or when readers of another kind read the same streams. So check the first message
+-- of the chosen stream, and choose again if the kept tenant was wrong.
 local function by_tenants()
     local tenants, streams, looked_at, gave = {}, {}, {}, {}
     local remembered = redis.call('HGETALL', heads)
@@ -283,7 +283,7 @@ if slots > 0 and #taken < wanted then
     local before = #taken
     if reads == 'tenants' then by_tenants() else by_streams() end
     if #taken > before then
-        -- The next read starts behind the stream that gave the last message.
+        -- The next read starts after the stream of the last message.
         local last = taken[#taken][1]
         local slot = last == 'default' and count or tonumber(last)
         redis.call('HSET', meta, 'offset:' .. group, integer((slot + 1) % (default == 'stream' and count + 1 or count)))
@@ -296,7 +296,7 @@ if #taken > 0 then
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
--- The record only helps other readers: a full server may refuse it.
+-- A full server may refuse this record, which only saves work of other readers.
 if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
 if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
     redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero

@@ -1,6 +1,6 @@
--- Claim messages for a consumer that other consumers have held too long. ARGV: group, consumer, how
--- long a message must have been held (ms), how many at most, deliveries after which a message is
--- dead, ttl. Returns now, then {stream, id, deliveries, fields} of each.
+-- Claim messages for a consumer whose claims by other consumers are too old. ARGV: group, consumer,
+-- least age of a claim (ms), greatest number of messages, deliveries after which a message becomes a
+-- dead letter, ttl. Return the time (ms), then {stream, id, deliveries, fields} of each message.
 local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_deliveries, ttl = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tidied = 'tidied:' .. group
@@ -27,7 +27,7 @@ local function claim(stream, key, its_group, id, deliveries)
     end
 end
 
--- A consumer that holds nothing and has not read for long will not come back under its name.
+-- Drop a consumer that has no claims and has not read for long; it will not use its name again.
 local function drop_consumers(key, its_group)
     for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', key, its_group)) do
         if named(flat, 'pending') == 0 and named(flat, 'idle') >= silent then
@@ -36,7 +36,7 @@ local function drop_consumers(key, its_group)
     end
 end
 
--- Check every key first, so that a damaged one stops us before anything is claimed.
+-- Check every key first, so that a damaged key stops the script before it claims a message.
 for _, stream in ipairs(streams) do length(key_of(stream)) end
 for _, stream in ipairs(streams) do
     local key, its_group = key_of(stream), group_of(stream, group)

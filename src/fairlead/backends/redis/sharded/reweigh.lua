@@ -1,5 +1,5 @@
--- Replace all weights that override those of messages. ARGV: ttl, then shard key and weight of
--- each.
+-- Replace all weights set for shard keys, which override the weights of messages. ARGV: ttl, then
+-- each shard key with its weight.
 local weights = prefix .. 'weights'
 redis.call('DEL', weights)
 for i = 2, #ARGV, 2 do redis.call('HSET', weights, ARGV[i], ARGV[i + 1]) end

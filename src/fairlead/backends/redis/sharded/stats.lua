@@ -1,6 +1,7 @@
--- Count messages at one moment. ARGV: group, or '' to count messages only. Returns streams,
--- messages, claimed by the group, waiting for it, dead, cordoned, for later, and the time (ms) at
--- which the oldest waiting one was written.
+-- Count messages in one atomic script. ARGV: group, or '' to count messages only. Return the number of
+-- streams, messages, messages claimed by the group, messages waiting for the group, dead letters,
+-- cordoned messages, messages for later, and the time (ms) at which the oldest waiting message was
+-- written.
 local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 local messages, pending, waiting, oldest = 0, 0, 0, nil
@@ -27,8 +28,8 @@ for _, stream in ipairs(all_streams(count)) do
         else
             pending = pending + ours.pending
             see(key, ours.last)
-            -- With one group, acknowledged messages are gone. Several groups may keep them: use
-            -- Redis' own lag then, if known.
+            -- With one group, a stream has no acknowledged messages. With several groups it may, so use
+            -- the lag that Redis reports, if known.
             local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'
             waiting = waiting + (is_kept and ours.lag or (entries - ours.pending))
         end

@@ -1,5 +1,6 @@
--- Count unfinished messages in one act, since a retry moves between streams and `later`. ARGV: the
--- start of the tickets of retries. Returns messages, retries for later, dead.
+-- Count unfinished messages in one atomic script, because a retry moves between streams and `later`.
+-- ARGV: prefix of the tickets of retries. Return the numbers of messages, retries for later, and dead
+-- letters.
 local messages = 0
 for _, stream in ipairs(all_streams(tonumber(redis.call('HGET', meta, 'streams') or 0))) do
     messages = messages + length(key_of(stream))

@@ -1,5 +1,5 @@
--- Set the weight of a shard key, which overrides that of its messages. ARGV: shard key, weight or
--- '' to remove it, ttl.
+-- Set the weight of a shard key, which overrides the weights of its messages. ARGV: shard key, weight
+-- or '' to remove it, ttl.
 local weights = prefix .. 'weights'
 if ARGV[2] == '' then return redis.call('HDEL', weights, ARGV[1]) end
 redis.call('HSET', weights, ARGV[1], ARGV[2])

@@ -1,19 +1,20 @@
 -- Write messages, each into the shortest of its shard's streams, and wake the readers that wait.
--- ARGV: streams, ttl, how long (ms) nobody may have asked for more streams before their number shrinks, how many messages;
--- of each: due time (ms, or '' for now), ticket (a unique name, if it is for later), once mark or '', unique key or '',
--- window of the unique key (ms), name, number of streams of its shard, these streams, number of fields and values, these.
--- Returns for each: stream and id; or '' and its ticket, for later; or false and the name or mark of the earlier message.
+-- ARGV: number of streams, ttl, time (ms) without a request for more streams after which their number shrinks, number of
+-- messages; for each message: due time (ms, or '' for now), ticket (a unique name, if it is for later), once mark or '',
+-- unique key or '', window of the unique key (ms), name, number of streams of its shard, these streams, number of fields and
+-- values, these. Return for each message its stream and id; or '' and its ticket, if it is for later; or false and the name
+-- or mark of the earlier message, if it is a duplicate.
 local wanted, ttl, shrink_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = redis.call('HMGET', meta, 'streams', 'asked', 'ttl', 'refreshed')
 local count, asked = tonumber(known[1] or 0), tonumber(known[2] or 0)
 
 if wanted < count and now - asked >= shrink_after then
-    -- Every stream from the new count up must be empty of claimed messages too, since readers will
-    -- not look there again.
+    -- The streams to remove must have no claimed messages either, because readers will not check
+    -- these streams again.
     local left = 0
     for stream = wanted, count - 1 do left = left + length(key_of(stream)) end
-    -- The streams are left to expire: a stream created again within a millisecond would give the
-    -- same ids again.
+    -- Let the streams expire, and do not delete them: a stream that is created again within a
+    -- millisecond would give the same ids again.
     if left == 0 then count = wanted end
 end
 count = grow(count, wanted)
