@@ -245,7 +245,7 @@ def run(
         worker.send_signal(signal.SIGCONT)
     report["stall_over_s"] = webhook.wait("stall", "over", began)
     say(f"stall over: {report['stall_over_s']} s")
-    # Another burst counts as the same one until the first is over.
+    # A second burst extends the first one, as long as the first is not over.
     report["error_burst_over"] = webhook.of("error burst", "over", 0.0) is not None
     report["after_kill_s"] = []
     for _ in range(wanted.kills):

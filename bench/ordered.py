@@ -43,7 +43,7 @@ AHEAD = 2 * MICROS
 SORTED_OUT = 30 * MICROS
 """Seconds after the return of a server in which the tasks of the outage settle."""
 LATE_AGAIN = 2 * MICROS
-"""Seconds of waiting after which a task counts as affected by an outage."""
+"""Wait in microseconds above which an outage has affected a task."""
 MOST_MB = 300
 MOST_LATE = 1.0
 """Greatest lateness in steady state, p99, in seconds."""

@@ -329,8 +329,8 @@ class Stage:
         return asyncio.run(look())
 
     def log_counts(self) -> dict[str, int]:
-        """Return the counts of the workers' log lines from WARNING on; foreign lines count as
-        "other lines"."""
+        """Return the counts of the workers' log lines from WARNING on; lines in another format
+        have the key "other lines"."""
         found: Counter[str] = Counter()
         for log in sorted(self.folder.glob("worker-*.log")):
             for line in log.read_text(errors="replace").splitlines():

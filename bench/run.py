@@ -115,7 +115,7 @@ class Results:
     failed_rounds: int = 0
 
     def add(self, entry: Entry, found: dict[str, Any]) -> None:
-        """Add one round; a failed one counts as a problem, not as a figure."""
+        """Add one round; list a failed one as a problem, without figures."""
         if "error" in found:
             self.failed_rounds += 1
             self.problems.append(

@@ -635,7 +635,7 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
         await store.write(LANE, range_id, entries, record)
     landed = await everything(store)
     assert landed == entries[: len(landed)] and 0 < len(landed) < 100
-    # No entry is above max_level, and no trigger of the write counts as received.
+    # The record has no entry above max_level, and has received no trigger of the write.
     assert (await store.records())[PARTITION].lanes == {
         5: msgspec.structs.replace(record, read_seq=300)
     }

@@ -20,7 +20,7 @@ from tests.generate import Truth, write_lake
 
 STEP = round(HEARTBEAT_SECONDS * MICROS)
 SETTLED = STEP // 4
-"""Microseconds a task is ready before it counts as waiting, as in the heartbeats of a store."""
+"""Microseconds for which a task is ready before heartbeats report it as waiting."""
 
 
 class Keys(dict[str, KeyMinutes]):

@@ -384,7 +384,7 @@ class Simulation:
             self.fail(f"left in the schedule: {left[:5]}")
         for key in set(self.appended) - self.dropped:
             if not self.good_runs[key]:
-                self.fail(f"{key} counts as completed and never ran to its end")
+                self.fail(f"{key} is completed, but never ran to its end")
         most = 2 * len(
             self.lives
         )  # a run of each node may be cut off, or end unreported after another node followed

@@ -22,7 +22,7 @@ receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
 
 PARTITION = PartitionKey("mail", 0)
 PATIENCE = 3.0
-"""Seconds after which a task counts as lost, as a guard against a hang."""
+"""Seconds after which the test treats a task as lost, so that it cannot hang."""
 
 
 class Rows:

@@ -172,35 +172,39 @@ BROKEN = {
     ),
     "what is due is forgotten": ("READ", "        put(streams, fields, ttl)\n", ""),
     "what is due stays for later too": ("READ", "redis.call('ZREM', later, ticket)", ""),
-    "the second of a batch is claimed and not given": (
+    "the second message of a batch is claimed and not returned": (
         "READ",
         "    taken[#taken + 1] = {",
         "    taken[math.min(#taken, 1) + 1] = {",
     ),
-    "messages need not be idle": (
+    "a reclaim takes messages that are not idle": (
         "RECLAIM",
         "its_group, 'IDLE', min_idle,",
         "its_group, 'IDLE', 0,",
     ),
-    "the dead are not kept": (
+    "a dead letter is not kept": (
         "RECLAIM",
         "keep_copy('dead', stream, id, entry[2], deliveries, ttl)",
         "",
     ),
-    "the dead are given again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
+    "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, id)\n", ""),
     "the default stream is not reclaimed": (
         "RECLAIM",
         "its_group = key_of(stream), group_of(stream, group)",
         "its_group = key_of(stream), group",
     ),
-    "what is acknowledged stays": ("ACK", "then drop(stream, id) end", "then return 1 end"),
-    "what is extended counts as left lying": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
-    "what is deleted stays": (
+    "an acknowledged message is not removed": (
+        "ACK",
+        "then drop(stream, id) end",
+        "then return 1 end",
+    ),
+    "an extended claim becomes idle": ("EXTEND", "'JUSTID'", "'IDLE', 7200000, 'JUSTID'"),
+    "a deleted message is not removed": (
         "DELETE",
         "    redis.call('XDEL', key, id)\n    drop_marks(stream, id, flat)",
         "",
     ),
-    "what is cordoned is not kept": (
+    "a cordoned message is not kept": (
         "CORDON",
         "return copy\nend",
         "redis.call('XDEL', prefix .. 'cordoned', copy[1])\n    return copy\nend",

@@ -406,8 +406,8 @@ def test_use_from_a_half_life_ago_counts_half() -> None:
 
 
 def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
-    """The queue ran 40 tasks; 40 more count as if a third had been due to the key instead of a
-    half."""
+    """The queue ran 40 tasks. `prior_tasks` adds 40 assumed tasks, of which the key is entitled to a
+    third instead of a half."""
     found = {
         "long": Key(1.0, 1.0, had(16, busy=8 * HOUR, tasks=5)),
         "short": Key(1.0, 1.0, had(8, tasks=5)),

@@ -155,7 +155,9 @@ def show(queue: str, options: ShowQueueOptions) -> None:
             )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
-            print(f"\nits keys share run time; {learnt.unit / MICROS:g} s count as one task")
+            print(
+                f"\nits keys share run time; {learnt.unit / MICROS:g} s of run time cost as much as one task"
+            )
             as_table(
                 ("task", "fairness key", "mean run, s"),
                 [(name, key, f"{mean / MICROS:.4g}") for name, key, mean, _ in learnt.means[:keys]],

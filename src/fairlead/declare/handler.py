@@ -150,7 +150,7 @@ class RunInterceptor:
     def running(self, task: CurrentTask) -> AbstractContextManager[object]:
         """Return a context manager around every run, outside of any `run`: on the event loop, in
         the handler's thread, or in the worker while a child process runs the handler. Exceptions of
-        the run pass through it; a run whose exception it swallows counts as done."""
+        the run pass through it; a run whose exception the context manager swallows is done."""
         return nullcontext()
 
     def in_child(self, task: CurrentTask) -> AbstractContextManager[object]:

@@ -20,7 +20,7 @@ log = logging.getLogger("fairlead.membership")
 
 HEARTBEAT_SECONDS = 2.5
 SILENT_SECONDS = 10.0
-"""Seconds without a heartbeat after which a node counts as dead."""
+"""Seconds without a heartbeat after which other nodes treat a node as dead."""
 
 _AHEAD = round(5.0 * MICROS)
 """Microseconds by which the clocks of nodes may differ, in a heartbeat that is set ahead."""

@@ -100,8 +100,8 @@ class Node:
             log.warning("handlers ignored their cancellation", extra={"handlers": self.unstoppable})
         try:
             # A node that may still hold tasks stays registered: its heartbeats stop, and other
-            # nodes resume its tasks. A node that will restart stays too, and counts as living
-            # meanwhile.
+            # nodes resume its tasks. A node that will restart stays registered too, and
+            # other nodes treat it as alive meanwhile.
             is_going = not self.settings.restart_seconds
             if is_going and not self.in_flight and not self.parts.reconciler.is_asked:
                 await self._context.store.drop_node(self.settings.name)

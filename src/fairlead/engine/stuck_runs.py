@@ -42,7 +42,7 @@ class StuckRuns(SimplePart):
             context.events.on_incidents([self._report(execution) for execution in new])
 
     def _greatest(self, execution: Execution) -> float:
-        """Return the seconds after which the run counts as stuck."""
+        """Return the seconds after which the run is stuck."""
         handler = execution.handler
         own = None if handler is None else handler.processing.max_stuck
         return self._context.settings.stuck_seconds if own is None else own

@@ -92,8 +92,8 @@ class OrderedManagement:
     def drop(self, queue: str, key: TaskKey, *, actor: str = "a person") -> None:
         """End a task, whatever its state, by a message to its owner through the log.
 
-        The task counts as completed: its key does not run again, and the next task of its ordering
-        key does. A running handler is stopped; one in a thread continues, and its result is
+        The task is then completed: it does not run again, and the next task of its ordering key
+        runs. A running handler is stopped; one in a thread continues, and its result is
         dropped. Raise InvalidTask for a key that no task can have."""
         entry: Entry = Drop(
             queue,

@@ -12,7 +12,7 @@ from fairlead.operate.context import OperateContext
 from fairlead.ports.periodic_store import PeriodicRecord
 
 UNDECLARED_SECONDS = 180.0
-"""Seconds without a declaration after which a periodic task counts as declared by nobody. A worker
+"""Seconds without a declaration after which no worker declares a periodic task any more. A worker
 declares its periodic tasks at least every 90 seconds."""
 
 

@@ -20,8 +20,8 @@ class Submit(msgspec.Struct, frozen=True, gc=False, tag="submit"):
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False, tag="drop"):
-    """A person's request to end the task with this key, whatever it does; the task counts as
-    completed."""
+    """A person's request to complete the task with this key without another run, in whatever state
+    the task is."""
 
     queue: str
     partition: int

@@ -17,8 +17,8 @@ class Backoff:
     """Delay after the first early end."""
     longest: float = LONGEST_SECONDS
     settled: float = SETTLED_SECONDS
-    """Life after which an end does not count as early, and the delays start again from the
-    first."""
+    """Life of a process, in seconds, after which its end is not early, so that the delays start
+    again from the first."""
 
     def failures(self, before: int, lived: float) -> int:
         """Return the number of early ends in a row, after an end at the age `lived`."""

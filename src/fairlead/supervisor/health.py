@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairlead.engine.node import Node  # of workers only, not of the supervisor
 
 LIVE_SECONDS = 10.0
-"""Seconds without a response of the event loop after which a worker counts as not alive."""
+"""Seconds without a response of the event loop after which a worker is not alive."""
 
 _BEAT_SECONDS = 1.0
 LIVE, READY = "/live", "/ready"

@@ -80,8 +80,8 @@ class CassandraBacklogStore:
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         pieces = list(_pieces(entries))
-        # In case we die after some pieces: no entry is above their max_level, and the triggers of
-        # the other pieces count as unread in the channel.
+        # In case we die after some pieces: no entry is above their max_level, and the channel
+        # delivers the triggers of the other pieces again.
         first = min((entry.seq for entry in entries), default=0)
         unfinished = msgspec.structs.replace(
             record, read_seq=min(record.read_seq, max(first - 1, 0))
@@ -108,7 +108,7 @@ class CassandraBacklogStore:
         """Read as `read_above` does, in one page. Return the entries and the number of tombstones.
 
         The tombstones are those that the replica with the most has scanned; a range tombstone
-        counts as two, its start and its end. Raise StoreUnavailable, also if the trace is late.
+        is two tombstones, its start and its end. Raise StoreUnavailable, also if the trace is late.
         """
         scanned: list[int] = []
         rows = await self.session.execute(

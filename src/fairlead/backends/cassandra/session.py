@@ -219,7 +219,7 @@ class CassandraSession:
         """Yield the rows of a statement, `page` of them in one request.
 
         `scanned` receives, for each request, the tombstones scanned by the replica that scanned the
-        most; a range tombstone counts as two, its start and its end. With `scanned`, also raise
+        most; a range tombstone is two tombstones, its start and its end. With `scanned`, also raise
         StoreUnavailable if a trace is late.
         """
         paging_state = None

@@ -11,8 +11,8 @@ so that a node asks the store only for what it claims. Three rules follow:
   broker is unavailable or somebody submitted without a channel, the lane is read.
 
 An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
-in memory for longer than HOLD_SECONDS counts as left to the rows: its row exists, and a trigger
-held back by a limit must hold back no offset.
+in memory for longer than HOLD_SECONDS is left to the rows, because its row exists and a trigger
+held back by a limit must not hold back the offset.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HOLD_SECONDS = 5.0
 """Seconds that an offset waits for its trigger at most."""
 
 LATE_SECONDS = 5.0
-"""Age in seconds above which a trigger below the reader's position counts as read by the reader."""
+"""Age in seconds above which the reader must have read a trigger below its position."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""

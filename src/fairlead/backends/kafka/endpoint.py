@@ -23,7 +23,7 @@ from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=earliest|latest|4d&replication=3]"
 
 ADMIN_SECONDS = 5.0
-"""Seconds after which a silent Kafka counts as away."""
+"""Seconds without a response after which Kafka is unavailable."""
 
 CLOSE_SECONDS = 15.0
 """Seconds that a consumer has to leave its group."""
@@ -301,8 +301,8 @@ class KafkaEndpoint:
 
 
 def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[PartitionId, Extent]:
-    """Return the extents of these partitions; without any commit, all messages count as not done.
-    Raise KafkaException if Kafka does not respond.
+    """Return the extents of these partitions. Without any commit, no message of a partition is
+    done. Raise KafkaException if Kafka does not respond.
 
     A consumer asks, since librdkafka 2.16 crashes if an administrative client asks for the commits
     of a group whose coordinator has just moved, or commits while the broker goes away.

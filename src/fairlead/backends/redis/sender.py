@@ -27,7 +27,7 @@ MOST_WAITING = 50_000
 """Triggers that wait to be sent, at most. Further ones are left to the comparison of rows."""
 
 RESPONSE_SECONDS = 2.0
-"""Seconds after which a silent Redis counts as away."""
+"""Seconds without a response after which Redis is unavailable."""
 
 FLUSH_SECONDS = 4.0
 """Seconds that closing the application waits for the last triggers to be sent."""

@@ -72,7 +72,7 @@ class RedisTaskChannel:
         self._arrived: deque[Trigger] = deque()
         self._arrived_of: Counter[tuple[str, int]] = Counter()
         self._waiting: set[str] = set()
-        """Tasks that Redis counts as this node's, and that the engine has neither claimed nor
+        """Tasks that this node has claimed in Redis, and that the engine has neither claimed nor
         dropped."""
         self._corrupt: list[tuple[str, Delivery]] = []
         self._changed = asyncio.Event()

@@ -183,9 +183,9 @@ class Backlog:
         return self._write(placed, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
-        """Give triggers in memory that a limit holds back new levels. `kept` get the virtual
-        time, so that they no longer pin A; `evicted` get levels after all others of their keys, so
-        that they make room in memory for triggers that may run. All count as newly arrived, as
+        """Give triggers in memory that a limit holds back new levels. `kept` get the virtual time,
+        so that they no longer pin A; `evicted` get levels after all others of their keys, so that
+        they make room in memory for triggers that may run. Treat all of them as newly arrived, as
         start-time fair queueing treats a flow that could not be served. Not allowed while a write
         is under way."""
         assert self._writing is None

@@ -6,9 +6,9 @@ of the name while there are few runs.
 with n the number of runs in the pair's mean.
 
 The formula is the shrinkage of an empirical Bayes estimate (Efron and Morris 1977) over
-exponentially weighted means, so that the estimate follows a tenant whose tasks change. One run
-counts as at most WILD times its expected time: a run that hung raises the expectation by at most a
-third. Times are microseconds.
+exponentially weighted means, so that the estimate follows a tenant whose tasks change. A run
+longer than WILD times its expectation enters the mean as WILD times its expectation, so a run that
+hung raises the expectation by at most a third. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class RunTimes:
         return max(1, round((pair.runs * pair.mean + DRAWN * of_name.mean) / (pair.runs + DRAWN)))
 
     def virtual(self, cost: int) -> int:
-        """Return a run time as virtual time of weight 1. While nothing is known, all runs count as
-        equally long."""
+        """Return a run time as virtual time of weight 1. While the unit is unknown, treat all runs
+        as equally long."""
         return STRIDE_SCALE * cost // self.unit if self.unit else STRIDE_SCALE * (cost > 0)
 
     def charge(self, name: str, key: str) -> int:

@@ -145,7 +145,7 @@ class Permits:
         linger: float = 0.0,
         busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
-        """`linger`: seconds for which a permit counts as used after its node may no longer acquire
+        """`linger`: seconds for which a permit stays in use after its node may no longer acquire
         it. `busy`: called with True when the first permit is acquired, before anything runs on it,
         and with False when the last one is released."""
         self._node = node

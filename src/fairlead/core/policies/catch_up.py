@@ -8,7 +8,7 @@ MOST_CAUGHT_UP = 1000
 """Maximum number of missed slots that one catch-up submits: the latest ones."""
 
 LATE_SECONDS = 60.0
-"""Age after which a slot counts as missed under `CatchUp.NONE`."""
+"""Age above which `CatchUp.NONE` skips a slot."""
 
 
 class CatchUp(StrEnum):

@@ -274,7 +274,7 @@ class Schedule:
                 self._unload(key)
                 line = self._lines[key.ordering_key]
                 if not line.tasks:
-                    # All skipped tasks lie above the part that counts as read from here on.
+                    # All skipped tasks lie above `read_through`, so the schedule reads them later.
                     line.skipped_after = None
                 self._changed(key.ordering_key)
                 lowest = key
@@ -296,7 +296,7 @@ class Schedule:
 
     def due(self, now: int) -> list[ScheduledTask]:
         """Return the tasks that may run now, longest due first: the first of each ordering key, if
-        no task of it runs. They count as running from now on."""
+        no task of it runs. Record these tasks as running."""
         found = []
         for task in self._due(now):
             self._lines[task.key.ordering_key].running = task.key

@@ -1,6 +1,6 @@
 """Evictions: triggers that limits hold back leave memory to triggers that may run.
 
-Start-time fair queueing has no notion of a flow that cannot be served; here such a flow counts as
+Start-time fair queueing does not know flows that cannot be served. Here such a flow is treated as
 one that arrives again.
 """
 
@@ -26,7 +26,8 @@ MOST_PINNED = 50_000
 evictions."""
 
 SOON = 5.0
-"""Seconds of a limit's throughput, at its latest rate, that count as triggers that may run."""
+"""Triggers that a limit, at its latest rate, lets run within this number of seconds are not
+evicted."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 15.0
 """Seconds between checks. The pause doubles each time, unless a quarter as many triggers ran as

@@ -15,8 +15,8 @@ from fairlead.lab.policies.virtual import VirtualSchedule
 from fairlead.lab.policies.windows import WorkerTime, longest_unserved, served, whole_windows
 
 SLOWDOWN_OF = 10 * MICROS
-"""Least run time in microseconds for the slowdown; otherwise an empty run that waited a second
-would count as infinitely slow."""
+"""Least run time in microseconds with which the slowdown is computed. Without it, an empty run that
+waited a second would have an infinite slowdown."""
 
 
 class Measures(msgspec.Struct, frozen=True):

@@ -34,7 +34,8 @@ class Requirement(NamedTuple):
     bound: float
 
     def holds(self, measures: Measures) -> bool:
-        """Return whether the requirement holds; a measure without a value counts as met."""
+        """Return whether the requirement holds; a requirement on a measure without a value
+        holds."""
         value = value_of(self.name, measures)
         return value is None or _OPERATORS[self.sign](value, self.bound)
 

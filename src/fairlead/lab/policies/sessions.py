@@ -25,7 +25,7 @@ class Sessions:
     batch of its user is done."""
 
     def __init__(self, arrivals: Arrivals, pause: int = BREAK) -> None:
-        """Use the recorded ends; a task without a recorded wait counts as never having waited."""
+        """Use the recorded ends; assume that a task without a recorded wait did not wait."""
         self._at: list[int] = arrivals.at.tolist()
         ends = (arrivals.at + np.maximum(arrivals.wait, 0) + arrivals.run).tolist()
         count = len(arrivals)

@@ -29,7 +29,8 @@ CHUNK = 5_000
 
 _CHECK_SECONDS = 0.2
 _STALLED_SECONDS = 60.0
-"""Seconds without a run, beyond the longest run, after which unfinished jobs count as lost."""
+"""Seconds without a run, beyond the longest run, after which unfinished jobs are reported as
+lost."""
 
 Progress = Callable[[int, int], None]
 """A callback with the numbers of submitted jobs and noted runs."""

@@ -23,7 +23,7 @@ MOST_KEYS = 1000
 """Maximum number of fairness keys in a heartbeat."""
 
 WAITS_US = 500_000
-"""Microseconds from which a ready task counts as waiting."""
+"""Least age of a ready task, in microseconds, to be reported as waiting."""
 
 OLD_US = 60_000_000
 """Age of a run, in microseconds, from which it only shows that the queue moves: a late relay

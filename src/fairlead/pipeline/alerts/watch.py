@@ -46,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     quiet_seconds: _Seconds = 300.0
     warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     silence_seconds: _Seconds = 60.0
-    """Seconds without a heartbeat of a queue after which its relay counts as dead."""
+    """Seconds without a heartbeat of a queue after which a silence alert is raised."""
     forget_seconds: _Seconds = 7200.0
     """Seconds without tasks after which a key is dropped from the state of every queue."""
     queues: dict[str, dict[str, int | float]] = {}

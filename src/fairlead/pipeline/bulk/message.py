@@ -15,7 +15,8 @@ class RunSuperseded(FairleadError):
 
 
 class StageLost(FairleadError):
-    """Staged rows are gone, so the rest must not count as the whole."""
+    """Some staged rows are missing, so the others must not be published as if they were
+    complete."""
 
 
 class KeyTaken(FairleadError):

@@ -30,7 +30,7 @@ QUANTILES = (0.5, 0.9)
 DAMPED, NAIVE = "damped trend", "seasonal naive"
 
 _ROUNDING = 1e-6
-"""Difference of two sums, in tasks, below which they count as equal."""
+"""Difference, in tasks, below which two sums are treated as equal."""
 
 Week = Sequence[float]
 """Tasks in each hour of the week; all weeks of a series begin at the same hour."""

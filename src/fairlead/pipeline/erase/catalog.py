@@ -79,8 +79,8 @@ class CatalogErasure:
         return {table.name: rows for table in tables if (rows := self.held_by(table))}
 
     def held_by(self, table: Table) -> int:
-        """Return the rows of the key in the files of one table. A missing file with the key as a
-        bound in the metadata counts as one row."""
+        """Return the rows of the key in the files of one table. Count a missing file as
+        one row if the key is a bound in its metadata."""
         name = self._tables.name_of(table)
         texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
         here = self._loaded(name)

@@ -78,8 +78,8 @@ def service_checks(
         inside = end - begin
     else:
         inside = _inside(begin, end, hours)
-    # `greatest` ignores nulls, so an attempt that never started would count as running for all
-    # hours.
+    # Omit attempts that never started: `greatest` ignores nulls, so such an attempt would seem to
+    # run in all hours.
     spent = _one(attempts.where(F.col("started_at").isNotNull()).agg(F.sum(inside).alias("us")))
     served = _one(tables.read(SERVICE, hours).agg(F.sum("busy_us").alias("us")))
     return [Check("silver.service: worker time in microseconds", spent["us"], served["us"])]

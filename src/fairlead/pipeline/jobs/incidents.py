@@ -73,8 +73,8 @@ def incidents(
         last = to_datetime(micros_of(hours[-1])) if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         days = _days(first, last)
-        # Read one more day on either side, so that an incident of the day before does not count as
-        # new, and one that continues is followed to its end.
+        # Read one more day on either side, so that an incident of the day before is not reported as
+        # new, and the end of one that continues is found.
         wider_days = _days(first - timedelta(days=1), last + timedelta(days=1))
         queues = _minutes(tables, wider_days)
         minutes = len(wider_days) * 1440

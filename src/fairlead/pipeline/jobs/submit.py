@@ -56,7 +56,7 @@ class FileSubmission:
 
     @property
     def format(self) -> str:
-        """Return the format of the file; a folder counts as Parquet. Raise ConfigurationError for
+        """Return the format of the file, for a folder Parquet. Raise ConfigurationError for
         an unknown suffix."""
         if self.file.is_dir():
             return "parquet"

@@ -11,7 +11,7 @@ from fairlead.pipeline.report.facts.cost import is_billed, parts_of_whole
 
 OK, LOOK, BAD = "ok", "look", "bad"
 EVEN = 0.9
-"""Least Jain's index of a queue that counts as even."""
+"""Least Jain's index at which the report calls a queue even."""
 
 
 class Finding(NamedTuple):

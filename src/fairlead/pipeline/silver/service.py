@@ -49,7 +49,7 @@ def service(attempts: DataFrame) -> DataFrame:
     """Return rows of silver.service from sound rows of bronze.attempts.
 
     The attempts may reach beyond any window. An attempt without a run adds nothing. A run of length
-    zero counts as started and finished in its window.
+    zero starts and finishes in its window.
     """
     window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
     ends_here = window == F.col("last")

@@ -194,7 +194,7 @@ class Relay:
         return CheckFailed(
             f"{self.topic.location} has attempts up to {sent}, but this store has attempts only up"
             f" to {until}, so the store was restored from a backup or moved to another server. Set"
-            " another store_id in the table fairlead_store, so that the store counts as a new"
-            " store, and remove the reader with `fairlead pipeline status --forget` "
+            " another store_id in the table fairlead_store, so that the lake treats the store as"
+            " a new store, and remove the reader with `fairlead pipeline status --forget` "
             + repr(self._name)
         )

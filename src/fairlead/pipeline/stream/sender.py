@@ -30,8 +30,8 @@ class Sender:
         self._stops = threading.Event()
 
     def send(self, topic: str, partition: int, key: str, value: bytes) -> None:
-        """Send a message. Raise StoreUnavailable when it cannot be sent; then no message since the
-        last `confirm` counts as sent."""
+        """Send a message. Raise StoreUnavailable when it cannot be sent; then send all messages
+        since the last `confirm` again."""
         until = time.monotonic() + self._seconds
         while True:
             try:

@@ -260,8 +260,8 @@ class Consumer:
                 await asyncio.sleep(0)
 
     async def _recover(self, queue: str, reading: _QueueReading) -> None:
-        """Receive the messages that Redis counts as claimed by this node and that the node does not
-        know. Without this they would wait until they are reclaimed."""
+        """Receive the messages that this node has claimed in Redis but does not know, because a
+        response was lost. Otherwise these messages would wait until another node reclaims them."""
         reading.is_doubted = False
         lanes, by_lane = reading.lanes, self.claims.by_lane()
         for priority in await self.do(queue, lanes.known()):

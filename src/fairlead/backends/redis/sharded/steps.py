@@ -181,8 +181,8 @@ class QueueSteps:
                 if left <= 0:
                     raise Empty(f"nothing to read in {self._settings.name}")
                 wait = self.waiting(found, left)
-                # A reader that has waited until a message for later is due counts as woken: the
-                # first such reader writes the message, which wakes the others.
+                # Treat a reader that has waited until a message for later is due as woken: the
+                # first such reader writes the message into a stream, which wakes the others.
                 is_woken = (yield wait) or wait.millis < round(min(left, WAIT_SECONDS) * 1000)
                 woken_after = _text(found[3]) if is_woken else ""
 
