@@ -57,14 +57,14 @@ def test_a_write_between_a_readers_check_and_its_wait_wakes_the_reader(
     waits = []
     for reader in readers:
         wait = advance(client, reader, next(reader))
-        assert isinstance(wait, WaitForEntry), "there is nothing to read"
+        assert isinstance(wait, WaitForEntry), "no message is ready yet"
         waits.append(wait)
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=2) as writer:
         written = {writer.write({"n": n}) for n in range(2)}
     got, waiting = set(), []
     for reader, wait in zip(readers, waits, strict=True):
         # Only now does the blocking call reach Redis.
-        assert client.xread(wait.after, count=1, block=60_000), "it would have slept"
+        assert client.xread(wait.after, count=1, block=60_000), "the reader would have slept"
         after = advance(client, reader, reader.send(True))
         if isinstance(after, WaitForEntry):
             waiting.append(after)
@@ -73,14 +73,14 @@ def test_a_write_between_a_readers_check_and_its_wait_wakes_the_reader(
     assert got == written
     assert len(waiting) == 2
     assert not any(client.xread(wait.after, count=1) for wait in waiting), (
-        "and the others sleep, as nothing lies there"
+        "the other readers sleep, because no message is ready"
     )
 
 
 # schedules ----------------------------------------------------------------------------------------
 
 
-def test_no_message_is_lost_doubled_or_slept_over_whatever_commands_interleave(
+def test_no_order_of_commands_loses_or_doubles_a_message_or_lets_a_reader_sleep_over_one(
     client,
 ) -> None:
     print(f"FAIRLEAD_SEED={SEED}")
@@ -96,7 +96,7 @@ def test_no_message_is_lost_doubled_or_slept_over_whatever_commands_interleave(
     print(f"{SCHEDULES} schedules: {dict(counts)}")
 
 
-class WaitsForWhatIsNew(QueueSteps):
+class WaitsFromStartOfWait(QueueSteps):
     """The reader waits from the start of its wait instead of from its check."""
 
     def waiting(self, found: Any, seconds: float) -> WaitForEntry:
@@ -105,73 +105,85 @@ class WaitsForWhatIsNew(QueueSteps):
 
 
 class NeverReclaims(QueueSteps):
-    """Messages of the dead are never reclaimed."""
+    """Messages of dead consumers are never reclaimed."""
 
     def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
         return super().reclaim(group, consumer, 1e9, count)
 
 
-class ReclaimsFromTheLiving(QueueSteps):
-    """Messages are reclaimed at once, even from the living."""
+class ReclaimsFromLiveConsumers(QueueSteps):
+    """Messages are reclaimed at once, even from live consumers."""
 
     def reclaim(self, group: str, consumer: str, min_idle: float, count: int) -> Any:
         return super().reclaim(group, consumer, 0.0, count)
 
 
-@pytest.mark.parametrize("kind", [WaitsForWhatIsNew, NeverReclaims, ReclaimsFromTheLiving])
+@pytest.mark.parametrize("kind", [WaitsFromStartOfWait, NeverReclaims, ReclaimsFromLiveConsumers])
 def test_a_queue_broken_on_purpose_is_detected(client, kind) -> None:
-    assert_found_out(client, kind)
+    assert_detected(client, kind)
 
 
 BROKEN = {
-    "the first stream beyond is not looked into when it shrinks": (
+    "a shrink does not check the first stream to remove": (
         "WRITE",
         "for stream = wanted, count - 1 do left",
         "for stream = wanted + 1, count - 1 do left",
     ),
-    "it shrinks whatever lies there": ("WRITE", "if left == 0 then", "if true then"),
+    "a shrink removes streams with messages": ("WRITE", "if left == 0 then", "if true then"),
     "notifications expire before any reader has read them": (
         "WRITE",
         "'MINID', '~', integer(now - 60000), '*', 's', section",
         "'MINID', integer(now + 60000), '*', 's', section",
     ),
     "no reader is notified": ("WRITE", "\nnotify(ttl)", "\n"),
-    "readers do not learn of more streams": (
+    "a larger number of streams is not stored": (
         "WRITE",
         "count = grow(count, wanted)",
         "grow(2, wanted)",
     ),
-    "messages for later are written at once, and kept as well": (
+    "a message for later is also written at once": (
         "WRITE",
         "return {'', ticket}",
         "",
     ),
-    "who is woken once never looks again": ("READ", "known[3] == seen and", "known[3] and"),
-    "the default stream gets no turn": ("READ", "slots = count + 1", "slots = count"),
-    "deadlines do not count": ("READ", "if not is_past_deadline(entry[2])", "if true"),
-    "a turn beyond the streams is left as it is": (
+    "a reader that was woken once checks no stream again": (
+        "READ",
+        "known[3] == seen and",
+        "known[3] and",
+    ),
+    "the default stream is never visited": ("READ", "slots = count + 1", "slots = count"),
+    "deadlines are ignored": ("READ", "if not is_past_deadline(entry[2])", "if true"),
+    "an offset beyond the last stream does not wrap around": (
         "READ",
         "or offset % math.max(slots, 1)",
         "or offset",
     ),
-    "who is woken hears of one write only": (
+    "a woken reader reads only one notification": (
         "READ",
         "'(' .. after, '+', 'COUNT', 17)",
         "'(' .. after, '+', 'COUNT', 1)",
     ),
-    "many streams that were written to are none": (
+    "a notification of many streams names none": (
         "READ",
         "== 'many' then return false end",
         "== 'many' then return {} end",
     ),
-    "a group begins behind what is there": ("READ", "its_group, '0')", "its_group, '$')"),
-    "what is remembered of tenants is believed": (
+    "a new group skips the messages that are already there": (
+        "READ",
+        "its_group, '0')",
+        "its_group, '$')",
+    ),
+    "the kept tenant of a stream is not checked": (
         "READ",
         "tenants[stream] and length(key_of(stream)) > 0",
         "tenants[stream] and tenants['1'] and length(key_of(stream)) > 0",
     ),
-    "what is due is forgotten": ("READ", "        put(streams, fields, ttl)\n", ""),
-    "what is due stays for later too": ("READ", "redis.call('ZREM', later, ticket)", ""),
+    "a due message is not written into its stream": (
+        "READ",
+        "        put(streams, fields, ttl)\n",
+        "",
+    ),
+    "a due message also stays for later": ("READ", "redis.call('ZREM', later, ticket)", ""),
     "the second message of a batch is claimed and not returned": (
         "READ",
         "    taken[#taken + 1] = {",
@@ -212,18 +224,18 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_script_broken_on_purpose_is_detected(client, monkeypatch, what) -> None:
-    name, right, wrong = BROKEN[what]
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_script_broken_on_purpose_is_detected(client, monkeypatch, fault) -> None:
+    name, right, wrong = BROKEN[fault]
     broken = Script(name.lower())
     assert broken.text.count(right) == 1
     broken.text = broken.text.replace(right, wrong)
     broken.sha = "0" * 40
     monkeypatch.setattr(script, name, broken)
-    assert_found_out(client, QueueSteps)
+    assert_detected(client, QueueSteps)
 
 
-def assert_found_out(client: Any, kind: type[QueueSteps]) -> None:
+def assert_detected(client: Any, kind: type[QueueSteps]) -> None:
     with pytest.raises(Broken) as found:
         for seed in range(MUTANTS_SEED, MUTANTS_SEED + TRIES):
             client.flushdb()

@@ -156,7 +156,8 @@ def show(queue: str, options: ShowQueueOptions) -> None:
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
             print(
-                f"\nits keys share run time; {learnt.unit / MICROS:g} s of run time cost as much as one task"
+                "\nits keys share run time; one task of weight 1 is charged for each"
+                f" {learnt.unit / MICROS:g} s"
             )
             as_table(
                 ("task", "fairness key", "mean run, s"),

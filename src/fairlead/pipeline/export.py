@@ -157,7 +157,8 @@ class Exporter:
             raise CheckFailed(
                 f"the lake has {feed} up to {text}, but this store has {feed} only up to {horizon},"
                 " so the store was restored from a backup or moved to another server. Set another"
-                " store_id in the table fairlead_store, so that the lake treats the store as a new store"
+                " store_id in the table fairlead_store, so that the lake treats the store as a new"
+                " one"
             )
         return horizon
 
