@@ -48,13 +48,14 @@ ATTEMPTS = Table(
         Column(
             "received_at",
             "timestamp",
-            "time at which a node received the trigger; null: not recorded by this version",
+            "time at which a node received the trigger; null, because this version does not"
+            " record it",
             nullable=True,
         ),
         Column(
             "acquired_at",
             "timestamp",
-            "time at which the slot was acquired; null: not recorded by this version",
+            "time at which the slot was acquired; null, because this version does not record it",
             nullable=True,
         ),
         Column("claimed_at", "timestamp", "time at which a node claimed the task", nullable=True),
@@ -84,7 +85,7 @@ ATTEMPTS = Table(
         Column(
             "worker",
             "int",
-            "worker of the node; null: not recorded by this version",
+            "worker of the node; null, because this version does not record it",
             nullable=True,
         ),
         Column("version", "int", "version of the task during the run"),
@@ -93,7 +94,7 @@ ATTEMPTS = Table(
         Column(
             "policy_version",
             "bigint",
-            "version of the published weights during the run; null: none",
+            "version of the published weights during the run; null without published weights",
             nullable=True,
         ),
         Column("exported_at", "timestamp", "time at which the row was exported"),
@@ -129,7 +130,12 @@ EVENTS = Table(
         Column("weight", "double", "weight of the task"),
         Column("priority", "tinyint", "priority of the task"),
         Column("run_at", "timestamp", "earliest start of the next run after the change"),
-        Column("actor", "string", "person who made the change; null: a program", nullable=True),
+        Column(
+            "actor",
+            "string",
+            "person who made the change; null if a program made it",
+            nullable=True,
+        ),
         Column("details", "string", "further facts, as JSON", nullable=True),
         Column("exported_at", "timestamp", "time at which the row was exported"),
         WRITTEN_UNDER,

@@ -40,7 +40,7 @@ RUNS = Table(
         Column("quarantined", "bigint", "number of rows moved to quarantine"),
         Column("checks", "string", "expected and found value of each check, as JSON"),
         Column("spark_version", "string", "version of Spark; empty if the job uses no Spark"),
-        Column("error", "string", "cause of the failure; null: none", nullable=True),
+        Column("error", "string", "cause of the failure; null without one", nullable=True),
         WRITTEN_UNDER,
     ),
 )

@@ -73,18 +73,19 @@ CAPACITY = Table(
         Column(
             "held_out",
             "int",
-            "number of weeks on which both methods were judged; 0: history too short",
+            "number of weeks on which both methods were judged; 0 if the history is too short",
         ),
         Column(
             "pinball_loss",
             "double",
-            "loss of the damped trend on the held-out weeks, in tasks an hour; null: not judged",
+            "loss of the damped trend on the held-out weeks, in tasks an hour; null if not judged",
             nullable=True,
         ),
         Column(
             "pinball_naive",
             "double",
-            "loss of the seasonal naive method on these weeks, in tasks an hour; null: not judged",
+            "loss of the seasonal naive method on these weeks, in tasks an hour; null if not"
+            " judged",
             nullable=True,
         ),
         Column("wait_us", "bigint", "target: longest wait of a task"),

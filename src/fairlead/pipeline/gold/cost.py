@@ -30,7 +30,7 @@ COST = Table(
         Column(
             "price",
             "double",
-            "price of a paid worker-hour; null: no bill, or a bill without worker time",
+            "price of a paid worker-hour; null without a bill, or if the bill has no worker time",
             nullable=True,
         ),
         Column(

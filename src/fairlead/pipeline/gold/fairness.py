@@ -22,7 +22,7 @@ FAIRNESS = Table(
             "jain",
             "double",
             "Jain's index of busy_us / entitled_us over the backlogged keys with an entitlement,"
-            " from 1/n (one key has all) to 1 (even); null: fewer than 2 keys",
+            " from 1/n (one key has all) to 1 (even); null with fewer than 2 keys",
             nullable=True,
         ),
         Column("n_keys", "int", "number of backlogged keys"),
@@ -30,7 +30,7 @@ FAIRNESS = Table(
             "max_min_ratio",
             "double",
             "greatest / least busy_us / entitled_us of the backlogged keys with an"
-            " entitlement; null: fewer than 2 keys, or one got nothing",
+            " entitlement; null with fewer than 2 keys, or if one key got nothing",
             nullable=True,
         ),
         Column("max_lag_us", "bigint", "greatest lag_us of any key of the queue"),
@@ -38,7 +38,7 @@ FAIRNESS = Table(
         Column(
             "sfq_gap",
             "double",
-            "greatest minus least busy_us / weight of backlogged keys; null: fewer than 2 keys",
+            "greatest minus least busy_us / weight of backlogged keys; null with fewer than 2 keys",
             nullable=True,
         ),
         Column(
@@ -52,7 +52,7 @@ FAIRNESS = Table(
         Column(
             "claim_gap",
             "double",
-            "greatest minus least claims / weight of backlogged keys; null: fewer than 2 keys",
+            "greatest minus least claims / weight of backlogged keys; null with fewer than 2 keys",
             nullable=True,
         ),
         Column(
@@ -69,7 +69,7 @@ FAIRNESS = Table(
         Column(
             "noisy_key",
             "string",
-            "key that has noisy_score; null: no key with an entitlement had at least a tenth"
+            "key that has noisy_score; null if no key with an entitlement had at least a tenth"
             " of the service",
             nullable=True,
         ),

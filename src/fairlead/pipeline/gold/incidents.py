@@ -56,7 +56,8 @@ INCIDENTS = Table(
         Column(
             "found_by",
             "string",
-            "alerts: found while it happened, with approximate numbers; null: found in the tables",
+            "alerts if it was found while it happened, with approximate numbers; null if it was"
+            " found in the tables",
             nullable=True,
         ),
         WRITTEN_UNDER,

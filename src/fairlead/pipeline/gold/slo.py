@@ -77,7 +77,7 @@ SLO = Table(
             "budget_left",
             "double",
             "1 - burn_3d: the fraction that is left of the error budget of three days; below"
-            " 0: overspent",
+            " below 0 if overspent",
         ),
         Column(
             "state",

@@ -40,7 +40,9 @@ TENANT_SHARE = Table(
             " than its demand",
         ),
         Column(
-            "deficit_us", "bigint", "entitled_us - busy_us; below 0: the key got more than its due"
+            "deficit_us",
+            "bigint",
+            "entitled_us - busy_us; below 0 if the key got more than it was entitled to",
         ),
         Column(
             "lag_us",

@@ -85,14 +85,14 @@ REPLAYS = Table(
         Column(
             "jain_mean",
             "double",
-            "mean over windows of Jain's index of worker-seconds / weight; null: no window"
+            "mean over windows of Jain's index of worker-seconds / weight; null if no window"
             " has the index",
             nullable=True,
         ),
         Column(
             "jain_least",
             "double",
-            "Jain's index of the least fair window; null: no window has the index",
+            "Jain's index of the least fair window; null if no window has the index",
             nullable=True,
         ),
         Column(

@@ -52,7 +52,7 @@ TASKS = Table(
         Column(
             "wait_us",
             "bigint",
-            "time from first_ready_at to first_claimed_at; null: never claimed",
+            "time from first_ready_at to first_claimed_at; null if never claimed",
             nullable=True,
         ),
         Column("queue_us", "bigint", "time from ready to claimed, summed over all attempts"),
@@ -60,7 +60,7 @@ TASKS = Table(
         Column(
             "e2e_us",
             "bigint",
-            "time from the submit to the end of the task; null: not ended",
+            "time from the submit to the end of the task; null if not ended",
             nullable=True,
         ),
         Column(

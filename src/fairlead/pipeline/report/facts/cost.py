@@ -21,8 +21,8 @@ def by_key(tables: Tables, period: Period, top: int) -> pd.DataFrame:
     """Return the most expensive keys, by rank, and the rest as one row.
 
     The days are whole, even where the period has only a part of one. The key '*' stands for paid
-    time in which no key ran anything. Columns: rank (from 1; null: the rest), fairness_key (null:
-    the rest), keys (number of keys in the row), busy_us, wasted_us, idle_allocated_us, amount
+    time in which no key ran anything. Columns: rank (from 1; null for the rest), fairness_key (null
+    for the rest), keys (number of keys in the row), busy_us, wasted_us, idle_allocated_us, amount
     (Decimal). The order is by amount, then by worker time, because all amounts are 0 without a
     bill. At most top + 1 rows.
     """

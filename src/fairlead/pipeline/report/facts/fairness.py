@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def over_time(tables: Tables, period: Period, queues: Sequence[str]) -> pd.DataFrame:
     """Return evenness in steps of the period.
 
-    Columns: at, queue, jain (mean of the windows; null: no window could be judged), jain_least,
+    Columns: at, queue, jain (mean of the windows; null if no window could be judged), jain_least,
     n_keys and starved_keys (greatest of the windows). At most 202 rows a queue.
     """
     rows = (

@@ -33,7 +33,8 @@ def freshness(tables: Tables, now: int) -> pd.DataFrame:
     """Return one row for each table, in the order of the data dictionary.
 
     Columns: table, rows, newest (greatest instant up to `now`, in microseconds, because a clock may
-    have been wrong; null: none), written_at (last change of rows; null: the catalog knows).
+    have been wrong; null if none were), written_at (last change of rows; null if only the catalog
+    knows it).
     """
     import pandas as pd
 
@@ -57,7 +58,7 @@ def freshness(tables: Tables, now: int) -> pd.DataFrame:
 
 
 def exported_until(lake: Lake) -> int:
-    """Return the last export of any row, in microseconds since the epoch; 0: never."""
+    """Return the last export of any row, in microseconds since the epoch; 0 if there was none."""
     return max(lake.table(table).manifests.newest().written_at for table in (ATTEMPTS, EVENTS))
 
 
@@ -85,7 +86,7 @@ def runs(lake: Lake) -> pd.DataFrame:
     """Return the last run of each job.
 
     Columns: job, started_at, seconds, state, rows_out, quarantined, checks (number of checks made),
-    failed_checks (text; empty: all hold), error (null: none).
+    failed_checks (text; empty if all checks hold), error (null if none).
     """
     import pandas as pd
 

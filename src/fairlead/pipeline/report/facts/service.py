@@ -52,8 +52,8 @@ def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.
     """Return the top keys of these queues by worker time or by lag, and the rest of each queue as
     one row, by queue and rank.
 
-    Columns: queue, rank (from 1; null: the rest), fairness_key (null: the rest), keys (number of
-    keys in the row), weight (the latest), busy_us, entitled_us, lag_us (greatest of any window),
+    Columns: queue, rank (from 1; null for the rest), fairness_key (null for the rest), keys (number
+    of keys in the row), weight (the latest), busy_us, entitled_us, lag_us (greatest of any window),
     lag_at. At most (top + 1) rows a queue.
     """
     by_key = (
@@ -91,9 +91,9 @@ def keys(tables: Tables, period: Period, queues: Sequence[str], top: int) -> pd.
 def over_time(tables: Tables, period: Period, keys: pd.DataFrame) -> pd.DataFrame:
     """Return the service of `keys` in steps of the period.
 
-    Columns: at, queue, rank (null: the rest), busy_us, entitled_us, lag_us (the value farthest from
-    0 in the step). Steps in which a key neither ran nor waited have no row. At most 202 rows for
-    each row of `keys`.
+    Columns: at, queue, rank (null for the rest), busy_us, entitled_us, lag_us (the value farthest
+    from 0 in the step). Steps in which a key neither ran nor waited have no row. At most 202 rows
+    for each row of `keys`.
     """
     shown = keys.dropna(subset=["rank"])
     if shown.empty:

@@ -85,7 +85,7 @@ def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
     """Return load and pickup by hour of the week, all queues together.
 
     Columns: hour (0: Monday 00:00 UTC, to 167), busy_us (sum over all such hours of the period), n,
-    p50 and p99 of pickup in microseconds (null: no runs started). At most 168 rows.
+    p50 and p99 of pickup in microseconds (null if no run started). At most 168 rows.
     """
     hour = _hour_of_week("window_start")
     load = (
