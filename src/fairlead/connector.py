@@ -1,4 +1,4 @@
-"""The connector: opens the adapters of an application at first use, and closes them."""
+"""The connector: makes the adapters of an application at first use, and closes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fairlead.ports.trigger_channel import TriggerChannel
 
 
 class Connector:
-    """Opens the adapters of an application. Usable again after `close`. Thread-safe."""
+    """Maker of the adapters of an application. After `close`, the next use makes new adapters.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -30,8 +31,8 @@ class Connector:
         declared: Declarations,
         counted: Callable[[str, int], None],
     ) -> None:
-        """`urls`: see `Settings`. `clock`: called when adapters are made. `declared`: may grow
-        later. `counted`: see `BackendContext`."""
+        """`urls`: as for `Settings`. `clock`: factory of the clock of the adapters. `declared`:
+        queues and tasks; more may be declared later. `counted`: as for `BackendContext`."""
         self._urls = urls
         self._clock = clock
         self._declared = declared
@@ -43,12 +44,12 @@ class Connector:
 
     @property
     def settings(self) -> Settings:
-        """Settings in force. Raises ConfigurationError if no URL is set."""
+        """Settings from the URLs and the environment. Raise ConfigurationError without a URL."""
         return Settings.load(None, **self._urls)
 
     @property
     def connections(self) -> Connections:
-        """The adapters, made at first use, the schema not yet checked. Raises
+        """The adapters, made at first use, without a check of the schema. Raise
         ConfigurationError."""
         with self._lock:
             if self._connections is None:
@@ -59,21 +60,22 @@ class Connector:
             return self._connections
 
     def use(self, connections: Connections) -> None:
-        """Use these adapters from now on, for example one that fails on purpose."""
+        """Use these adapters from now on, for example adapters of a test that fail on purpose."""
         self._settings = self._settings or self.settings
         self._connections = connections
         for queue in self._declared.queues.values():
             connections.channel.check_queue(queue)
 
     def check_queue(self, queue: Queue) -> None:
-        """Raise ConfigurationError if the channel cannot serve the queue. Does nothing before the
-        channel is made, which then checks all queues."""
+        """Raise ConfigurationError if the channel cannot serve the queue. Do nothing before the
+        first use of the adapters, which checks all queues."""
         if self._connections is not None:
             self._connections.channel.check_queue(queue)
 
     @property
     def store(self) -> TaskStore:
-        """The task store, its schema checked. Raises SchemaMismatch, StoreUnavailable."""
+        """The task store, with a schema that was checked. Raise SchemaMismatch or
+        StoreUnavailable."""
         store = self.connections.store
         if not self._is_prepared:
             with self._lock:
@@ -83,8 +85,7 @@ class Connector:
 
     @property
     def sql_store(self) -> SqlStore:
-        """The task store as a store in a SQL database. Raises NotSupported if tasks do not live in
-        one."""
+        """The task store, if it is a SQL database. Raise NotSupported for any other store."""
         return self.store.as_sql()
 
     @property
@@ -129,12 +130,13 @@ class Connector:
             self._is_prepared = False
 
     def _elsewhere(self) -> Mapping[str, str]:
-        """Return the URLs of adapters that live elsewhere than the tasks."""
+        """Return the URLs of adapters with a server of their own, by kind of adapter."""
         assert self._settings is not None
         return self._settings.parts
 
 
 def _wait_for(work: Coroutine[Any, Any, None]) -> None:
-    """Run the coroutine in a thread of its own, because this one may have a running event loop."""
+    """Run the coroutine in a new thread, because the current thread may have a running event
+    loop."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, work).result()

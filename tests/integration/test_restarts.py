@@ -1,4 +1,4 @@
-"""A worker with an identity keeps its share of the partitions over a restart."""
+"""A worker with an identity keeps its partitions over a restart."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def until_owned(node: Node, count: int) -> None:
+    """Wait until the node owns `count` partitions."""
     async with asyncio.timeout(SOON):
         while len(node.parts.ownership.owned) != count:
             await asyncio.sleep(0.02)
 
 
 async def until_shared(*nodes: Node) -> None:
-    """Each has its half."""
+    """Wait until each of two nodes owns half of the eight partitions."""
     for node in nodes:
         await until_owned(node, 4)
 
 
 def changes_of(node: Node) -> list[int]:
-    """How many partitions it has, each time that changes from here on."""
-    told: list[int] = []
+    """Return a list to which each later change appends the number of partitions of the node."""
+    counts: list[int] = []
     assigned = node.parts.on_owned
 
-    def noting(owned: frozenset[object]) -> None:
-        told.append(len(owned))
+    def append_count(owned: frozenset[object]) -> None:
+        counts.append(len(owned))
         assigned(owned)  # type: ignore[arg-type]
 
-    node.parts.on_owned = noting  # type: ignore[assignment]
-    return told
+    node.parts.on_owned = append_count  # type: ignore[assignment]
+    return counts
 
 
 def two_workers(url: str) -> tuple[Kit, App]:
@@ -48,20 +49,20 @@ def two_workers(url: str) -> tuple[Kit, App]:
 
 async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
-    async with running(first.app, identity="one", restart_seconds=30.0) as stays:
-        async with running(second, identity="two", restart_seconds=30.0) as goes:
-            await until_shared(stays, goes)
-            before = goes.parts.ownership.owned
-        changes = changes_of(stays)
-        async with running(second, identity="two", restart_seconds=30.0) as again:
-            await until_owned(again, 4)
-            assert again.parts.ownership.owned == before
-            assert again.settings.name != goes.settings.name
-            assert identity_of(again.settings.name) == "two"
+    async with running(first.app, identity="one", restart_seconds=30.0) as staying:
+        async with running(second, identity="two", restart_seconds=30.0) as restarting:
+            await until_shared(staying, restarting)
+            before = restarting.parts.ownership.owned
+        changes = changes_of(staying)
+        async with running(second, identity="two", restart_seconds=30.0) as restarted:
+            await until_owned(restarted, 4)
+            assert restarted.parts.ownership.owned == before
+            assert restarted.settings.name != restarting.settings.name
+            assert identity_of(restarted.settings.name) == "two"
         assert changes == []
         assert {node.node for node in first.app.management.nodes()} == {
-            stays.settings.name,
-            again.settings.name,
+            staying.settings.name,
+            restarted.settings.name,
         }
     first.app.close()
     second.close()
@@ -69,22 +70,22 @@ async def test_a_quick_restart_moves_no_partition(sqlite_url: str) -> None:
 
 async def test_a_node_that_does_not_return_in_time_loses_its_partitions(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
-    async with running(first.app, identity="one", restart_seconds=30.0) as stays:
-        async with running(second, identity="two", restart_seconds=30.0) as goes:
-            await until_shared(stays, goes)
+    async with running(first.app, identity="one", restart_seconds=30.0) as staying:
+        async with running(second, identity="two", restart_seconds=30.0) as restarting:
+            await until_shared(staying, restarting)
         first.clock.ahead += 60
-        await until_owned(stays, 8)
+        await until_owned(staying, 8)
     first.app.close()
     second.close()
 
 
 async def test_without_an_identity_other_nodes_take_over_at_once(sqlite_url: str) -> None:
     first, second = two_workers(sqlite_url)
-    async with running(first.app) as stays:
-        async with running(second) as goes:
-            await until_shared(stays, goes)
-        await until_owned(stays, 8)
-        assert [node.node for node in first.app.management.nodes()] == [stays.settings.name]
+    async with running(first.app) as staying:
+        async with running(second) as restarting:
+            await until_shared(staying, restarting)
+        await until_owned(staying, 8)
+        assert [node.node for node in first.app.management.nodes()] == [staying.settings.name]
     first.app.close()
     second.close()
 
@@ -97,15 +98,15 @@ async def test_a_node_says_why_it_is_not_ready(
             while node.not_ready != reason:
                 await asyncio.sleep(0.1)
 
-    async def away(*_: object) -> None:
-        raise StoreUnavailable("away")
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("the store is down")
 
     app = open_app(sqlite_url).app
     assert app.node().not_ready == "starting"
     async with running(app) as node:
         await until(node, None)
         with monkeypatch.context() as patch:
-            patch.setattr(app.store, "heartbeat", away)
+            patch.setattr(app.store, "heartbeat", fail)
             await until(node, "the store is unavailable")
         await until(node, None)
         node.stop()

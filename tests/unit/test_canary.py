@@ -1,5 +1,5 @@
-"""The canary window of a version: what became worse and by how much; and what is due to each
-key."""
+"""The canary window of a policy version: the measurements that roll the version back, and the worker
+time to which each key is entitled."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_entitlements_sum_to_the_capacity_or_the_demand_and_none_exceeds_its_dem
     found, capacity
 ) -> None:
     demand = {key: asked for key, (asked, _) in found.items()}
-    due = {key: part for key, (_, part) in found.items()}
-    filled = entitled(demand, due, capacity)
+    shares = {key: share for key, (_, share) in found.items()}
+    filled = entitled(demand, shares, capacity)
     assert math.isclose(
         sum(filled.values()), min(capacity, sum(demand.values())), rel_tol=1e-6, abs_tol=1e-6
     )
     assert all(0 <= filled[key] <= demand[key] for key in demand)
-    # A key that gets less than it asks for gets at least as much, relative to its due, as any.
+    # A key that gets less than it demands gets, relative to its share, at least as much as any other.
     for key in demand:
         if filled[key] < demand[key] * (1 - 1e-9):
             assert all(
-                filled[key] / due[key] >= filled[other] / due[other] * (1 - 1e-6) - 1e-9
+                filled[key] / shares[key] >= filled[other] / shares[other] * (1 - 1e-6) - 1e-9
                 for other in demand
             )
 
@@ -45,7 +45,7 @@ def test_worker_time_beyond_the_due_share_is_misallocated() -> None:
     assert misallocated({"a": 50.0, "b": 50.0}, much, {"a": 1.0, "b": 1.0}) == 0
     assert misallocated({"a": 80.0, "b": 20.0}, much, {"a": 1.0, "b": 1.0}) == pytest.approx(30)
     assert misallocated({"a": 80.0, "b": 20.0}, much, {"a": 4.0, "b": 1.0}) == pytest.approx(0)
-    # No other key wanted that time.
+    # The other key had no more tasks, so no time is misallocated.
     assert misallocated(
         {"a": 80.0, "b": 20.0}, {"a": 1000.0, "b": 20.0}, {"a": 1.0, "b": 1.0}
     ) == pytest.approx(0)
@@ -65,18 +65,16 @@ def test_a_version_is_rolled_back_when_a_key_it_did_not_touch_waits_much_longer(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((99, 10.0), (1000, 100.0)),  # the p99 of a few tasks is the wait of one
+        ((99, 10.0), (1000, 100.0)),  # the p99 of fewer than 100 tasks is the wait of one task
         ((1000, 10.0), (99, 100.0)),
-        ((1000, 0.01), (1000, 0.99)),  # milliseconds
+        ((1000, 0.01), (1000, 0.99)),  # the wait grows by less than a second
     ],
 )
 def test_inconclusive_measurements_roll_nothing_back(
     before: tuple[int, float], after: tuple[int, float]
 ) -> None:
     assert judge(measured(a=before), measured(a=after), Guards()).is_kept
-    assert judge(
-        measured(), measured(a=(1000, 100.0)), Guards()
-    ).is_kept  # a key that was not there before
+    assert judge(measured(), measured(a=(1000, 100.0)), Guards()).is_kept  # the key is new
 
 
 def test_a_version_is_rolled_back_when_more_worker_time_is_misallocated() -> None:
@@ -112,7 +110,9 @@ def test_limits_that_leave_workers_unused_while_no_key_waits_less_are_rolled_bac
 
 
 @pytest.mark.parametrize("others", [None, (99, 1.0)])
-def test_an_unknown_gain_counts_as_none(others: tuple[int, float] | None) -> None:
+def test_limits_without_a_known_gain_in_waits_are_rolled_back(
+    others: tuple[int, float] | None,
+) -> None:
     assert not judge(used(1000.0, 0.0, (1000, 10.0)), used(900.0, 200.0, others), Guards()).is_kept
     assert not judge(used(1000.0, 0.0, others), used(900.0, 200.0, (1000, 1.0)), Guards()).is_kept
 

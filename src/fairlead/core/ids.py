@@ -1,4 +1,4 @@
-"""Task ids: UUIDv7 that never go back within a process, made in blocks."""
+"""Task ids: UUIDv7 in ascending order within a process, made in blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
-_RANDOM_BITS = 74  # bits that RFC 9562 leaves beside time, version and variant
+_RANDOM_BITS = 74  # all bits except time, version and variant (RFC 9562)
 _LOW_BITS = 62
 _LOW_MASK = (1 << _LOW_BITS) - 1
 
@@ -23,17 +23,17 @@ class IdSource:
         self._pid = 0
 
     def block(self, count: int, now: int) -> list[int]:
-        """Return `count` ids as 128-bit integers, ascending, later than every block before. `now`:
-        microseconds since the epoch."""
+        """Return `count` ids as 128-bit integers in ascending order, greater than all ids of
+        earlier blocks. `now`: microseconds since the epoch."""
         with self._lock:
             millis = max(now // 1000, self._millis)
             if millis > self._millis or os.getpid() != self._pid:
                 self._start(millis)
             first = self._random + 1
             self._random += count
-            if (
-                self._random >> _RANDOM_BITS
-            ):  # about once in millions of blocks the random part overflows: use the next ms
+            # About once in millions of blocks the random part overflows; then use the next
+            # millisecond.
+            if self._random >> _RANDOM_BITS:
                 self._start(millis + 1)
                 first = self._random + 1
                 self._random += count

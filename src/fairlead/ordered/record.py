@@ -1,4 +1,4 @@
-"""The record of a partition in the schedule store, which saves the next owner work."""
+"""The record of a partition in the schedule store, from which the next owner continues."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from fairlead.model import ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
 
 KEEP_SECONDS = 5.0
-"""Seconds between two saves of a changing record; a crash repeats the reads of this time."""
+"""Seconds between two saves of a changing record. After a crash, the next owner repeats the reads
+of this time."""
 
 MOST_DONE = 200
-"""Maximum number of pairs of keys saved with the record, between which every task is completed."""
+"""Maximum number of key ranges, with completed tasks only, that are saved with the record."""
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0
-"""Seconds for which a completed key is known. A task with an older key is refused as too late,
-unless the log was not read for as long."""
+"""Seconds for which the store keeps a completed key. A task with an older key is refused as too
+late, unless the log was not read for as long."""
 
 
 class Record:
-    """The saved record of a partition; it also cleans completed keys from time to time."""
+    """The saved record of a partition. Saving it also deletes old completed keys, once a minute."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Record:
         describe: Callable[[], ScheduleRecord],
         clock: Clock,
     ) -> None:
-        """`describe`: return the present record."""
+        """`describe`: callback that returns the present record."""
         self._store = store
         self._schedule = schedule
         self._describe = describe
@@ -48,11 +49,11 @@ class Record:
         return self._clock.monotonic() >= self._keep_at
 
     def on_kept(self, record: ScheduleRecord) -> None:
-        """Note that a write saved this record."""
+        """Remember that another write has saved this record."""
         self._kept = record
 
     async def keep(self) -> None:
-        """Save the record if it changed; clean completed keys if that is due."""
+        """Save the record if it changed, and delete old completed keys if that is due."""
         record = self._describe()
         if (
             self._kept is None

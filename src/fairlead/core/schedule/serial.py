@@ -1,4 +1,4 @@
-"""One ordering key of an ordered queue in memory: its first tasks, one of which may run at a
+"""The tasks of one ordering key of an ordered queue that are in memory; one of them runs at a
 time."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from fairlead.model import ScheduledTask, TaskKey
 
 
 class Line:
-    """Tasks of one ordering key in the order of their keys. Stored tasks beyond `skipped_after`
-    stay in the store until the line is short."""
+    """The first tasks of one ordering key, in order. If the key has many tasks, those after
+    `skipped_after` stay in the store until few tasks are left in memory."""
 
     __slots__ = ("running", "skipped_after", "tasks")
 
@@ -18,23 +18,25 @@ class Line:
         self.tasks: list[ScheduledTask] = []
         """Tasks in memory, including the running one."""
         self.running: TaskKey | None = None
-        """Key of the task that was handed out and whose end is not in the store yet."""
+        """Key of the task that was dispatched and whose end is not in the store yet; None without
+        one."""
         self.skipped_after: TaskKey | None = None
-        """Key above which stored tasks of this ordering key are not in memory."""
+        """Key above which the tasks of this ordering key are only in the store; None if all tasks
+        are in memory."""
 
     @property
     def is_held(self) -> bool:
-        """Whether the first task waits for a retry, and all others behind it."""
+        """Whether the first task waits for a retry, so that all others wait behind it."""
         return self.running is None and bool(self.tasks) and self.tasks[0].retry_at is not None
 
     @property
     def next(self) -> ScheduledTask | None:
-        """The task that may be handed out at its time."""
+        """The task that may be dispatched when it is due, or None while a task runs."""
         return self.tasks[0] if self.running is None and self.tasks else None
 
     @property
     def last_idle(self) -> ScheduledTask | None:
-        """The last task that does not run."""
+        """The last task that is not running, or None."""
         for task in reversed(self.tasks):
             if task.key != self.running:
                 return task
@@ -46,7 +48,8 @@ class Line:
         return self.tasks[n] if n < len(self.tasks) and self.tasks[n].key == key else None
 
     def put(self, task: ScheduledTask) -> bool:
-        """Add the task, or replace the one with its key; return True if it was added."""
+        """Add the task and return True; if a task has the same key, replace that task and return
+        False."""
         n = self._index(task.key)
         if n < len(self.tasks) and self.tasks[n].key == task.key:
             self.tasks[n] = task

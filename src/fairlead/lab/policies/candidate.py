@@ -1,5 +1,5 @@
-"""Candidates of a replay: a policy on a sample of the arrivals, as sent to a worker, and its
-result."""
+"""Candidates of a replay: a policy and the sample of arrivals on which a worker process runs it,
+and the result."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Settings common to all runs. Times are microseconds."""
 
     train_us: int | None
-    """Length of the part for choosing policies, from the first arrival; None to choose on
-    everything."""
+    """Length of the part "train", on which policies are chosen, from the first arrival; None to
+    choose on all arrivals."""
     window_us: int
     perturb_us: int
     is_closed: bool = False
@@ -45,18 +45,17 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The result of a candidate."""
+    """Result of the replay of a candidate."""
 
     candidate: Candidate
     measures: Measures
     seconds: float
-    """Processor time."""
+    """Processor time of the replay, in seconds."""
     keys: list[KeyWaits] = []
 
 
 def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
-    """Return the arrivals of a part; each part is everything if there is no time that divides
-    them."""
+    """Return the arrivals of a part. Without `train_us`, each part has all arrivals."""
     if setup.train_us is None or part == "all":
         return arrivals
     return (
@@ -65,15 +64,15 @@ def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
 
 
 def sampled(arrivals: Arrivals, candidate: Candidate, setup: Setup) -> Arrivals:
-    """Return the sample of these arrivals that the candidate names."""
+    """Return the sample of the arrivals that `candidate.sample` names."""
     if candidate.sample == "perturbed":
         return perturbed(arrivals, candidate.seed, setup.perturb_us)
     return resampled(arrivals, candidate.seed) if candidate.sample == "resampled" else arrivals
 
 
 def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Found:
-    """Replay a candidate. Weights by rule come from the part "train" as recorded, which is what was
-    known when the policy was chosen."""
+    """Replay a candidate. Compute weights from the recorded part "train" only, because nothing
+    later was known when the policy was chosen."""
     began = time.process_time()
     weights = weigh(candidate.policy.weights, part_of(arrivals, "train", setup))
     sample = sampled(part_of(arrivals, candidate.part, setup), candidate, setup)
@@ -85,9 +84,8 @@ def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Found:
 
 
 def entitled(arrivals: Arrivals) -> Floats:
-    """Return the mean submitted weight of each key: its due, whatever a policy gives it. Policies
-    with their own weights are judged by it too, since otherwise each would be fair by its own
-    measure."""
+    """Return the mean submitted weight of each key. All policies are judged by these weights, also
+    those with other weights, because otherwise each policy would be fair by its own measure."""
     tasks = np.bincount(arrivals.key, minlength=len(arrivals.keys))
     total = np.bincount(arrivals.key, arrivals.weight, minlength=len(arrivals.keys))
     return np.clip(

@@ -1,4 +1,5 @@
-"""Settings file of `tune`: contracts and guard rails. See docs/how-to/tune.md for an example."""
+"""Settings file of `fairlead pipeline tune`: contracts with fairness keys, and guard rails.
+docs/how-to/tune.md has an example."""
 
 from __future__ import annotations
 
@@ -14,25 +15,24 @@ from fairlead.errors import ConfigurationError
 
 
 class TuneObjective(StrEnum):
-    """Rule for the share of worker time that is due to a key."""
+    """Rule for the share of worker time to which a fairness key is entitled."""
 
     WORKER_SECONDS = "worker-seconds"
-    """Share by the weight that the tasks of a key were submitted with; equal shares without
-    weights."""
+    """Shares in proportion to the weights of the submitted tasks; equal shares if no task has a
+    weight."""
     CONTRACTS = "contracts"
-    """Share named in the contract of a key; keys without a contract by the weight of their tasks.
-    """
+    """Shares from the contracts; the weights of the submitted tasks for keys without a contract."""
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Promise to one key: either a share or a fixed weight."""
+    """Contract with one fairness key: it has either a share or a fixed weight."""
 
     queue: str
     fairness_key: str
     share: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Share of the worker time, relative to the shares and weights of the other keys."""
+    """Share of the worker time, in proportion to the shares and weights of the other keys."""
     fixed: bool = False
-    """Whether `tune` leaves the weight of the key alone."""
+    """Whether `tune` never changes the weight of the key."""
 
 
 class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     contract: list[Contract] = []
     limits: bool | None = None
-    """Whether to compute limits too; None keeps the limits in force."""
+    """Whether to compute limits too; None keeps the limits of the active policy."""
     guards: Guards = Guards()
 
     def due(self, queue: str) -> dict[str, float]:
@@ -52,7 +52,7 @@ class TuneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def fixed(self, queue: str) -> frozenset[str]:
-        """Return the keys of a queue whose weights `tune` leaves alone."""
+        """Return the keys of a queue whose weights `tune` never changes."""
         return frozenset(c.fairness_key for c in self.contract if c.queue == queue and c.fixed)
 
 
