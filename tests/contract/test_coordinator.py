@@ -34,7 +34,7 @@ NAMES = [f"partition/payouts/{n}" for n in range(8)]
 
 
 class Cluster(ABC):
-    """A place where coordinators of one kind share leases, and where a test can let time pass."""
+    """A server on which coordinators of one kind share leases, and on which a test can let time pass."""
 
     def __init__(self, url: str) -> None:
         self.url = url

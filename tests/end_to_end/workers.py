@@ -68,12 +68,12 @@ class Crew:
 
     def kill_one(self) -> None:
         """Kill one at random with `kill -9` and start another in its place."""
-        place = self.random.randrange(len(self.processes))
-        victim = self.processes[place]
+        number = self.random.randrange(len(self.processes))
+        victim = self.processes[number]
         victim.kill()
         victim.wait()
         self.killed[victim.pid] = time.time()
-        self.processes[place] = self.start()
+        self.processes[number] = self.start()
 
     @property
     def started(self) -> int:

@@ -76,8 +76,10 @@ async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) 
         await settled(app, node)
     app.close()
     assert Counter(ran) == {"a": 300, "b": 3, "c": 300}
-    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "b"), 1):
-        assert place <= before + concurrency + 3 * n  # three keys take turns
+    for n, position in enumerate(
+        (position for position, key in enumerate(ran, 1) if key == "b"), 1
+    ):
+        assert position <= before + concurrency + 3 * n  # three keys take turns
 
 
 @pytest.mark.smoke
@@ -106,9 +108,11 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
     assert Counter(ran) == Counter(keys) + Counter("c" * 20)
     bound = 0
     counts = Counter(ran)
-    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "c"), 1):
+    for n, position in enumerate(
+        (position for position, key in enumerate(ran, 1) if key == "c"), 1
+    ):
         bound = sum(min(count, n) for count in counts.values())
-        assert place <= bound
+        assert position <= bound
     found = await overview(app.operate_context, "q")
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 

@@ -55,23 +55,23 @@ def sqlite_app(sqlite_url: str, kafka_url: str) -> Iterator[App]:
     application.close()
 
 
-def place(app: App) -> KafkaEndpoint:
+def endpoint_of(app: App) -> KafkaEndpoint:
     return app.channel._endpoint
 
 
 def produce(app: App, messages: Sequence[tuple[str, int, bytes]]) -> None:
-    producer = confluent_kafka.Producer(place(app).settings({}))
+    producer = confluent_kafka.Producer(endpoint_of(app).settings({}))
     for queue, partition, value in messages:
-        producer.produce(place(app).topic(queue), value, partition=partition)
+        producer.produce(endpoint_of(app).topic(queue), value, partition=partition)
     assert producer.flush(SOON) == 0
 
 
 def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
     """Return all messages of a topic."""
     consumer = confluent_kafka.Consumer(
-        place(app).settings({"group.id": "looking", "enable.partition.eof": True})
+        endpoint_of(app).settings({"group.id": "looking", "enable.partition.eof": True})
     )
-    topic = place(app).topic(queue)
+    topic = endpoint_of(app).topic(queue)
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(partitions)])
     found, ends = [], 0
     while ends < partitions:
@@ -87,7 +87,7 @@ def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
 
 def committed(app: App, queue: str = "default") -> dict[int, int]:
     """Return the messages that are not done, by partition."""
-    return {status.partition: status.lag for status in place(app).status([queue]).partitions}
+    return {status.partition: status.lag for status in endpoint_of(app).status([queue]).partitions}
 
 
 async def all_committed(app: App, queue: str = "default") -> None:
@@ -139,7 +139,7 @@ async def test_unreadable_messages_stop_nothing_before_and_after_a_start(
             produce(app, [("mail", 0, b"\x00 no message of ours")])
             send.submit(n)
 
-    place(app).ensure({"mail": 1})
+    endpoint_of(app).ensure({"mail": 1})
     bad_and_good()
     async with owning(app, 1) as node:
         await settled(app, node)
@@ -155,7 +155,9 @@ async def test_a_new_group_goes_back_by_a_time_and_reads_exactly_the_newer_messa
     sqlite_app: App,
 ) -> None:
     app, days = sqlite_app, 86_400
-    back = KafkaEndpoint.of(f"kafka://{place(app).brokers}/?prefix={place(app).prefix}&reset=-4d")
+    back = KafkaEndpoint.of(
+        f"kafka://{endpoint_of(app).brokers}/?prefix={endpoint_of(app).prefix}&reset=-4d"
+    )
     back.ensure({"old": 2})
     topic, now = back.topic("old"), time.time()
     producer = confluent_kafka.Producer(back.settings({}))
@@ -188,11 +190,11 @@ async def test_a_worker_of_a_new_group_gets_exactly_the_newer_messages(
     @app.task(queue="mail")
     async def send(n: int) -> None: ...
 
-    place(app).ensure({"mail": 1})
-    producer = confluent_kafka.Producer(place(app).settings({}))
+    endpoint_of(app).ensure({"mail": 1})
+    producer = confluent_kafka.Producer(endpoint_of(app).settings({}))
     for age in (5, 4.5, 3, 1):
         at = round((time.time() - age * 86_400) * 1000)
-        producer.produce(place(app).topic("mail"), b"bad", partition=0, timestamp=at)
+        producer.produce(endpoint_of(app).topic("mail"), b"bad", partition=0, timestamp=at)
     producer.flush(SOON)
     async with owning(app, 1) as node:
         await send.submit_async(1)

@@ -217,7 +217,7 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_older_mess
     monkeypatch.setattr(offset_commits, "KEEP_EVERY", 0.5)
     monkeypatch.setattr(offset_commits, "COMMIT_EVERY", 0.1)
     sent: list[int] = []
-    place, confirmed = log._at(P0), OffsetCommits.on_commit
+    partition, confirmed = log._at(P0), OffsetCommits.on_commit
 
     def noting(self: Any, error: Any, offsets: Any) -> None:
         sent.extend(at.offset for at in offsets)
@@ -228,7 +228,7 @@ async def test_the_offset_of_a_quiet_partition_is_committed_again_and_older_mess
     assert len(await received(log, 7)) == 7
     consumer = log._running()._thread.client
     await until(
-        lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*place)) == (7, 7)
+        lambda: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(*partition)) == (7, 7)
     )
     await until(lambda: sent.count(7) >= 3)
     await append(log, new := entries(1))
@@ -396,11 +396,14 @@ async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: s
 
 
 def test_the_log_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
-    log, place = connect(kafka_url), KafkaEndpoint.of(kafka_url)
+    log, endpoint = connect(kafka_url), KafkaEndpoint.of(kafka_url)
     with pytest.raises(NotSupported, match="joins no transaction"):
         log.appending(entries(1))
-    assert place.queue(place.log.topic("2e")) != place.queue(place.topic("2e"))
-    assert place.log.topic("2e") != place.topic("task.log.") and place.log.group != place.group
+    assert endpoint.queue(endpoint.log.topic("2e")) != endpoint.queue(endpoint.topic("2e"))
+    assert (
+        endpoint.log.topic("2e") != endpoint.topic("task.log.")
+        and endpoint.log.group != endpoint.group
+    )
 
 
 # outages ------------------------------------------------------------------------------------------

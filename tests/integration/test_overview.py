@@ -90,5 +90,7 @@ async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(
         note.options(fairness_key=key).submit_many([{"key": key}] * count)
     await drain(app, look_ahead=50, concurrency=1)
     assert sorted(ran) == ["a"] * 300 + ["b"] * 20
-    for n, place in enumerate((place for place, key in enumerate(ran, 1) if key == "b"), 1):
-        assert place <= 2 * n
+    for n, position in enumerate(
+        (position for position, key in enumerate(ran, 1) if key == "b"), 1
+    ):
+        assert position <= 2 * n

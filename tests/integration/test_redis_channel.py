@@ -248,7 +248,7 @@ async def test_a_tenant_gets_its_share_beside_one_that_floods(
     async with running(app, concurrency=1) as node:
         await settled(app, node)
     assert Counter(ran) == {"a": 600, "b": 60}
-    last = max(place for place, key in enumerate(ran) if key == "b")
+    last = max(position for position, key in enumerate(ran) if key == "b")
     others = ran[:last].count("a")
     assert abs(others - 60 / weight) <= 2, others
 
@@ -422,9 +422,9 @@ async def test_triggers_of_a_dead_node_are_reclaimed_by_another(
     note.submit_many([{"n": n} for n in range(50)])
     app.channel.close_sender()
     taken: list[Any] = []
-    place = app.channel._endpoint
+    endpoint = app.channel._endpoint
     dead = Consumer(
-        place,
+        endpoint,
         "dead",
         1000,
         lambda queue, found: taken.extend(found),

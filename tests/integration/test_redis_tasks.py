@@ -352,9 +352,9 @@ class Dead:
     """A node that has read tasks and then dies."""
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
-        place = RedisEndpoint.of(url)
-        self._queue = SyncShardedQueue(place.url, "unused")
-        self._steps = place.lanes(queue, 5).at(priority)
+        endpoint = RedisEndpoint.of(url)
+        self._queue = SyncShardedQueue(endpoint.url, "unused")
+        self._steps = endpoint.lanes(queue, 5).at(priority)
 
     def reads(self, count: int) -> list[str]:
         steps = self._steps.read_many(GROUP, "dead", count, 0.0)

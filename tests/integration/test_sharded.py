@@ -64,8 +64,8 @@ def test_bad_settings_are_refused(kind, redis_url) -> None:
 async def test_a_refused_login_raises_configuration_error_without_the_password(
     redis_server: RedisServer,
 ) -> None:
-    place = redis_server.url.rpartition("@")[2]
-    async with ShardedQueue(f"redis://:wrong@{place}", "q") as queue:
+    address = redis_server.url.rpartition("@")[2]
+    async with ShardedQueue(f"redis://:wrong@{address}", "q") as queue:
         with pytest.raises(ConfigurationError) as told:
             await queue.len()
     assert "wrong" not in str(told.value)

@@ -34,12 +34,12 @@ def some(count: int, tenants: int = 5) -> list[NewMessage]:
 
 def test_write_many_equals_single_writes(queue, client) -> None:
     ids = queue.write_many(some(1200))
-    placed = [(id.partition("/")[0], n) for n, id in enumerate(ids)]
+    positions = [(id.partition("/")[0], n) for n, id in enumerate(ids)]
     client.flushdb()
     singly = [
         queue.write(each.values, shard_key=each.shard_key).partition("/")[0] for each in some(1200)
     ]
-    assert placed == list(zip(singly, range(1200), strict=True))
+    assert positions == list(zip(singly, range(1200), strict=True))
 
 
 def test_read_many_keeps_the_order_of_single_reads(queue, client) -> None:

@@ -26,9 +26,9 @@ MEASURES = ("pickup", "run", "e2e", "retry_delay")
 def rows_of(table: LakeTable) -> pd.DataFrame:
     """The whole table, instants as microseconds."""
     rows = table.load(table.manifests.newest())
-    for place, field in enumerate(rows.schema):
+    for position, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
-            rows = rows.set_column(place, field.name, rows[field.name].cast(pa.int64()))
+            rows = rows.set_column(position, field.name, rows[field.name].cast(pa.int64()))
     frame = rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     return frame.astype(
         {

@@ -90,7 +90,7 @@ OWN = {
     "due_at",
     "seq",
 }
-"""Columns that follow from the id, the moment or the place, looked at one by one."""
+"""Columns that depend on the id, the time or the position of a row; the tests check each one by itself."""
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

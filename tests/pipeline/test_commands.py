@@ -26,7 +26,7 @@ def pay(partner: str, amount: float) -> None:
 """
 
 
-class Position:
+class Workspace:
     """A folder with a task store, a lake and an application in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,16 +59,16 @@ class Position:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Position:
-    place = Position(tmp_path)
-    assert place.run("migrate").returncode == 0
-    return place
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path)
+    assert workspace.run("migrate").returncode == 0
+    return workspace
 
 
 @pytest.mark.spark
-def test_the_commands_lead_from_a_file_of_jobs_to_a_page(place: Position) -> None:
+def test_the_commands_lead_from_a_file_of_jobs_to_a_page(workspace: Workspace) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
-    (place.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
+    (workspace.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
     submit = (
         "pipeline",
         "submit",
@@ -80,21 +80,21 @@ def test_the_commands_lead_from_a_file_of_jobs_to_a_page(place: Position) -> Non
         "--args",
         "partner,amount",
     )
-    assert place.done(*submit, "--dry-run")["format"] == "csv"
-    first = place.done(*submit)
+    assert workspace.done(*submit, "--dry-run")["format"] == "csv"
+    first = workspace.done(*submit)
     assert (first["inserted"], first["rejected"]) == (80, 0)
-    assert place.done(*submit) == first
-    assert place.run("worker", "tasks:app", "--until-empty").returncode == 0
+    assert workspace.done(*submit) == first
+    assert workspace.run("worker", "tasks:app", "--until-empty").returncode == 0
     runs = 70 + 10 * 5  # ten of them fail, five times each
-    assert place.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}
-    assert place.done("pipeline", "ingest")["attempts"] == runs
-    assert place.done("pipeline", "ingest")["attempts"] == 0
+    assert workspace.done("pipeline", "ingest", "--dry-run") == {"unexported": runs}
+    assert workspace.done("pipeline", "ingest")["attempts"] == runs
+    assert workspace.done("pipeline", "ingest")["attempts"] == 0
     assert all(
         found["found"] == found["expected"]
-        for found in place.done("pipeline", "reconcile")["checks"]
+        for found in workspace.done("pipeline", "reconcile")["checks"]
     )
-    assert place.done("pipeline", "build", "--dry-run")["full"]
-    built = place.done("pipeline", "build")
+    assert workspace.done("pipeline", "build", "--dry-run")["full"]
+    built = workspace.done("pipeline", "build")
     assert (built["rows_in"], built["tables"]["silver.tasks"], built["quarantined"]) == (
         runs,
         80,
@@ -102,12 +102,13 @@ def test_the_commands_lead_from_a_file_of_jobs_to_a_page(place: Position) -> Non
     )
     assert built["tables"]["gold.failures"] > 0
     assert all(
-        found["found"] == found["expected"] for found in place.done("pipeline", "check")["checks"]
+        found["found"] == found["expected"]
+        for found in workspace.done("pipeline", "check")["checks"]
     )
-    place.done("pipeline", "report", "--url", place.environment["FAIRLEAD_URL"])
-    page = (place.folder / "report.html").read_text()
+    workspace.done("pipeline", "report", "--url", workspace.environment["FAIRLEAD_URL"])
+    page = (workspace.folder / "report.html").read_text()
     assert "no cover for" in page and "heavy" in page
-    shown = place.done("pipeline", "status")
+    shown = workspace.done("pipeline", "status")
     assert {run["job"] for run in shown["runs"]} == {
         "ingest",
         "reconcile",
@@ -119,18 +120,20 @@ def test_the_commands_lead_from_a_file_of_jobs_to_a_page(place: Position) -> Non
     assert shown["readers"][0]["behind"] == 0
 
 
-def test_errors_about_missing_or_wrong_input_are_one_line(place: Position) -> None:
-    assert "--conf 'memory'" in place.refused("pipeline", "build", "--conf", "memory")
-    assert "instant 'yesterday'" in place.refused("pipeline", "report", "--since", "yesterday")
-    (place.folder / "bad.toml").write_text("[[slo]]\nid = 1")
-    assert "bad.toml" in place.refused("pipeline", "build", "--settings", "bad.toml")
-    (place.folder / "jobs.txt").write_text("")
-    assert "jobs.txt" in place.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
+def test_errors_about_missing_or_wrong_input_are_one_line(workspace: Workspace) -> None:
+    assert "--conf 'memory'" in workspace.refused("pipeline", "build", "--conf", "memory")
+    assert "instant 'yesterday'" in workspace.refused("pipeline", "report", "--since", "yesterday")
+    (workspace.folder / "bad.toml").write_text("[[slo]]\nid = 1")
+    assert "bad.toml" in workspace.refused("pipeline", "build", "--settings", "bad.toml")
+    (workspace.folder / "jobs.txt").write_text("")
+    assert "jobs.txt" in workspace.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
 
 
-def test_the_data_dictionary_is_json_too(place: Position) -> None:
+def test_the_data_dictionary_is_json_too(workspace: Workspace) -> None:
     (attempts,) = [
-        table for table in place.done("pipeline", "tables") if table["name"] == "bronze.attempts"
+        table
+        for table in workspace.done("pipeline", "tables")
+        if table["name"] == "bronze.attempts"
     ]
     assert attempts["key"] == ["store_id", "task_id", "version"]
     assert {"name": "queue", "type": "string"}.items() <= next(
@@ -138,13 +141,13 @@ def test_the_data_dictionary_is_json_too(place: Position) -> None:
     ).items()
 
 
-def test_an_empty_lake_has_nothing_to_report(place: Position) -> None:
-    assert place.done("pipeline", "status")["runs"] == []
-    assert place.done("pipeline", "compact", "--dry-run") == {
+def test_an_empty_lake_has_nothing_to_report(workspace: Workspace) -> None:
+    assert workspace.done("pipeline", "status")["runs"] == []
+    assert workspace.done("pipeline", "compact", "--dry-run") == {
         "bronze.attempts": [],
         "bronze.events": [],
     }
-    assert place.done("pipeline", "ingest") | {"seconds": 0} == {
+    assert workspace.done("pipeline", "ingest") | {"seconds": 0} == {
         "attempts": 0,
         "events": 0,
         "files": 0,

@@ -402,10 +402,10 @@ def test_rows_that_are_missing_in_a_whole_file_are_noticed(table: LakeTable) -> 
         table.check(table.manifests.newest())
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/lake", "gs://bucket", "hdfs://name/lake"])
-def test_an_object_store_is_refused_with_the_way_to_go(place: str) -> None:
+@pytest.mark.parametrize("url", ["s3://bucket/lake", "gs://bucket", "hdfs://name/lake"])
+def test_an_object_store_is_refused_with_the_way_to_go(url: str) -> None:
     with pytest.raises(ConfigurationError, match="Iceberg"):
-        Lake(place)
+        Lake(url)
 
 
 def test_the_error_about_an_unusable_folder_names_the_cause(

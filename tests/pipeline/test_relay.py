@@ -278,9 +278,9 @@ def test_a_topic_keeps_its_number_of_partitions(
         relay(history, kafka_url, partitions=3).round()
     again = relay(history, kafka_url, partitions=None)
     assert again.round().rows == 0
-    place = KafkaEndpoint.of(kafka_url)
-    admin = place.admin()  # kept in a variable, as the future never completes without it
-    admin.create_partitions([NewPartitions(place.attempts, 3)])[place.attempts].result()
+    endpoint = KafkaEndpoint.of(kafka_url)
+    admin = endpoint.admin()  # kept in a variable, as the future never completes without it
+    admin.create_partitions([NewPartitions(endpoint.attempts, 3)])[endpoint.attempts].result()
     until = time.monotonic() + 30
     while topic_of(kafka_url).partitions() < 3 and time.monotonic() < until:
         time.sleep(0.05)  # the broker publishes the change a little later
@@ -310,11 +310,11 @@ def test_a_store_restored_from_a_backup_is_noticed(
 
 @given(st.text())
 def test_the_topic_of_attempts_belongs_to_no_queue(queue: str) -> None:
-    place = KafkaEndpoint.of("kafka://127.0.0.1:1")
+    endpoint = KafkaEndpoint.of("kafka://127.0.0.1:1")
     with suppress(UnicodeEncodeError, ConfigurationError):  # what can be no queue
-        assert place.topic(queue) != place.attempts
-    assert place.topic(place.queue(place.attempts)) != place.attempts
-    assert not place.log.topic("x").startswith(place.attempts)
+        assert endpoint.topic(queue) != endpoint.attempts
+    assert endpoint.topic(endpoint.queue(endpoint.attempts)) != endpoint.attempts
+    assert not endpoint.log.topic("x").startswith(endpoint.attempts)
 
 
 # the commands -------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, we
     gap = FairnessGap([(PriorityFlow(5, key), weights[key]) for key in recorded.keys])
     # At one instant tasks arrive, then tasks start, in the order of the picks.
     arrived = [(at, 0, task) for task, at in enumerate(found.at.tolist())]
-    started = [(int(found.start[task]), 1, place) for place, task in enumerate(picked)]
+    started = [(int(found.start[task]), 1, position) for position, task in enumerate(picked)]
     for _, is_start, number in sorted(arrived + started):
         task = picked[number] if is_start else number
         flow = PriorityFlow(5, recorded.keys[found.key[task]])
@@ -212,15 +212,15 @@ def test_a_closed_user_submits_later_after_a_longer_wait_and_keeps_its_think_tim
     for key in range(len(recorded.keys)):
         own = np.flatnonzero(recorded.key == key)
         ends, until = recorded.at[own] + recorded.run[own], -1
-        for place, task in enumerate(own):
-            if place and recorded.at[task] > until:
-                before = found.end[own[:place]].max()
+        for position, task in enumerate(own):
+            if position and recorded.at[task] > until:
+                before = found.end[own[:position]].max()
                 think = recorded.at[task] - until
                 assert found.at[task] >= before + (think if think <= pause else 0)
                 assert found.at[task] == (
                     before + think if think <= pause else max(before, recorded.at[task])
                 )
-            until = max(until, ends[place])
+            until = max(until, ends[position])
 
 
 # what travels -------------------------------------------------------------------------------------

@@ -431,10 +431,10 @@ def test_attempts_that_a_named_stream_has_not_read_are_kept_from_its_first_offse
     assert query.batch() == [id_text(n) for n in range(120, 150)]
     (registered,) = store.database.read_now(SqlHistory(store.database).readers())
     assert (registered.name, registered.kind) == ("follower", "stream")
-    place = registered.position
+    position = registered.position
     query.stream.commit(query.ends[0])
     (registered,) = store.database.read_now(SqlHistory(store.database).readers())
-    assert registered.position == place
+    assert registered.position == position
 
 
 def test_a_stream_does_not_take_the_name_of_a_lake(store: Any, store_url: str) -> None:

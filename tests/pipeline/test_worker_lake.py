@@ -209,13 +209,13 @@ def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
 async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    place = str(tmp_path / "lakes" / where)
+    root = str(tmp_path / "lakes" / where)
     monkeypatch.chdir(tmp_path)
     if where == "environment":
-        monkeypatch.setenv("FAIRLEAD_LAKE", place)
+        monkeypatch.setenv("FAIRLEAD_LAKE", root)
     elif where == "fairlead.toml":
-        Path("fairlead.toml").write_text(f'lake = "{place}"')
-    app = App(sqlite_url, lake=place) if where == "code" else App(sqlite_url)
+        Path("fairlead.toml").write_text(f'lake = "{root}"')
+    app = App(sqlite_url, lake=root) if where == "code" else App(sqlite_url)
 
     @app.task
     async def work() -> None: ...
@@ -223,7 +223,7 @@ async def test_the_lake_is_set_in_code_in_the_environment_or_in_a_file(
     work.submit()
     async with running(app, intervals=OFTEN) as node:
         await settled(app, node)
-        await until(lambda: len(exported(Lake(place))) == 1)
+        await until(lambda: len(exported(Lake(root))) == 1)
     app.close()
 
 

@@ -139,8 +139,8 @@ class Relayed:
 
     def trim(self, before: int, partitions: int = 2) -> None:
         """Kafka forgets what the first so many partitions had before this offset."""
-        place = KafkaEndpoint.of(self.kafka_url)
-        place.trim({(place.attempts, n): before for n in range(partitions)})
+        endpoint = KafkaEndpoint.of(self.kafka_url)
+        endpoint.trim({(endpoint.attempts, n): before for n in range(partitions)})
 
     def stream(self, most: int = 1000) -> Stream:
         return Stream(self.lake, self.kafka_url, most)

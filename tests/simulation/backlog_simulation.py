@@ -317,7 +317,7 @@ class Simulation:
         )
 
     def _place(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
-        placed = owner.backlog.place(triggers)
+        placed = owner.backlog.add(triggers)
         if isinstance(placed, Changes):
             self._say("owner %d keeps in memory %s", owner.range_id, placed.added)
             self._apply(owner, placed)
@@ -369,7 +369,7 @@ class Simulation:
             assert level.id not in self.ids, f"given twice: {shown(level)}"
             self.ids.add(level.id)
             assert owner.has_acked_a_successor or level > owner.backlog.ack_level, (
-                f"placed at or below A: {shown(level)}"
+                f"level given at or below A: {shown(level)}"
             )
 
     # writing and reading --------------------------------------------------------------------------

@@ -111,8 +111,8 @@ class MergedDuringRead(Backlog):
 class UnstoredOmitted(Backlog):
     """The first write omits the triggers that were only in memory until then."""
 
-    def place(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
-        placed = super().place(triggers)
+    def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
+        placed = super().add(triggers)
         if isinstance(placed, BacklogWrite):
             placed.entries = [
                 trigger for trigger in placed.entries if trigger.level not in self._unstored
@@ -227,7 +227,7 @@ async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owne
 
 
 async def _write_three(store: MemoryBacklogStore, owner: Backlog) -> None:
-    write = owner.place([_trigger(1), _trigger(2), _trigger(3)])
+    write = owner.add([_trigger(1), _trigger(2), _trigger(3)])
     assert isinstance(write, BacklogWrite)
     await store.write(LANE, owner.range_id, write.entries, write.record)
     owner.written(write)

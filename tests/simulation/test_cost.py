@@ -85,7 +85,7 @@ class Lane:
                 new.append(one)
         if new:
             self.chance.shuffle(new)
-            placed = self.backlog.place(new)
+            placed = self.backlog.add(new)
             if isinstance(placed, BacklogWrite):
                 self.store.write(placed.entries)
                 placed = self.backlog.written(placed)

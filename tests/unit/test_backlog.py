@@ -60,18 +60,18 @@ def backlog_of(
     )
 
 
-def place(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
+def add(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
     """Level triggers and let a write land at once; return the entries that were written."""
-    placed = backlog.place(found)
-    if isinstance(placed, Changes):
+    added = backlog.add(found)
+    if isinstance(added, Changes):
         return []
-    backlog.written(placed)
-    return placed.entries
+    backlog.written(added)
+    return added.entries
 
 
-def written(placed: BacklogWrite | Changes) -> BacklogWrite:
-    assert isinstance(placed, BacklogWrite)
-    return placed
+def written(added: BacklogWrite | Changes) -> BacklogWrite:
+    assert isinstance(added, BacklogWrite)
+    return added
 
 
 def first(backlog: Backlog, count: int = 1) -> list[Trigger]:
@@ -94,7 +94,7 @@ def level(one: Trigger) -> Level:
 def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, list[Trigger]]:
     """Return a backlog with more stored than fits in memory, and the stored entries."""
     backlog = backlog_of(capacity)
-    stored = place(backlog, triggers(" ".join(f"a{n}" for n in range(tasks))))
+    stored = add(backlog, triggers(" ".join(f"a{n}" for n in range(tasks))))
     return backlog, sorted(stored, key=level)
 
 
@@ -103,31 +103,31 @@ def stored_beyond_memory(capacity: int = 2, tasks: int = 6) -> tuple[Backlog, li
 
 def test_triggers_that_fit_while_nothing_is_stored_need_no_write() -> None:
     backlog = backlog_of(3)
-    placed = backlog.place(triggers("a1 a2 b1"))
-    assert isinstance(placed, Changes)
-    assert ids(placed.added) == "a1 a2 b1" and not placed.dropped
+    added = backlog.add(triggers("a1 a2 b1"))
+    assert isinstance(added, Changes)
+    assert ids(added.added) == "a1 a2 b1" and not added.dropped
     assert ids(backlog.loaded()) == "a1 b1 a2"
     assert not backlog.is_stored and backlog.next_read() is None
 
 
 def test_triggers_only_in_memory_are_written_with_the_first_that_does_not_fit() -> None:
     backlog = backlog_of(4)
-    backlog.place(triggers("a1 a2 a3"))
-    write = written(backlog.place(triggers("b1 b2")))
+    backlog.add(triggers("a1 a2 a3"))
+    write = written(backlog.add(triggers("b1 b2")))
     assert ids(write.entries) == "a1 b1 a2 b2 a3"
     assert write.record.max_level == level(write.entries[-1])
     changes = backlog.written(write)
     assert ids(changes.added) == "b1 b2", "and what was dispatchable already is not news"
     assert not backlog.is_writing
-    assert ids(written(backlog.place(triggers("c1"))).entries) == "c1", "it is written once"
+    assert ids(written(backlog.add(triggers("c1"))).entries) == "c1", "it is written once"
 
 
 def test_until_a_write_lands_its_new_triggers_wait_while_those_in_memory_may_be_dispatched() -> (
     None
 ):
     backlog = backlog_of(2)
-    backlog.place(triggers("a1"))
-    write = written(backlog.place(triggers("b1 b2")))
+    backlog.add(triggers("a1"))
+    write = written(backlog.add(triggers("b1 b2")))
     assert ids(backlog.loaded()) == "a1"
     assert ids(dispatch(backlog)) == "a1"
     assert ids(backlog.written(write).added) == "b1 b2"
@@ -135,8 +135,8 @@ def test_until_a_write_lands_its_new_triggers_wait_while_those_in_memory_may_be_
 
 def test_an_unstored_trigger_acked_while_its_write_is_under_way_is_not_dispatched_twice() -> None:
     backlog = backlog_of(2)
-    backlog.place(triggers("a1 b1"))
-    write = written(backlog.place(triggers("c1 c2 c3")))
+    backlog.add(triggers("a1 b1"))
+    write = written(backlog.add(triggers("c1 c2 c3")))
     assert ids(dispatch(backlog)) == "a1"
     changes = backlog.written(write)
     assert "a1" not in ids(changes.added)
@@ -152,8 +152,8 @@ def test_an_unstored_trigger_acked_while_its_write_is_under_way_is_not_dispatche
 
 def test_after_a_failed_write_the_reader_no_longer_counts_as_at_the_end() -> None:
     backlog = backlog_of(2)
-    backlog.place(triggers("a1"))
-    write = written(backlog.place(triggers("b1 b2")))
+    backlog.add(triggers("a1"))
+    write = written(backlog.add(triggers("b1 b2")))
     assert backlog.is_at_end
     backlog.write_failed()
     assert not backlog.is_at_end and backlog.is_writing
@@ -178,7 +178,7 @@ def test_a_write_that_returns_while_a_read_is_under_way_is_merged_after_it() -> 
     dispatch(backlog, 2)
     read = backlog.next_read()
     assert read is not None and read.limit == 2
-    write = written(backlog.place(triggers("b1")))
+    write = written(backlog.add(triggers("b1")))
     assert backlog.written(write) == NO_CHANGES
     assert ids(backlog.loaded()) == "" and backlog.is_writing
     changes = backlog.read(stored[2:4])
@@ -191,7 +191,7 @@ def test_a_write_that_returned_is_merged_also_when_the_read_fails() -> None:
     backlog, _ = stored_beyond_memory(capacity=2, tasks=4)
     dispatch(backlog, 2)
     assert backlog.next_read() is not None
-    write = written(backlog.place(triggers("b1")))
+    write = written(backlog.add(triggers("b1")))
     backlog.written(write)
     changes = backlog.read_failed()
     assert not backlog.is_writing
@@ -207,7 +207,7 @@ def test_a_write_in_the_middle_of_the_stored_queue_keeps_only_entries_at_or_belo
     end = backlog.read_level
     assert ids(backlog.loaded()) == "a0 a1 a2 a3" and not backlog.is_at_end
     dispatch(backlog, 2)
-    write = written(backlog.place(triggers("b1 b2 a8")))
+    write = written(backlog.add(triggers("b1 b2 a8")))
     changes = backlog.written(write)
     assert ids(changes.added) == "b1 b2"
     assert all(level(one) <= end for one in changes.added)
@@ -219,9 +219,9 @@ def test_a_write_in_the_middle_of_the_stored_queue_keeps_only_entries_at_or_belo
 
 def test_after_a_trim_the_reader_is_no_longer_at_the_end() -> None:
     backlog = backlog_of(4)
-    place(backlog, triggers("a1 a2 a3 a4 a5"))
+    add(backlog, triggers("a1 a2 a3 a4 a5"))
     assert backlog.is_at_end and len(backlog) == 5, "a quarter more is let pass"
-    write = written(backlog.place(triggers("a6")))
+    write = written(backlog.add(triggers("a6")))
     changes = backlog.written(write)
     assert ids(changes.dropped) == "a5" and ids(changes.added) == "", (
         "triggers added and dropped at once are not reported"
@@ -281,13 +281,13 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_move_the_ack_level_past_entries
     None
 ):
     backlog = backlog_of(4)
-    backlog.place([trigger("h1", name="held"), *triggers("a0 a1 a2")])
+    backlog.add([trigger("h1", name="held"), *triggers("a0 a1 a2")])
     high = backlog.loaded()[-1]
     assert high.id == "a2"
     backlog.take([high])
     # The name is held back by a limit and has its own virtual time, so new tasks get levels below
     # those being dispatched.
-    stored = place(backlog, triggers("x1 y1 z1", name="held"))
+    stored = add(backlog, triggers("x1 y1 z1", name="held"))
     assert ids(backlog.loaded()) == "h1 a0 x1 y1"
     dropped = [entry for entry in stored if entry.id in ("z1", "a1")]
     backlog.ack([high])
@@ -319,8 +319,8 @@ def test_the_ack_level_stays_below_the_first_unacked_entry() -> None:
 
 def test_the_ack_level_stays_below_levels_being_written() -> None:
     backlog = backlog_of(2)
-    backlog.place(triggers("a1 a2"))
-    write = written(backlog.place(triggers("b1")))
+    backlog.add(triggers("a1 a2"))
+    write = written(backlog.add(triggers("b1")))
     dispatch(backlog, 2)
     assert backlog.ack_level < level(next(entry for entry in write.entries if entry.id == "b1"))
     backlog.written(write)
@@ -333,13 +333,13 @@ def test_once_everything_is_dispatched_the_whole_stored_backlog_may_be_deleted()
     dispatch(backlog, 5)
     assert backlog.ack_level == backlog.max_level == level(stored[-1])
     assert not backlog.is_stored
-    assert isinstance(backlog.place(triggers("a6")), Changes)
+    assert isinstance(backlog.add(triggers("a6")), Changes)
 
 
 def test_a_level_is_never_given_at_or_below_the_ack_level() -> None:
     backlog = backlog_of(2)
     for n in range(20):
-        place(backlog, triggers(f"{'abc'[n % 3]}{n}"))
+        add(backlog, triggers(f"{'abc'[n % 3]}{n}"))
         if n % 3 == 2:
             dispatch(backlog, 2)
         given = backlog._last_id
@@ -356,9 +356,9 @@ def test_two_owners_never_give_the_same_id() -> None:
 
 def place_one(backlog: Backlog, number: int) -> int:
     backlog.capacity = 1000
-    placed = backlog.place([trigger(f"a{number}")])
-    assert isinstance(placed, Changes)
-    return level(placed.added[0]).id
+    added = backlog.add([trigger(f"a{number}")])
+    assert isinstance(added, Changes)
+    return level(added.added[0]).id
 
 
 # taking and taking back ---------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def place_one(backlog: Backlog, number: int) -> int:
 
 def test_taken_triggers_are_dispatched_again_only_after_they_are_taken_back() -> None:
     backlog = backlog_of()
-    backlog.place(triggers("a1 b1"))
+    backlog.add(triggers("a1 b1"))
     found = first(backlog)
     backlog.take(found)
     assert ids(backlog.loaded()) == "b1" and found[0] in backlog and len(backlog) == 1
@@ -390,33 +390,33 @@ def test_triggers_taken_back_hold_the_ack_level() -> None:
 
 def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
     backlog = backlog_of()
-    backlog.place([trigger("h1", name="held"), *triggers("a1 a2 a3 a4")])
+    backlog.add([trigger("h1", name="held"), *triggers("a1 a2 a3 a4")])
     for _ in range(4):
         free = [one for one in backlog.loaded() if one.name == "pay"][:1]
         backlog.take(free)
         backlog.ack(free)
     assert backlog.virtual_time == 3 * STRIDE_SCALE
-    placed = backlog.place([trigger("x1", name="held"), trigger("y1", name="pay")])
-    assert isinstance(placed, Changes)
-    assert [level(one).pass_ for one in placed.added] == [0, 3 * STRIDE_SCALE]
+    added = backlog.add([trigger("x1", name="held"), trigger("y1", name="pay")])
+    assert isinstance(added, Changes)
+    assert [level(one).pass_ for one in added.added] == [0, 3 * STRIDE_SCALE]
 
 
 def test_a_name_that_was_idle_starts_with_the_lane() -> None:
     backlog = backlog_of()
-    backlog.place([trigger("h1", name="other"), *triggers("a1 a2 a3 a4")])
+    backlog.add([trigger("h1", name="other"), *triggers("a1 a2 a3 a4")])
     dispatch(backlog, 5)
-    placed = backlog.place([trigger("x1", name="other"), trigger("y1", name="new")])
-    assert isinstance(placed, Changes)
-    assert [level(one).pass_ for one in placed.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
+    added = backlog.add([trigger("x1", name="other"), trigger("y1", name="new")])
+    assert isinstance(added, Changes)
+    assert [level(one).pass_ for one in added.added] == [3 * STRIDE_SCALE, 3 * STRIDE_SCALE]
 
 
 def test_a_new_owner_continues_with_the_virtual_time_and_passes_of_the_previous_one() -> None:
     before = backlog_of(3)
-    place(before, triggers("a1 a2 a3 b1"))
+    add(before, triggers("a1 a2 a3 b1"))
     dispatch(before, 3)
     after = backlog_of(2, before.record(), range_id=2)
     assert after.virtual_time == before.virtual_time == STRIDE_SCALE
-    write = written(after.place(triggers("a4 b2 c1")))
+    write = written(after.add(triggers("a4 b2 c1")))
     assert {one.id: level(one).pass_ for one in write.entries} == {
         "a4": 3 * STRIDE_SCALE,
         "b2": STRIDE_SCALE,
@@ -430,7 +430,7 @@ def test_a_new_owner_continues_with_the_virtual_time_and_passes_of_the_previous_
 def test_dispatched_entries_are_deleted_after_a_number_of_acks_or_seconds() -> None:
     timing = Timing(delete_seconds=15, delete_acks=3)
     backlog = backlog_of(4, timing=timing)
-    place(backlog, triggers("a0 a1 a2 a3 a4 a5"))
+    add(backlog, triggers("a0 a1 a2 a3 a4 a5"))
     assert backlog.next_delete(100.0) is None, "nothing is below the ack level"
     dispatch(backlog, 2)
     assert backlog.next_delete(114.9) is None
@@ -445,7 +445,7 @@ def test_dispatched_entries_are_deleted_after_a_number_of_acks_or_seconds() -> N
 
 def test_enough_acks_cause_a_delete() -> None:
     backlog = backlog_of(8, timing=Timing(delete_acks=3))
-    place(backlog, triggers("a0 a1 a2 a3 a4 a5 a6 a7 a8"))
+    add(backlog, triggers("a0 a1 a2 a3 a4 a5 a6 a7 a8"))
     dispatch(backlog, 2)
     assert backlog.next_delete(0.0) is None
     dispatch(backlog, 1)
@@ -454,14 +454,14 @@ def test_enough_acks_cause_a_delete() -> None:
 
 def test_triggers_that_were_never_stored_need_no_delete() -> None:
     backlog = backlog_of(timing=Timing(delete_acks=1))
-    backlog.place(triggers("a1 a2"))
+    backlog.add(triggers("a1 a2"))
     dispatch(backlog, 2)
     assert backlog.next_delete(0.0) is None and backlog.next_delete(1000.0) is None
 
 
 def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_passed() -> None:
     backlog = backlog_of(timing=Timing(persist_seconds=60))
-    backlog.place(triggers("a1 a2"))
+    backlog.add(triggers("a1 a2"))
     assert backlog.next_record(100.0) is None
     dispatch(backlog)
     assert backlog.next_record(159.0) is None
@@ -476,7 +476,7 @@ def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_pas
 
 def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
     backlog = backlog_of()
-    backlog.place([trigger("a1", seq=5), trigger("a2", seq=6), trigger("b1", seq=9)])
+    backlog.add([trigger("a1", seq=5), trigger("a2", seq=6), trigger("b1", seq=9)])
     assert backlog.record().read_seq == 4
     assert backlog.record().next_passes == [("a", 0), ("b", 0)]
     dispatch(backlog, 2)
@@ -489,8 +489,8 @@ def test_a_record_lets_the_next_owner_find_triggers_only_in_memory() -> None:
 
 def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
     backlog = backlog_of(1)
-    backlog.place([trigger("a1", seq=5)])
-    write = written(backlog.place([trigger("a2", seq=6)]))
+    backlog.add([trigger("a1", seq=5)])
+    write = written(backlog.add([trigger("a2", seq=6)]))
     assert write.record.read_seq == 6
     assert write.record.next_passes == [("a", 2 * STRIDE_SCALE)]
 
@@ -540,7 +540,7 @@ class Lane:
             )
         )
 
-    def place(self, number: int) -> None:
+    def add(self, number: int) -> None:
         if self._write is not None or self.backlog.is_writing:
             return
         levelled = {row.id for row in self._rows.values()}
@@ -552,17 +552,17 @@ class Lane:
         self._given = min(len(self._pushed), self._given + 1 + number)
         if not batch:
             return
-        placed = self.backlog.place(batch)
-        if isinstance(placed, BacklogWrite):
-            assert all(level(entry) > self.backlog.ack_level for entry in placed.entries)
+        added = self.backlog.add(batch)
+        if isinstance(added, BacklogWrite):
+            assert all(level(entry) > self.backlog.ack_level for entry in added.entries)
             assert not self._rows.keys() & {
                 level(entry)
-                for entry in placed.entries
+                for entry in added.entries
                 if entry.id not in {row.id for row in self._rows.values()}
             }
-            self._write = placed
+            self._write = added
         else:
-            self._apply(placed)
+            self._apply(added)
 
     def write(self, number: int) -> None:
         """Land the write with or without a response, or lose it."""
@@ -669,7 +669,7 @@ class Lane:
     def finish(self) -> None:
         """Work without faults until everything is dispatched."""
         for _ in range(10 * len(self._pushed) + 100):
-            for step in (self.place, self.write, self.ask, self.answer, self.take, self.ack):
+            for step in (self.add, self.write, self.ask, self.answer, self.take, self.ack):
                 step(0)
                 self.check()
         assert set(self.dispatched) == {one.id for one in self._pushed}
@@ -679,7 +679,7 @@ class Lane:
 STEPS = [
     "push",
     "push",
-    "place",
+    "add",
     "write",
     "late",
     "ask",

@@ -17,7 +17,7 @@ def full_backlog(capacity: int = 100) -> Backlog:
         Trigger(f"t{n}", 1, "q", 0, "work", 5, f"k{n % 4}", 1.0, None, seq=n)
         for n in range(2 * capacity)
     ]
-    write = backlog.place(triggers)
+    write = backlog.add(triggers)
     assert isinstance(write, BacklogWrite)
     backlog.written(write)
     return backlog
@@ -44,9 +44,7 @@ def test_nothing_is_evicted_while_the_whole_backlog_is_in_memory() -> None:
         Backlog(1, LaneRecord(), Passes(Counters()), 10, Timing(), is_new=True),
         Evictions(),
     )
-    backlog.place(
-        [Trigger(f"t{n}", 1, "q", 0, "work", 5, "k", 1.0, None, seq=n) for n in range(10)]
-    )
+    backlog.add([Trigger(f"t{n}", 1, "q", 0, "work", 5, "k", 1.0, None, seq=n) for n in range(10)])
     assert not evictions.is_due(backlog, 1.0)
     assert evictions.check_at is None
 

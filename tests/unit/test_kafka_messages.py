@@ -110,37 +110,37 @@ def test_lanes_with_unknown_or_too_many_triggers_get_a_hint(
 
 @given(st.text(min_size=1, max_size=60))
 def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
-    place = client.KafkaEndpoint("host")
+    endpoint = client.KafkaEndpoint("host")
     try:
         queue.encode()
     except UnicodeEncodeError:
         return
     try:
-        topic = place.topic(queue)
+        topic = endpoint.topic(queue)
     except ConfigurationError:
         assert len(queue.encode()) > 70
         return
-    assert place.queue(topic) == queue
+    assert endpoint.queue(topic) == queue
     assert len(topic) <= 249 and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
 
 
 def test_a_url_holds_all_settings() -> None:
-    place = client.KafkaEndpoint.of(
+    endpoint = client.KafkaEndpoint.of(
         "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
-    assert (place.brokers, place.prefix, place.group, place.replication) == (
+    assert (endpoint.brokers, endpoint.prefix, endpoint.group, endpoint.replication) == (
         "a:1,b:2",
         "pay.",
         "pay",
         3,
     )
-    assert place.reset == 4 * 86_400
-    settings = place.settings({})
+    assert endpoint.reset == 4 * 86_400
+    settings = endpoint.settings({})
     assert settings["sasl.password"] == "p@ss" and settings["security.protocol"] == "SASL_PLAINTEXT"
     assert (settings["sasl.mechanism"], settings["client.rack"]) == (
         "SCRAM-SHA-512",
         "r1",
-    ) and "p@ss" not in place.location
+    ) and "p@ss" not in endpoint.location
 
 
 @pytest.mark.parametrize(
@@ -202,18 +202,18 @@ def test_partitions_assigned_during_a_pause_are_paused_and_all_resume_together()
     told: list[tuple[str, list[int]]] = []
 
     class Consuming:
-        def incremental_assign(self, places: list[Any]) -> None:
-            told.append(("assign", [place.partition for place in places]))
+        def incremental_assign(self, partitions: list[Any]) -> None:
+            told.append(("assign", [partition.partition for partition in partitions]))
 
-        def pause(self, places: list[Any]) -> None:
-            told.append(("pause", [place.partition for place in places]))
+        def pause(self, partitions: list[Any]) -> None:
+            told.append(("pause", [partition.partition for partition in partitions]))
 
     listener = SimpleNamespace(on_assigned=lambda keys: None)
     receiver = receiving.Receiver(client.KafkaEndpoint("127.0.0.1:1"), "node", 10.0, listener)
-    place = confluent.TopicPartition(client.KafkaEndpoint("a").topic("mail"), 3)
-    receiver._assigned(Consuming(), [place])
+    partition = confluent.TopicPartition(client.KafkaEndpoint("a").topic("mail"), 3)
+    receiver._assigned(Consuming(), [partition])
     assert told == [("assign", [3])]
     receiver._is_paused = True
-    receiver._assigned(Consuming(), [place])
+    receiver._assigned(Consuming(), [partition])
     assert told[1:] == [("assign", [3]), ("pause", [3])] and receiver._is_paused
     receiver.close()

@@ -8,8 +8,10 @@ from fairlead.lab.replay.positions import positions
 
 def runs(order: str, partition: int = 0) -> list[HistoryRun]:
     return [
-        HistoryRun(f"{partition}-{place}", 1, partition, key, "done", "DONE", 0, place, place)
-        for place, key in enumerate(order, 1)
+        HistoryRun(
+            f"{partition}-{position}", 1, partition, key, "done", "DONE", 0, position, position
+        )
+        for position, key in enumerate(order, 1)
     ]
 
 

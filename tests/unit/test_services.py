@@ -34,11 +34,11 @@ def until_gone(pid: int, seconds: float = 20) -> bool:
 
 
 def test_the_server_asks_for_a_password(postgres_server: PostgresServer) -> None:
-    user, _, place = postgres_server.url.rpartition("@")
+    user, _, address = postgres_server.url.rpartition("@")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        psycopg.connect(user.rpartition(":")[0] + ":wrong@" + place)
+        psycopg.connect(user.rpartition(":")[0] + ":wrong@" + address)
     with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-        psycopg.connect("postgresql://fairlead@" + place)
+        psycopg.connect("postgresql://fairlead@" + address)
 
 
 def test_the_server_listens_on_the_loopback_only_with_fsync_and_not_as_root(

@@ -187,7 +187,7 @@ def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
             most_charged[key] = max(most_charged[key], charged[new.id])
             waiting[key] += 1
             open_of[key].add(new.id)
-            placed = backlog.place([new])
+            placed = backlog.add([new])
             assert isinstance(placed, Changes)
             for one in placed.added:
                 assert one.level is not None

@@ -22,7 +22,7 @@ encode_result = msgspec.json.Encoder().encode
 
 
 class ExecutorKind(StrEnum):
-    """Kind of place where a handler runs."""
+    """Kind of executor: the event loop, a thread or a child process."""
 
     LOOP = "loop"  # async functions, on the node's event loop
     THREAD = "thread"  # sync functions, each in a thread

@@ -72,7 +72,7 @@ class Submits(Protocol):
 
 
 class Task(Generic[P, R]):
-    """A handler that can be submitted. Calling a task runs the function in place, as if it were not
+    """A handler that can be submitted. Calling a task runs the function directly, as if it were not
     decorated."""
 
     def __init__(

@@ -449,11 +449,11 @@ class FairPartition:
         if len(lane.recent) > _REMEMBERED:
             lane.recent, lane.less_recent = {}, lane.recent
         lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
-        placed = lane.backlog.place(triggers)
-        if isinstance(placed, BacklogWrite):
-            lane.write = placed
+        added = lane.backlog.add(triggers)
+        if isinstance(added, BacklogWrite):
+            lane.write = added
         else:
-            self._apply(lane, placed)
+            self._apply(lane, added)
 
     def _make_room(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back in favour of stored ones that may

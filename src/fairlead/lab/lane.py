@@ -40,11 +40,11 @@ class ListedBacklog:
 
     def push(self, tasks: Sequence[Trigger]) -> None:
         """Add tasks that arrive."""
-        placed = self._backlog.place(tasks)
-        if isinstance(placed, BacklogWrite):
-            self._store.write(placed.entries)
-            placed = self._backlog.written(placed)
-        self._apply(placed)
+        added = self._backlog.add(tasks)
+        if isinstance(added, BacklogWrite):
+            self._store.write(added.entries)
+            added = self._backlog.written(added)
+        self._apply(added)
         self._settle()
 
     def dispatch(self, tasks: Sequence[Trigger]) -> None:

@@ -168,19 +168,19 @@ class Backlog:
         """Whether a read could show that new triggers can stay in memory."""
         return not self.is_at_end and not self.is_stored
 
-    def place(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
-        """Give new triggers their levels. If all fit in memory, they stay there; otherwise return a
-        write of them and of all triggers not yet in the store. Not allowed while a write is under
-        way."""
+    def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
+        """Give new triggers their levels. If all triggers fit in memory and none is stored, keep
+        the new ones in memory only. Otherwise return a write of them and of all other triggers that
+        are not in the store yet. Not allowed while a write is under way."""
         assert self._writing is None
-        placed = [self._level(trigger) for trigger in triggers]
-        fits = len(self._loaded) + len(placed) <= self.capacity
+        levelled = [self._level(trigger) for trigger in triggers]
+        fits = len(self._loaded) + len(levelled) <= self.capacity
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
-            for trigger in placed:
+            for trigger in levelled:
                 self._load(trigger)
                 self._unstored[trigger.level] = trigger  # type: ignore[index]
-            return Changes(added=placed)
-        return self._write(placed, [])
+            return Changes(added=levelled)
+        return self._write(levelled, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
         """Give triggers in memory that a limit holds back new levels. `kept` get the virtual time,
@@ -198,17 +198,17 @@ class Backlog:
             [*kept, *evicted],
         )
 
-    def _write(self, placed: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
+    def _write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
         gone = set(map(_level, leaving))
         write = BacklogWrite(
-            [*(t for level, t in self._unstored.items() if level not in gone), *placed],
+            [*(t for level, t in self._unstored.items() if level not in gone), *levelled],
             LaneRecord(),
             leaving,
         )
         write.entries.sort(key=_level)
         self.max_level = max(self.max_level, _level(write.entries[-1]))
         self._writing = write
-        self._pin = min(map(_level, placed))
+        self._pin = min(map(_level, levelled))
         write.record = self.record(are_all_stored=True)
         return write
 

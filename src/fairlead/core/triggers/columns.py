@@ -174,8 +174,8 @@ class Parked:
         self._show_head(column.line, line)
 
     def release(self, limit: Hashable) -> Column | None:
-        """Remove and return the best-placed column that waits for the limit; None if there is
-        none."""
+        """Remove and return the first column, in the order of the table, that waits for the limit;
+        None if there is none."""
         heads = self._heads.get(limit, [])
         while heads:
             priority, order, _, name = heappop(heads)

@@ -55,9 +55,9 @@ class TriggerTable:
 
     A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
     nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
-    one. A freed slot releases one column, the best placed. Unless the limit stops that column
-    again, the column then releases the next. So a freed slot costs O(log n) however many columns
-    wait for it, and no column is left behind.
+    one. A freed slot releases one column, the first in the order of the table. Unless the limit
+    stops that column again, the column then releases the next. So a freed slot costs O(log n)
+    however many columns wait for it, and no column is left behind.
     """
 
     def __init__(self, slot_ledger: SlotLedger) -> None:
