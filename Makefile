@@ -12,7 +12,7 @@ JOBS ?= 3
 SEEDS ?= --new-seeds
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost soak services clean postgresql java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -90,6 +90,9 @@ bench-alerts: $(STAMP) java  ## measure how soon an alert is sent, and false ale
 
 bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights, cost="runtime"; ten minutes
 	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle
+
+bench-fleet: $(STAMP) postgresql  ## measure fleets on one partition: 1 to 8 workers, and kill -9 under load; ten minutes
+	@$(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

@@ -380,6 +380,7 @@ class App:
             backlog=connections.backlog,
             channel=connections.channel,
             coordinator=connections.coordinator,
+            presence=connections.presence,
             log=log,
             schedule=schedule,
         )

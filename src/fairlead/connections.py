@@ -13,6 +13,7 @@ from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
@@ -33,6 +34,7 @@ class Connections(NamedTuple):
     log: TaskLog | None
     """Log of ordered queues, to which submits append."""
     schedule: ScheduleStore | None
+    presence: Presence | None
     new_log: Callable[[], TaskLog | None]
     """Factory of further logs, because each node reads from its own log."""
 
@@ -91,5 +93,6 @@ def connect(
         coordinator_at.coordinator(coordinator_url, context),
         log_at.log(log_url, context),
         schedule_at.schedule(schedule_url, context),
+        home.presence(store, notifier),
         lambda: log_at.log(log_url, context),
     )

@@ -23,6 +23,7 @@ from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
+from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
@@ -37,6 +38,8 @@ class NodePorts:
     backlog: BacklogStore
     channel: TriggerChannel
     coordinator: Coordinator
+    presence: Presence | None = None
+    """Locks that show which nodes died; None if the store has none."""
     log: TaskLog | None = None
     """This node's reader of the ordered queues' log; None without ordered queues."""
     schedule: ScheduleStore | None = None

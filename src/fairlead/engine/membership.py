@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.shares import Members
@@ -91,7 +91,7 @@ class Membership(SimplePart):
                 self._node
             )
             if is_earlier and not await self._store.held(record.node):
-                await self._store.drop_node(record.node)
+                self._context.channel.announce(await self._store.drop_node(record.node))
 
     async def _say_so(self) -> None:
         context = self._context
@@ -102,7 +102,8 @@ class Membership(SimplePart):
             queues = []
         if self._registered != queues or not await self._store.heartbeat(self._node, now):
             names = sorted(context.served.handlers)
-            await self._store.register_node(self._node, queues, names, now)
+            joined = await self._store.register_node(self._node, queues, names, now)
+            context.channel.announce(joined)
             self._registered = queues
 
     async def run(self) -> None:
@@ -147,16 +148,14 @@ class Membership(SimplePart):
         self._weights.update((queue, queues[queue].weights_version) for queue in changed)
         return weights, limits
 
-    def _members(self, living: Sequence[NodeRecord], now: int) -> Members:
+    def _members(self, living: Sequence[NodeRecord], restarting: Collection[str]) -> Members:
         by_queue: dict[str, set[str]] = {queue: set() for queue in self._partitions}
         for record in living:
             for queue in self._partitions.keys() & record.queues:
                 by_queue[queue].add(identity_of(record.node))
-        # A node that will restart has set its heartbeat ahead.
-        restarting = [each for each in living if each.heartbeat_at > now + _AHEAD]
         return Members(
             {queue: frozenset(members) for queue, members in by_queue.items()},
-            frozenset(identity_of(record.node) for record in restarting),
+            frozenset(map(identity_of, restarting)),
         )
 
     async def beat(self) -> None:
@@ -168,8 +167,12 @@ class Membership(SimplePart):
         queues = await self._queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
-        members = self._members([each for each in nodes if each.node not in silent], now)
-        self._context.events.on_view(View(queues, *await self._changed(queues), members))
+        living = [each for each in nodes if each.node not in silent]
+        # A node that will restart has set its heartbeat ahead.
+        restarting = {each.node for each in living if each.heartbeat_at > now + _AHEAD}
+        members = self._members(living, restarting)
+        present = frozenset(each.node for each in living) - restarting
+        self._context.events.on_view(View(queues, *await self._changed(queues), members, present))
         held = list(self._claimer.held())
         if held:
             still = await self._store.still_held(self._node, held)

@@ -11,7 +11,6 @@ from fairlead.engine.lifecycle import serve
 from fairlead.engine.parts import NodeParts
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 
 log = logging.getLogger("fairlead.node")
@@ -69,6 +68,7 @@ class Node:
     async def run(self) -> None:
         """Start, serve until `stop`, drain, leave. Raise the exception of a part that failed."""
         parts, channel = self.parts, self._context.channel
+        await parts.deaths.hold_lock(parts.membership.poke)
         await parts.membership.beat()
         await parts.membership.drop_earlier_starts()
         await channel.open(parts.on_notification)
@@ -99,13 +99,14 @@ class Node:
         if self.unstoppable:
             log.warning("handlers ignored their cancellation", extra={"handlers": self.unstoppable})
         try:
-            # A node that may still hold tasks stays registered: its heartbeats stop, and other
-            # nodes resume its tasks. A node that will restart stays registered too, and
+            # A node that may still hold tasks stays registered: its lock or its heartbeats end, and
+            # other nodes resume its tasks. A node that will restart stays registered too, and
             # other nodes treat it as alive meanwhile.
             is_going = not self.settings.restart_seconds
             if is_going and not self.in_flight and not self.parts.reconciler.is_asked:
-                await self._context.store.drop_node(self.settings.name)
-            self._context.channel.announce(Notification(control=True))
+                gone = await self._context.store.drop_node(self.settings.name)
+                await self.parts.deaths.release_lock()
+                self._context.channel.announce(gone)
         except StoreUnavailable as error:
             log.warning(
                 "node left without deregistering: the store is unavailable",

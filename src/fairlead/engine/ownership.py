@@ -159,6 +159,15 @@ class Ownership:
         if names:
             await self._release(names)
 
+    async def release_of(self, dead: Collection[str]) -> None:
+        """Release the leases of nodes that are certainly dead. Raises StoreUnavailable."""
+        for node in dead:
+            leases = await self._coordinator.leases()
+            names = [lease.name for lease in leases if lease.owner == node]
+            if names and (released := await self._coordinator.release(names, node)) is not None:
+                self._context.channel.announce(released)
+        self.poke()
+
     def on_gained(self, keys: Collection[PartitionKey]) -> None:
         """Own partitions that the channel assigned to this node."""
         self._own(self.owned.union(keys))

@@ -21,6 +21,7 @@ from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext, NodePorts, Served
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
+from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.slots import Slots
@@ -104,14 +105,16 @@ class NodeParts:
         )
         self.reconciler = Reconciler(context, tasks, ordering)
         self.membership = Membership(context, tasks)
-        own = Pollers(
+        self._rounds = Pollers(
             ports.store,
             ports.channel.announce,
             observer,
             clock,
             settings.intervals,
             self.on_incidents,
-        ).all()
+        )
+        own = self._rounds.all()
+        self.deaths = Deaths(context, self._on_dead)
         self.delivery = IncidentDelivery(
             ports.store.incidents, observer, clock, served.on_incident, served.incident_timeout
         )
@@ -138,6 +141,7 @@ class NodeParts:
             Gauges(context, self.ordered),
             self.reconciler,
             self.membership,
+            self.deaths,
             self.incident_reports,
             self.pollers,
             self.delivery,
@@ -254,6 +258,12 @@ class NodeParts:
         if self.ownership.shares.set_members(view.members):
             self.ownership.poke()
             self.granting.on_nodes_changed(frozenset().union(*view.members.by_queue.values()))
+        self.deaths.on_nodes(view.present)
+
+    async def _on_dead(self, nodes: Sequence[str]) -> None:
+        await self.ownership.release_of(nodes)
+        await self._rounds.resume(nodes)
+        self.membership.poke()
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:

@@ -91,19 +91,23 @@ class Pollers:
     async def lost(self) -> float | None:
         """Move tasks that dead nodes had claimed back to SUBMITTED."""
         now = self._clock.now()
-        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
-        if silent:
-            total = 0
-            while (woken := await self._store.resume_lost(silent, now, BATCH)).moved:
-                self._announce_woken(woken)
-                total += woken.moved
-            for node in silent:
-                await self._store.drop_node(node)
-            log.warning(
-                "nodes stopped; their tasks were resumed", extra={"nodes": silent, "resumed": total}
-            )
-            self._observer.counted("resumed_tasks", total)
+        await self.resume(await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS)))
         return None
+
+    async def resume(self, dead: Sequence[str]) -> None:
+        """Move the tasks that these nodes had claimed back to SUBMITTED, and drop the nodes."""
+        if not dead:
+            return
+        now, total = self._clock.now(), 0
+        while (woken := await self._store.resume_lost(dead, now, BATCH)).moved:
+            self._announce_woken(woken)
+            total += woken.moved
+        for node in dead:
+            self._announce(await self._store.drop_node(node))
+        log.warning(
+            "nodes stopped; their tasks were resumed", extra={"nodes": dead, "resumed": total}
+        )
+        self._observer.counted("resumed_tasks", total)
 
     async def stuck(self) -> float | None:
         """Resume tasks in PROCESSING past their `max_stuck`, or move them to ERROR, by their

@@ -24,3 +24,5 @@ class View(msgspec.Struct, frozen=True):
     """Tasks of a fairness key that each node may run at once, of the same queues."""
     members: Members
     """Living nodes that share a queue with this one."""
+    present: frozenset[str] = frozenset()
+    """Names of the living nodes that are not about to restart, of all queues."""

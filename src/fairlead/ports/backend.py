@@ -15,6 +15,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
@@ -66,6 +67,11 @@ class Backend:
         notifier only if the channel replaces it; None keeps the notifier beside the tasks."""
         if url is None:
             self._refuse("notifier")
+        return None
+
+    def presence(self, store: TaskStore, notifier: Notifier) -> Presence | None:
+        """Return the presence of nodes beside the tasks; None if the store has no locks that end
+        with a process."""
         return None
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:

@@ -222,16 +222,18 @@ class TaskStore(ClusterState, Protocol):
 
     async def register_node(
         self, node: str, queues: Sequence[str], names: Sequence[str], now: int
-    ) -> None:
+    ) -> Notification:
         """Record which queues the node serves and which task names it has handlers for, and that it
-        lives. Called again when these change."""
+        lives. Called again when these change. Return the notification to announce, so that other
+        nodes share with it."""
 
     async def heartbeat(self, node: str, now: int) -> bool:
         """Record that the node lives. Return False if the store has no record of it, because it
         never registered or another node dropped it as dead."""
 
-    async def drop_node(self, node: str) -> None:
-        """Remove a node that stopped, or whose tasks have all been resumed."""
+    async def drop_node(self, node: str) -> Notification:
+        """Remove a node that stopped, or whose tasks have all been resumed. Return the notification
+        to announce, so that other nodes take its share."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Register the queues; return the settings of each."""

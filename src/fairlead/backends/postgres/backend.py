@@ -9,6 +9,7 @@ from fairlead.backends.sql.backend import SqlBackend, tables
 from fairlead.ports.backend import BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.presence import Presence
 from fairlead.ports.task_store import TaskStore
 
 _EXAMPLE = "postgresql://user:password@host:port/database"
@@ -34,6 +35,14 @@ class PostgresBackend(SqlBackend):
         database = tables(store).database
         assert isinstance(database, PostgresDatabase)
         return PostgresNotifier(database)
+
+    def presence(self, store: TaskStore, notifier: Notifier) -> Presence | None:
+        from fairlead.backends.postgres.notifier import PostgresNotifier
+        from fairlead.backends.postgres.presence import SessionPresence
+
+        if not isinstance(notifier, PostgresNotifier):
+            return None
+        return SessionPresence(tables(store).database, notifier)
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
         from fairlead.backends.postgres.backlog import PostgresBacklogStore

@@ -42,6 +42,10 @@ FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 _SILENCE = 60.0
 
 
+LOCK_AGAIN_AFTER = 0.1
+"""Seconds until another try of an advisory lock, which an earlier connection may still hold."""
+
+_LOCK = "SELECT pg_try_advisory_lock($1)"
 _SEND = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message"
 
 
@@ -72,7 +76,9 @@ class PostgresNotifier:
         self._is_connected = False
         self._outbox: list[str] = []
         self._wake_up = asyncio.Event()
-        """Set when there is something to send, or the connection is lost."""
+        """Set when there is something to send or to lock, or the connection is lost."""
+        self._locks: dict[int, Callable[[], None]] = {}
+        """Advisory locks that the listening connection holds, with a callback for their loss."""
         self._waiting = WaitingThreads(lambda: _PostgresListener(database))
 
     def notify(self, notification: Notification) -> None:
@@ -103,6 +109,16 @@ class PostgresNotifier:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+    def hold_lock(self, key: int, on_lost: Callable[[], None]) -> None:
+        """Hold an advisory lock of the session while this notifier listens. `on_lost` runs in the
+        event loop whenever the connection is lost; the next one acquires the lock again."""
+        self._locks[key] = on_lost
+        self._wake_up.set()
+
+    def release_locks(self) -> None:
+        """Acquire no lock again; those held end with the connection."""
+        self._locks.clear()
 
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
@@ -159,9 +175,14 @@ class PostgresNotifier:
                 )
             self._is_connected = True
             connected()
+            locked: set[int] = set()
             while not is_lost:
+                for key in self._locks.keys() - locked:
+                    if await connection.fetchval(_LOCK, key, timeout=KEEPALIVE_TIMEOUT):
+                        locked.add(key)
+                is_locked = self._locks.keys() <= locked
                 try:
-                    async with asyncio.timeout(KEEPALIVE_EVERY):
+                    async with asyncio.timeout(KEEPALIVE_EVERY if is_locked else LOCK_AGAIN_AFTER):
                         await self._wake_up.wait()
                 except TimeoutError:
                     await connection.fetchval("SELECT 1", timeout=KEEPALIVE_TIMEOUT)
@@ -170,8 +191,11 @@ class PostgresNotifier:
                     sent, self._outbox = self._outbox, []
                     await connection.execute(_SEND, NOTIFY_CHANNEL, sent, timeout=KEEPALIVE_TIMEOUT)
         finally:
-            self._is_connected = False
+            was_connected, self._is_connected = self._is_connected, False
             self._outbox.clear()
+            if was_connected:
+                for lock_lost in self._locks.values():
+                    lock_lost()
             if not connection.is_closed():
                 connection.terminate()
 

@@ -173,8 +173,9 @@ class PostgresTaskStore(SqlTaskStore):
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         """Do nothing: the rows of the tasks name the node that holds them."""
 
-    async def drop_node(self, node: str) -> None:
-        await self.database.run_async(Single(self.statement("drop_node", node), lambda rows: None))
+    def _drop_node(self, node: str) -> Steps[Notification]:
+        yield self.statement("drop_node", node)
+        return (yield from self._control())
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         if all(

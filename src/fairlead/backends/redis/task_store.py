@@ -380,8 +380,9 @@ class RedisTaskStore:
 
     async def register_node(
         self, node: str, queues: Sequence[str], names: Sequence[str], now: int
-    ) -> None:
+    ) -> Notification:
         await self.database.run_async(self._registry.register_node(node, queues, names))
+        return Notification(control=True)
 
     async def heartbeat(self, node: str, now: int) -> bool:
         known: bool = await self.database.run_async(self._registry.beat(node))
@@ -391,8 +392,9 @@ class RedisTaskStore:
         found: list[str] = await self.database.read(self._registry.silent(silent_for))
         return found
 
-    async def drop_node(self, node: str) -> None:
+    async def drop_node(self, node: str) -> Notification:
         await self.database.run_async(self._registry.remove(node))
+        return Notification(control=True)
 
     def nodes(self) -> Asked[list[NodeRecord]]:
         return (yield from self._registry.nodes())

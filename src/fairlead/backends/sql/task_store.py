@@ -582,13 +582,19 @@ class SqlTaskStore:
 
     async def register_node(
         self, node: str, queues: Sequence[str], names: Sequence[str], now: int
-    ) -> None:
+    ) -> Notification:
         steps = self._register_node(node, batch(queues), batch(names), now)
-        await self.database.run_async(steps, durable=False)
+        return await self.database.run_async(steps, durable=False)
 
-    def _register_node(self, node: str, queues: str, names: str, now: int) -> Steps[None]:
+    def _register_node(self, node: str, queues: str, names: str, now: int) -> Steps[Notification]:
         at = yield from self.shared_clock(now)
         yield self.statement("register_node", node, at, queues, names)
+        return (yield from self._control())
+
+    def _control(self) -> Steps[Notification]:
+        notification = Notification(control=True)
+        yield from self.announce(notification)
+        return notification
 
     async def heartbeat(self, node: str, now: int) -> bool:
         return await self.database.run_async(self._heartbeat(node, now), durable=False)
@@ -604,12 +610,13 @@ class SqlTaskStore:
         at = yield from self.shared_clock(now)
         return [row[0] for row in (yield self.statement("silent_nodes", at - silent_for))]
 
-    async def drop_node(self, node: str) -> None:
-        await self.database.run_async(self._drop_node(node))
+    async def drop_node(self, node: str) -> Notification:
+        return await self.database.run_async(self._drop_node(node))
 
-    def _drop_node(self, node: str) -> Steps[None]:
+    def _drop_node(self, node: str) -> Steps[Notification]:
         yield self.statement("drop_claims_of", node)
         yield self.statement("drop_node", node)
+        return (yield from self._control())
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         await self.database.run_async(self._one("drop_claims", node, batch(batches)))

@@ -14,6 +14,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.notifier import Notifier
+from fairlead.ports.presence import Presence
 from fairlead.ports.task_store import TaskStore
 
 KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db"
@@ -40,6 +41,13 @@ class SqliteBackend(SqlBackend):
         database = tables(store).database
         assert isinstance(database, SqliteDatabase)
         return FifoNotifier(database.path)
+
+    def presence(self, store: TaskStore, notifier: Notifier) -> Presence:
+        from fairlead.backends.sqlite.presence import FilePresence
+
+        database = tables(store).database
+        assert isinstance(database, SqliteDatabase)
+        return FilePresence(database.path)
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
         from fairlead.backends.sqlite.backlog import SqliteBacklogStore

@@ -1,0 +1,229 @@
+"""Measure fleets of worker processes that share one queue with one partition.
+
+    python bench/fleet.py scale            # 1, 2, 4 and 8 workers: tasks per second, latency
+    python bench/fleet.py kills            # kill -9 of a worker, ten times, at 800 tasks/s
+    python bench/fleet.py kills --store postgres
+
+`kills` prints the longest time between two starts of tasks, and how long tasks waited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from services.postgres import PostgresServer  # noqa: E402
+
+WORKERS = (1, 2, 4, 8)
+RATE = 800
+"""Tasks per second during the kills."""
+KILLS = 10
+PAUSE = 6.0
+"""Seconds between two kills."""
+
+
+class Fleet:
+    """Worker processes on one store, and what they ran."""
+
+    def __init__(self, url: str, folder: Path, concurrency: int) -> None:
+        self._trace = folder / "trace"
+        os.environ |= {"FLEET_URL": url, "FLEET_TRACE": str(self._trace)}
+        self._folder, self._concurrency = folder, concurrency
+        self.module: Any = import_module("bench.fleet_app")
+        self.app = self.module.app
+        self.app.migrate()
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._number = itertools.count()
+
+    def start(self) -> None:
+        """Start one worker more."""
+        log = (self._folder / f"worker{next(self._number)}.log").open("wb")
+        command = [sys.executable, "-m", "fairlead", "worker", "bench.fleet_app:app"]
+        options = ["--concurrency", str(self._concurrency), "--log-level", "info"]
+        self.workers.append(
+            subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log)
+        )
+
+    def wait_until_serving(self, count: int) -> None:
+        """Wait until so many workers have ever begun to serve, then until they know each other."""
+        while self.logs.count("node started") < count:
+            time.sleep(0.05)
+        time.sleep(6)
+
+    @property
+    def logs(self) -> str:
+        """Return the log lines of all workers."""
+        return "".join(log.read_text() for log in sorted(self._folder.glob("worker*.log")))
+
+    def runs(self) -> list[tuple[float, float, int]]:
+        """Return the instants of submit and start, and the process, of every run."""
+        lines = self._trace.read_text().splitlines() if self._trace.exists() else []
+        return [(float(at), float(start), int(pid)) for at, start, pid in map(str.split, lines)]
+
+    def left(self) -> int:
+        """Return how many tasks have not ended."""
+        store = self.app.store
+        left: int = store.database.read_now(store.unfinished(["fleet"]))[0]
+        return left
+
+    def drain(self) -> None:
+        """Wait until all tasks have ended."""
+        while self.left():
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop all workers."""
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.wait()
+        self.app.close()
+
+
+@contextmanager
+def fleet(url: str, concurrency: int) -> Iterator[Fleet]:
+    """Run a fleet, without workers at first."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Fleet(url, Path(folder), concurrency)
+        try:
+            yield one
+        finally:
+            one.stop()
+
+
+def at_percent(values: list[float], percent: float) -> float:
+    """Return a percentile, in milliseconds."""
+    ordered = sorted(values)
+    return round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))], 1)
+
+
+def scale(url: str, workers: int, name: str, tasks: int) -> dict[str, Any]:
+    """Return tasks per second of a fleet, and the latency of single tasks by who ran them."""
+    with fleet(url, concurrency=4) as one:
+        for _ in range(workers):
+            one.start()
+        one.wait_until_serving(workers)
+        task = getattr(one.module, name)
+        task.submit_many([{"at": time.time()} for _ in range(tasks)])
+        one.drain()
+        starts = [start for _, start, _ in one.runs()]
+        shares = Counter(pid for _, _, pid in one.runs())
+        seconds = max(starts) - min(starts)
+        return {
+            "workers": workers,
+            "task": name,
+            "per_second": round(tasks / seconds),
+            "shares": sorted(shares.values()),
+        }
+
+
+def kills(url: str, log: Path | None) -> dict[str, Any]:
+    """Kill one of three workers again and again under load."""
+    with fleet(url, concurrency=100) as one:
+        for _ in range(3):
+            one.start()
+        one.wait_until_serving(3)
+        is_over = threading.Event()
+
+        def submit() -> None:
+            due = time.monotonic()
+            while not is_over.is_set():
+                due += 0.05
+                time.sleep(max(0.0, due - time.monotonic()))
+                one.module.quick.submit_many(
+                    [{"at": time.time()} for _ in range(round(RATE * 0.05))]
+                )
+
+        submitter = threading.Thread(target=submit)
+        submitter.start()
+        time.sleep(3)
+        killed = []
+        for kill in range(KILLS):
+            victim = one.workers[kill % 3]  # the oldest worker; each partition has one owner
+            victim.kill()
+            killed.append(time.time())
+            victim.wait()
+            one.workers[kill % 3] = one.workers[-1]
+            one.workers.pop()
+            one.start()
+            one.workers.insert(kill % 3, one.workers.pop())
+            time.sleep(PAUSE)
+        is_over.set()
+        submitter.join()
+        one.drain()
+        runs, logs = one.runs(), one.logs
+        if log:
+            log.write_text(logs)
+    starts = sorted(start for _, start, _ in runs)
+    gaps = [after - before for before, after in itertools.pairwise(starts)]
+    waits = [start - at for at, start, _ in runs]
+    by_kill = [
+        max(
+            (b - a for a, b in itertools.pairwise(starts) if at - 0.1 <= b <= at + PAUSE), default=0
+        )
+        for at in killed
+    ]
+    return {
+        "runs": len(runs),
+        "longest_gap_ms": round(1000 * max(gaps), 1),
+        "gaps_ms": [round(1000 * gap) for gap in by_kill],
+        "median_gap_of_kills_ms": round(1000 * median(by_kill)),
+        "wait_p50_ms": at_percent(waits, 50),
+        "wait_p99_ms": at_percent(waits, 99),
+        "wait_max_ms": at_percent(waits, 100),
+    }
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["scale", "kills"])
+    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
+    parser.add_argument("--log", type=Path, help="keep the logs of the workers in this file")
+    parser.add_argument("--only", nargs=3, metavar=("URL", "WORKERS", "TASK"))
+    given = parser.parse_args()
+    if given.only:
+        url, workers, name = given.only
+        tasks = (3000 if name == "busy" else 2000) * int(workers)
+        print(json.dumps(scale(url, int(workers), name, tasks)))
+        return
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        server = stack.enter_context(PostgresServer()) if given.store == "postgres" else None
+        number = itertools.count()
+
+        def new_url() -> str:
+            if server is not None:
+                return server.create_database()
+            return f"sqlite:///{folder}/{next(number)}.db"
+
+        if given.what == "kills":
+            print(json.dumps(kills(new_url(), given.log)))
+            return
+        for name in ("busy", "pause"):
+            for workers in given.workers:
+                # Each in a process of its own, because an application has one URL.
+                command = [sys.executable, __file__, "scale", "--only", new_url()]
+                subprocess.run([*command, str(workers), name], check=True)
+
+
+if __name__ == "__main__":
+    main()

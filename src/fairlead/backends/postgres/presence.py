@@ -1,0 +1,63 @@
+"""The presence of nodes in PostgreSQL: each node's listening connection holds an advisory lock.
+
+The server releases the lock when the connection ends
+(https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS). Others try the lock
+instead of waiting for it: a statement that waits would keep VACUUM from removing dead rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+
+from fairlead.backends.postgres.notifier import PostgresNotifier
+from fairlead.errors import StoreUnavailable
+from fairlead.ports.statements import Database, Statement, Steps
+
+_UNLOCKED = (
+    "SELECT key FROM unnest($1::bigint[]) AS key WHERE pg_try_advisory_xact_lock_shared(key)"
+)
+"""A shared lock, which ends with the statement: two nodes that try at once do not disturb each
+other."""
+
+
+class SessionPresence:
+    """A `fairlead.ports.presence.Presence` on the connection of a `PostgresNotifier`.
+
+    A connection can be lost while its process lives, so a free lock needs confirmation.
+    """
+
+    confirm_seconds = 0.5
+
+    def __init__(self, database: Database, notifier: PostgresNotifier) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._seen: set[str] = set()
+        """Nodes whose lock was seen held; empty after an outage, because the server may have
+        closed the connections of all nodes."""
+
+    async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
+        self._notifier.hold_lock(key_of(node), on_lost)
+
+    async def released(self, nodes: Collection[str]) -> set[str]:
+        keys = {key_of(node): node for node in nodes}
+        try:
+            unlocked = {keys[key] for key in await self._database.read(_unlocked([*keys]))}
+        except StoreUnavailable:
+            self._seen.clear()
+            raise
+        self._seen |= set(nodes) - unlocked
+        return self._seen & unlocked
+
+    async def close(self) -> None:
+        self._notifier.release_locks()
+
+
+def _unlocked(keys: list[int]) -> Steps[list[int]]:
+    return [row[0] for row in (yield Statement(_UNLOCKED, (keys,)))]
+
+
+def key_of(node: str) -> int:
+    """Return the number of a node's advisory lock, a signed integer of 64 bits."""
+    digest = hashlib.blake2b(f"fairlead node {node}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)

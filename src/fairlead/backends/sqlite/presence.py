@@ -1,0 +1,97 @@
+"""The presence of nodes that share a SQLite file: each locks a file of its own beside it.
+
+The kernel releases the lock when the process ends, however it ends (flock(2)). Containers that
+share the file see each other's locks, but not each other's process ids.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from fairlead.errors import StoreUnavailable
+
+_KEPT_SECONDS = 3600
+"""Seconds after its last lock for which the file of a dead node stays, as evidence of its death."""
+
+try:
+    import fcntl
+except ImportError:  # without such locks, silence and leases decide alone
+    fcntl = None  # type: ignore[assignment]
+
+
+class FilePresence:
+    """A `fairlead.ports.presence.Presence` for the processes that share a SQLite file."""
+
+    confirm_seconds = 0.0
+
+    def __init__(self, database: Path) -> None:
+        path = database.resolve()  # the same folder for every process
+        self._folder = path.with_name(path.name + "-nodes")
+        self._held: dict[str, int] = {}
+        """File descriptors by node."""
+
+    async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
+        if fcntl is None or node in self._held:
+            return
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._remove_old()
+            self._held[node] = self._lock(self._file(node))
+        except OSError as error:
+            raise StoreUnavailable(f"cannot lock a file in {self._folder}: {error}") from error
+
+    async def released(self, nodes: Collection[str]) -> set[str]:
+        return {node for node in nodes if _is_released(self._file(node))}
+
+    async def close(self) -> None:
+        for node, descriptor in self._held.items():
+            with suppress(OSError):
+                self._file(node).unlink()  # first, so that nobody sees it released
+            os.close(descriptor)
+        self._held.clear()
+        with suppress(OSError):
+            self._folder.rmdir()  # the last node removes the folder
+
+    def _file(self, node: str) -> Path:
+        return self._folder / quote(node, safe="")
+
+    def _lock(self, file: Path) -> int:
+        while True:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.stat(file).st_ino == os.fstat(descriptor).st_ino:
+                    return descriptor
+            os.close(descriptor)  # another process has just removed the file
+            self._folder.mkdir(exist_ok=True)
+
+    def _remove_old(self) -> None:
+        """Remove the files of nodes that died long ago."""
+        for file in self._folder.iterdir():
+            with suppress(FileNotFoundError):
+                is_old = time.time() - file.stat().st_mtime > _KEPT_SECONDS
+                if is_old and _is_released(file):
+                    file.unlink()
+
+
+def _is_released(file: Path) -> bool:
+    """Return whether the file exists and nobody has its lock."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Deaths: watch the locks of other nodes, and free at once what a dead node held.
+
+A node that hangs keeps its lock; its heartbeats and leases run out instead
+(`fairlead.engine.membership`, `fairlead.engine.pollers`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from fairlead.engine.context import NodeContext
+from fairlead.engine.lifecycle import SimplePart
+from fairlead.errors import StoreUnavailable
+
+log = logging.getLogger("fairlead.deaths")
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks at the locks."""
+
+WATCHED = 3
+"""Number of nodes that each node watches: the next ones in the order of their names. A death is
+seen soon unless all nodes that watch it die at the same moment."""
+
+PATIENCE = 1.0
+"""Seconds that a node leaves to each living node between it and a dead one, which sees the death
+too: two nodes that free the same tasks at once would disturb each other."""
+
+
+def watched_by(node: str, living: Collection[str]) -> list[str]:
+    """Return the nodes that `node` watches: the next ones in the ring of all living nodes."""
+    others = sorted(set(living) - {node})
+    after = [each for each in others if each > node]
+    return [*after, *others[: len(others) - len(after)]][:WATCHED]
+
+
+@dataclass
+class _Suspect:
+    """A node whose lock is free."""
+
+    since: float
+    """Monotonic seconds."""
+    heartbeat_at: int
+    """Last heartbeat at that moment, in microseconds since the epoch."""
+    is_living: bool = False
+    """Whether a heartbeat has come since: the node lost its lock, not its life."""
+
+
+class Deaths(SimplePart):
+    """Find nodes whose process ended without leaving. Other nodes then get their leases and resume
+    their tasks."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        on_dead: Callable[[Sequence[str]], Awaitable[None]],
+    ) -> None:
+        """`on_dead`: frees what these nodes held; may raise StoreUnavailable, and is then called
+        again."""
+        self._context = context
+        self._on_dead = on_dead
+        self._presence = context.ports.presence
+        self._watched: list[str] = []
+        self._suspects: dict[str, _Suspect] = {}
+
+    async def hold_lock(self, on_lost: Callable[[], None]) -> None:
+        """Hold this node's lock, before the node registers. `on_lost`: see `Presence.hold`. Raises
+        StoreUnavailable."""
+        if self._presence is not None:
+            await self._presence.hold(self._context.name, on_lost)
+
+    async def release_lock(self) -> None:
+        """Release this node's lock, after the node has left the store."""
+        if self._presence is not None:
+            await self._presence.close()
+
+    def on_nodes(self, present: Collection[str]) -> None:
+        """Watch the next nodes among those that live and are not about to restart."""
+        self._watched = watched_by(self._context.name, present)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        if self._presence is None:
+            return
+        while True:
+            await self._context.clock.sleep(LOOK_EVERY)
+            try:
+                await self.look()
+            except StoreUnavailable:
+                self.on_outage()  # the membership logs the outage
+
+    def on_outage(self) -> None:
+        """Begin every suspicion again: the outage may have freed the locks of living nodes."""
+        self._suspects.clear()
+
+    async def look(self) -> None:
+        """Look once. Raises StoreUnavailable."""
+        assert self._presence is not None
+        released = await self._presence.released(self._watched) if self._watched else set()
+        self._suspects = {node: self._suspects[node] for node in self._suspects if node in released}
+        if all(node in self._suspects and self._suspects[node].is_living for node in released):
+            return
+        now, confirm = self._context.clock.monotonic(), self._presence.confirm_seconds
+        heartbeats = await self._heartbeats()
+        dead = []
+        for node in (each for each in self._watched if each in released):
+            if (heartbeat_at := heartbeats.get(node)) is None:
+                continue  # the node has left
+            suspect = self._suspects.setdefault(node, _Suspect(now, heartbeat_at))
+            suspect.is_living |= heartbeat_at != suspect.heartbeat_at
+            wait = confirm + PATIENCE * self._watched.index(node)
+            if not suspect.is_living and now - suspect.since >= wait:
+                dead.append(node)
+        if dead:
+            log.warning("nodes died", extra={"nodes": dead})
+            await self._on_dead(dead)
+
+    async def _heartbeats(self) -> dict[str, int]:
+        store = self._context.store
+        return {each.node: each.heartbeat_at for each in await store.database.read(store.nodes())}

@@ -1,0 +1,170 @@
+"""Promises of every `fairlead.ports.presence.Presence`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from fairlead import App
+from fairlead.backends.postgres.presence import key_of
+from fairlead.connections import Connections
+from fairlead.engine.deaths import watched_by
+from fairlead.ports.presence import Presence
+from tests.end_to_end.workers import ROOT
+
+SOON = 20.0  # seconds; a guard against a hang
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[Connections]:
+    """Open the adapters of an application that listens."""
+    app = App(url)
+    app.migrate()
+    connections = app.connector.connections
+    await connections.notifier.listen(lambda _: None)
+    try:
+        yield connections
+    finally:
+        await connections.notifier.close()
+        await connections.close_async()
+        app.close()
+
+
+@asynccontextmanager
+async def holder(url: str, node: str) -> AsyncIterator[subprocess.Popen[str]]:
+    """Run a process that holds the lock of the node."""
+    command = [sys.executable, "-m", "tests.contract.presence_holder", url, node]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "holding\n"
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SOON):
+        while not await is_so():
+            await asyncio.sleep(0.02)
+
+
+async def until_seen_held(presence: Presence, url: str, node: str) -> None:
+    """Wait until `presence` has seen the lock of the node held."""
+    if url.startswith("postgres"):
+        seen: set[str] = presence._seen  # type: ignore[attr-defined]
+
+        async def is_seen() -> bool:
+            await presence.released([node])
+            return node in seen
+
+        await until(is_seen)
+
+
+async def test_a_killed_process_has_released_its_lock(store_url: str) -> None:
+    async with listening(store_url) as one, holder(store_url, "node#1") as process:
+        presence = one.presence
+        assert presence is not None
+        await until_seen_held(presence, store_url, "node#1")
+        assert await presence.released(["node#1"]) == set()
+        process.kill()
+
+        async def is_released() -> bool:
+            return await presence.released(["node#1", "other"]) == {"node#1"}
+
+        await until(is_released)
+        assert await is_released()  # and stays so
+
+
+async def test_a_stopped_process_keeps_its_lock(store_url: str) -> None:
+    async with listening(store_url) as one, holder(store_url, "node/1 é") as process:
+        presence = one.presence
+        assert presence is not None
+        await until_seen_held(presence, store_url, "node/1 é")
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        assert await presence.released(["node/1 é"]) == set()
+        process.send_signal(signal.SIGCONT)
+
+
+async def test_a_node_that_never_held_a_lock_is_not_dead(store_url: str) -> None:
+    async with listening(store_url) as one:
+        assert one.presence is not None
+        assert await one.presence.released(["unknown"]) == set()
+
+
+async def test_two_watchers_see_the_same(store_url: str) -> None:
+    async with (
+        listening(store_url) as one,
+        listening(store_url) as two,
+        holder(store_url, "node") as process,
+    ):
+        watchers = [one.presence, two.presence]
+        for each in watchers:
+            assert each is not None
+            await until_seen_held(each, store_url, "node")
+        for _ in range(20):
+            found = await asyncio.gather(*(each.released(["node"]) for each in watchers if each))
+            assert found == [set(), set()]
+        process.kill()
+
+        async def is_released() -> bool:
+            found = await asyncio.gather(*(each.released(["node"]) for each in watchers if each))
+            return found == [{"node"}, {"node"}]
+
+        await until(is_released)
+
+
+async def test_a_lost_connection_is_reported_and_its_lock_acquired_again(
+    migrated_postgres_url: str,
+) -> None:
+    lost = asyncio.Event()
+    async with listening(migrated_postgres_url) as one, listening(migrated_postgres_url) as two:
+        assert one.presence is not None and two.presence is not None
+        await one.presence.hold("node", lost.set)
+        await until_seen_held(two.presence, migrated_postgres_url, "node")
+        database = two.store.database
+        key = key_of("node") % (1 << 64)
+        found = database.connect()  # type: ignore[attr-defined]
+        with found as connection:
+            pids = connection.execute(
+                "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+                " AND objid = %s",
+                (key >> 32, key & 0xFFFFFFFF),
+            ).fetchall()
+            assert len(pids) == 1
+            connection.execute("SELECT pg_terminate_backend(%s)", pids[0])
+        async with asyncio.timeout(SOON):
+            await lost.wait()
+
+        async def is_held() -> bool:
+            return await two.presence.released(["node"]) == set()  # type: ignore[union-attr]
+
+        await until(is_held)
+
+
+@pytest.mark.parametrize(
+    ("node", "watched"),
+    [
+        ("a", ["b", "c", "d"]),
+        ("c", ["d", "e", "a"]),
+        ("e", ["a", "b", "c"]),
+        ("x", ["a", "b", "c"]),
+    ],
+)
+def test_each_node_watches_the_next_three(node: str, watched: list[str]) -> None:
+    assert watched_by(node, ["e", "a", "d", "c", "b"]) == watched
+
+
+def test_the_only_other_node_is_watched_once() -> None:
+    assert watched_by("a", ["a", "b"]) == ["b"]
+    assert watched_by("a", ["a"]) == []

@@ -1,0 +1,159 @@
+"""Deaths are seen by released locks, and never without certainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.engine.deaths import PATIENCE, Deaths
+from fairlead.errors import StoreUnavailable
+from fairlead.ports.cluster_state import NodeRecord
+
+
+class Locks:
+    """Locks that the test releases."""
+
+    def __init__(self, confirm_seconds: float) -> None:
+        self.confirm_seconds = confirm_seconds
+        self.free: set[str] = set()
+        self.is_away = False
+
+    async def hold(self, node: str, on_lost: Callable[[], None]) -> None: ...
+
+    async def released(self, nodes: Collection[str]) -> set[str]:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return self.free & set(nodes)
+
+    async def close(self) -> None: ...
+
+
+class World:
+    """One node `m` that watches `n`, `o` and `p`."""
+
+    def __init__(self, confirm_seconds: float = 0.5) -> None:
+        self.locks = Locks(confirm_seconds)
+        self.now = 100.0
+        self.heartbeats = dict.fromkeys("mnop", 1)
+        self.dead: list[Sequence[str]] = []
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        store = SimpleNamespace(nodes=lambda: None, database=SimpleNamespace(read=self._read))
+        context: Any = SimpleNamespace(
+            name="m", clock=clock, store=store, ports=SimpleNamespace(presence=self.locks)
+        )
+        self.deaths = Deaths(context, self._on_dead)
+        self.deaths.on_nodes("mnop")
+
+    async def _read(self, _: object) -> list[NodeRecord]:
+        return [NodeRecord(node, 0, at, []) for node, at in self.heartbeats.items()]
+
+    async def _on_dead(self, nodes: Sequence[str]) -> None:
+        self.dead.append([*nodes])
+        for node in nodes:
+            del self.heartbeats[node]
+
+    async def look(self, seconds: float = 0.0) -> None:
+        """Let time pass, and look."""
+        self.now += seconds
+        await self.deaths.look()
+
+
+async def test_a_lock_that_stays_free_is_a_death() -> None:
+    world = World()
+    await world.look()
+    world.locks.free = {"n"}
+    await world.look()
+    await world.look(0.4)
+    assert world.dead == []
+    await world.look(0.2)
+    await world.look(5)
+    assert world.dead == [["n"]]
+
+
+async def test_a_lock_that_only_a_process_frees_is_a_death_at_once() -> None:
+    world = World(confirm_seconds=0)
+    world.locks.free = {"n"}
+    await world.look()
+    assert world.dead == [["n"]]
+
+
+async def test_the_nearest_watcher_acts_first() -> None:
+    world = World(confirm_seconds=0)
+    world.locks.free = {"o"}
+    await world.look()
+    await world.look(0.9 * PATIENCE)
+    assert world.dead == []  # `n` sees it too
+    world.deaths.on_nodes("mop")  # `n` has left
+    await world.look()
+    assert world.dead == [["o"]]
+
+
+async def test_the_next_watcher_acts_when_the_nearest_does_not() -> None:
+    world = World(confirm_seconds=0)
+    world.locks.free = {"p"}
+    await world.look()
+    await world.look(2 * PATIENCE)
+    assert world.dead == [["p"]]
+
+
+async def test_two_neighbours_that_die_at_once_are_both_found() -> None:
+    world = World(confirm_seconds=0)
+    world.locks.free = {"n", "o"}
+    await world.look()
+    world.deaths.on_nodes("mop")
+    await world.look(0.25)
+    assert world.dead == [["n"], ["o"]]
+
+
+async def test_a_heartbeat_without_a_lock_is_life() -> None:
+    """The server closed the connection of a node that lives, and accepts no new one."""
+    world = World()
+    world.locks.free = {"n"}
+    await world.look()
+    world.heartbeats["n"] += 1
+    await world.look(0.3)
+    for _ in range(20):
+        await world.look(1)
+    assert world.dead == []
+    world.locks.free = set()  # acquired again
+    await world.look(1)
+    world.locks.free = {"n"}
+    await world.look(1)
+    await world.look(1)
+    assert world.dead == [["n"]]
+
+
+async def test_a_lock_held_again_in_time_is_life() -> None:
+    world = World()
+    for _ in range(10):
+        world.locks.free = {"n"}
+        await world.look(0.3)
+        world.locks.free = set()
+        await world.look(0.3)
+    assert world.dead == []
+
+
+async def test_a_node_that_left_is_not_dead() -> None:
+    world = World(confirm_seconds=0)
+    del world.heartbeats["n"]
+    world.locks.free = {"n"}
+    await world.look()
+    assert world.dead == []
+
+
+async def test_an_outage_begins_every_suspicion_again() -> None:
+    world = World()
+    world.locks.free = {"n"}
+    await world.look()
+    world.locks.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await world.look(3)
+    world.deaths.on_outage()
+    world.locks.is_away = False
+    await world.look(3)
+    assert world.dead == []
+    await world.look(0.6)
+    assert world.dead == [["n"]]
