@@ -1,5 +1,5 @@
-"""Migrated databases of PostgreSQL for one test after another: to make and to remove one takes
-longer than most tests do."""
+"""Pool of migrated PostgreSQL databases, which tests use one after another. To create and drop a
+database for each test would take longer than most tests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _SHAPE = (
     "SELECT version, name FROM fairlead_schema ORDER BY 1",
     "SELECT store_id FROM fairlead_store ORDER BY 1",
 )
-"""Schema that must be unchanged: tables with their parts, settings, and the two tables that
-`migrate` fills."""
+"""Queries of everything that a test must not change if its database is to be used again: tables with
+their indexes, constraints and triggers, settings, and the two tables that `migrate` fills."""
 
 _ALONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
@@ -55,11 +55,12 @@ class Databases:
         self._spare: list[str] = []
 
     def take(self) -> str:
-        """The URL of one without a row."""
+        """Return the URL of a migrated database without rows."""
         return self._spare.pop() if self._spare else self._server.create_database(self._template)
 
     def release(self, url: str) -> None:
-        """Return a database after the last connection to it."""
+        """Close all connections to the database, and put it back into the pool if its schema is
+        unchanged."""
         if self._server.pid is None:
             return
         with psycopg.connect(url, autocommit=True) as connection:
@@ -90,6 +91,6 @@ class Databases:
 
 
 def _shape(connection: Any) -> Any:
-    # Ids of tables are those of the template, whose copies all of them are.
+    # All databases are copies of the template, so their tables have the same ids.
     each = ", ".join(f"(SELECT json_agg(found) FROM ({query}) AS found)" for query in _SHAPE)
     return connection.execute(f"SELECT {each}").fetchone()

@@ -1,10 +1,11 @@
 """One Cassandra, Kafka and ZooKeeper for all processes of a test run.
 
-A host process starts each of them when the first test asks for it, and stops them when the run has
-ended, however it ended: the run holds the host's standard input, and the host waits for its end.
-PostgreSQL and Redis are not here. Each process of a run has its own: they start within a second, and
-one test could see another's open transactions (PostgreSQL's oldest one holds up all readers of
-history) or commands (Redis counts them and publishes for all databases).
+A host process starts each server when the first test asks for it. The run holds the host's standard
+input open, so the host can stop the servers when the run ends, even by a kill.
+
+PostgreSQL and Redis are not shared: each process of a run has its own, because they start within a
+second and a test could see the effects of another test. On PostgreSQL, the oldest open transaction
+delays all readers of history; Redis counts commands and publishes messages for all databases.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _SECRET = "FAIRLEAD_TEST_SERVERS_SECRET"
 
 
 def running(name: str) -> Running:
-    """Return where the shared server runs; start it first if nobody has asked for it.
+    """Return port, process and folder of a shared server, which this call starts if necessary.
 
-    Raises MissingProgram, or RuntimeError with the end of the server's log.
+    Raise MissingProgram, or RuntimeError with the end of the server's log.
     """
     with Client(os.environ[_ADDRESS], "AF_UNIX", os.environ[_SECRET].encode()) as connection:
         connection.send(name)
@@ -53,10 +54,10 @@ def running(name: str) -> Running:
 
 
 class Host:
-    """The host process of one test run, opened by the process that the run began with."""
+    """The host process of one test run. The first process of the run starts it."""
 
     def __init__(self) -> None:
-        """Start the process and leave its address in the environment."""
+        """Start the host, and store its address in the environment."""
         self._folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-")
         os.environ[_ADDRESS] = str(Path(self._folder.name) / "socket")
         os.environ[_SECRET] = secrets.token_hex(16)
@@ -65,7 +66,7 @@ class Host:
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # the terminal's Ctrl-C is for the run, which then closes us
+            start_new_session=True,  # Ctrl-C must reach only the run, which then stops the host
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
@@ -87,7 +88,8 @@ class Host:
 
 
 class _Servers:
-    """Shared servers by name; each has a thread for life, as a server ends with its starter."""
+    """Shared servers by name. Each server has its own thread, because a server ends with the thread that
+    started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,14 +97,14 @@ class _Servers:
         self._started: dict[str, Future[JavaServer]] = {}
 
     def get(self, name: str) -> JavaServer:
-        """Return the started server. Raises as its start did."""
+        """Return the server, which this call starts if necessary. Raise the error of its start."""
         with self._lock:
             if name not in self._started:
                 self._started[name] = self._threads[name].submit(_start, SHARED[name])
         return self._started[name].result()
 
     def stop(self) -> None:
-        """Stop them all; nobody wants their data any more."""
+        """Stop all servers without a flush, because no test needs their data any more."""
         with self._lock:
             started = list(self._started.values())
         for future in started:
@@ -116,7 +118,7 @@ def _start(new: Callable[[], JavaServer]) -> JavaServer:
     return server
 
 
-def _answer(connection: Connection[Any, Any], servers: _Servers) -> None:
+def _respond(connection: Connection[Any, Any], servers: _Servers) -> None:
     with connection, contextlib.suppress(EOFError, OSError):
         try:
             found: object = servers.get(connection.recv()).running
@@ -127,9 +129,9 @@ def _answer(connection: Connection[Any, Any], servers: _Servers) -> None:
 
 def _listen(listener: Listener, servers: _Servers) -> None:
     while True:
-        with contextlib.suppress(Exception):  # a client that went away in the middle
+        with contextlib.suppress(Exception):  # a client closed its connection too early
             connection = listener.accept()
-            threading.Thread(target=_answer, args=(connection, servers), daemon=True).start()
+            threading.Thread(target=_respond, args=(connection, servers), daemon=True).start()
 
 
 def main() -> None:
@@ -142,7 +144,7 @@ def main() -> None:
         sys.stdin.buffer.read()
         servers.stop()
         shutil.rmtree(Path(address).parent, ignore_errors=True)
-        os._exit(0)  # the listener's thread waits for a client that will not come
+        os._exit(0)  # the listener's thread still waits for a client
 
 
 if __name__ == "__main__":

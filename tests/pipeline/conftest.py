@@ -21,8 +21,9 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the Spark session: it takes half an hour in all, in `make test-all`. Tests
-    that start a Spark of their own say so themselves, but for `test_small_run`."""
+    """Mark the tests that use the Spark session, because together they take half an hour. Only
+    `make test-all` runs them. Tests that start their own Spark have the mark in their file, except
+    `test_small_run`."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -30,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def iceberg_jar() -> Path | Exception:
-    """The jar, or why there is none; with FAIRLEAD_REQUIRE_ICEBERG=1 that is a failure."""
+    """The jar of Iceberg, or the error that says why it is missing. With FAIRLEAD_REQUIRE_ICEBERG=1,
+    raise the error."""
     try:
         return iceberg.jar()
     except (MissingProgram, RuntimeError) as missing:
@@ -43,8 +45,8 @@ def iceberg_jar() -> Path | Exception:
 def spark(
     iceberg_jar: Path | Exception, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
-    """See `fairlead.pipeline.session`. A jar cannot be added later: the catalog is there for all
-    tests, or for none."""
+    """Spark session of all tests. No jar can be added after its start, so either all tests have the
+    Iceberg catalog or none has."""
     settings = {"spark.sql.shuffle.partitions": "2"}
     if isinstance(iceberg_jar, Path):
         settings |= iceberg.settings(
@@ -57,7 +59,7 @@ def spark(
 
 @pytest.fixture
 def catalog(spark: SparkSession, iceberg_jar: Path | Exception) -> str:
-    """A namespace of an Iceberg catalog that does not exist yet."""
+    """Name of a new namespace of the Iceberg catalog."""
     if not isinstance(iceberg_jar, Path):
         pytest.skip(str(iceberg_jar).splitlines()[0])
     return f"lake.test_{next(_numbers)}"
