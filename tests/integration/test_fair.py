@@ -104,7 +104,7 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
     keys = [random.Random(7).choice("aaaaaaab") for _ in range(3000)]
     push(keys)  # type: ignore[arg-type]
     push("c" * 20)
-    await drain(app, concurrency=1, look_ahead=100)
+    await drain(app, concurrency=1, look_ahead=25)
     assert Counter(ran) == Counter(keys) + Counter("c" * 20)
     bound = 0
     counts = Counter(ran)
@@ -135,7 +135,7 @@ async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app:
 
     slow.options(fairness_key="a").submit_many([{"n": n} for n in range(3)])
     quick.options(fairness_key="b").submit_many([{"n": n} for n in range(300)])
-    await drain(app, look_ahead=100)
+    await drain(app, look_ahead=25)
     assert ran[-3:] == ["slow 0", "slow 1", "slow 2"]
 
 
@@ -165,7 +165,7 @@ async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(ap
     of_a_key.options(fairness_key="flood").submit_many([{"n": -1} for _ in range(300)])
     for key in ("b", "c"):
         of_a_key.options(fairness_key=key).submit_many([{"n": n} for n in range(300)])
-    await drain(app, look_ahead=100, concurrency=10)
+    await drain(app, look_ahead=25, concurrency=10)
     assert sorted(quick_ran) == sorted([*range(300), *range(300)])
     assert Counter(slow_ran) == {"slow": 300, "of a key": 300}
 
@@ -189,7 +189,7 @@ async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
 
     slow.options(fairness_key="a").submit_many([{"n": n} for n in range(3)])
     quick.options(fairness_key="b").submit_many([{"n": n} for n in range(3000)])
-    async with running(app, look_ahead=100) as node:
+    async with running(app, look_ahead=25) as node:
         async with asyncio.timeout(SOON):
             while len(ran) < 3000 or stored(app) > 300:  # noqa: ASYNC110 - another coroutine deletes, by its own clock
                 await asyncio.sleep(0.01)
@@ -226,7 +226,7 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     ran, push = recorder(app)
     push("a" * 2000)
     push("b" * 50)
-    first = app.node(concurrency=1, look_ahead=100, lease_seconds=1.0)
+    first = app.node(concurrency=1, look_ahead=25, lease_seconds=1.0)
     task = asyncio.create_task(first.run())
     async with asyncio.timeout(SOON):
         while len(ran) < 300:
@@ -235,7 +235,7 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     with suppress(asyncio.CancelledError, ExceptionGroup):
         await task
     assert ran[: 2 * 50].count("b") == 50
-    async with running(app, concurrency=50, look_ahead=100, lease_seconds=1.0) as node:
+    async with running(app, concurrency=50, look_ahead=25, lease_seconds=1.0) as node:
         await settled(app, node)
     counts = Counter(ran)
     assert counts["b"] == 50  # they had run, and long been completed
@@ -297,7 +297,7 @@ async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
     connection.commit()
     tasks = 1200
     nothing.submit_many([{}] * tasks)
-    await drain(app, look_ahead=200 if "stored" in order else 10_000)
+    await drain(app, look_ahead=50 if "stored" in order else 10_000)
     app.close()
     counted = {
         what: count for what, count in connection.execute("SELECT * FROM operations") if count

@@ -139,5 +139,5 @@ async def test_many_tasks_of_one_key_leave_room_for_the_others(app: App, order: 
 
     step.options(ordering_key="a").submit_many([{"n": n} for n in range(700)])
     other.submit()
-    await drain(app, look_ahead=300)
+    await drain(app, look_ahead=75)
     assert ran == [f"step {n}" for n in range(700)]

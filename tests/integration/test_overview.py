@@ -33,7 +33,7 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
 
     wait.options(fairness_key="a").submit_many([{}] * 300)
     last = wait.options(fairness_key="b").submit_many([{}] * 100)[-1]
-    async with running(app, look_ahead=50, concurrency=1) as node:
+    async with running(app, look_ahead=12, concurrency=1) as node:
         async with asyncio.timeout(SOON):
             await begun.wait()
             while not (await overview(app.operate_context, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
@@ -88,7 +88,7 @@ async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(
 
     for key, count in (("a", 300), ("b", 20)):
         note.options(fairness_key=key).submit_many([{"key": key}] * count)
-    await drain(app, look_ahead=50, concurrency=1)
+    await drain(app, look_ahead=12, concurrency=1)
     assert sorted(ran) == ["a"] * 300 + ["b"] * 20
     for n, position in enumerate(
         (position for position, key in enumerate(ran, 1) if key == "b"), 1

@@ -127,7 +127,7 @@ async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_ar
 
     chance = random.Random(seed)
     handles = []
-    async with running(app, concurrency=20, look_ahead=chance.choice([60, 1000])) as node:
+    async with running(app, concurrency=20, look_ahead=chance.choice([15, 1000])) as node:
         for start in range(0, TASKS, 20):
             key = work.options(
                 fairness_key=f"k{chance.randrange(5)}",

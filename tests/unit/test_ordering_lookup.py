@@ -333,7 +333,7 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
     ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
-    async with engine(look_ahead=1000) as here:
+    async with engine(look_ahead=250) as here:
         leave(here, ordered)
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(ordered)
@@ -348,7 +348,7 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
     ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
     others = [trigger(f"other {n}", seq=2 + n) for n in range(20)]
     last = trigger("last", seq=100)
-    async with engine(look_ahead=4) as here:
+    async with engine(look_ahead=1) as here:
         leave(here, ordered)
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(*others)
@@ -362,7 +362,7 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
 async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level() -> None:
     early = [trigger(f"early {n}", fairness_key="a", seq=1 + n) for n in range(4)]
     late = [trigger(f"late {n}", fairness_key="b", seq=11 + n) for n in range(4)]
-    async with engine(look_ahead=4) as here:
+    async with engine(look_ahead=1) as here:
         here.receive(*early)
         here.receive(*late)
         await here.until(lambda: here.is_stored(late[-1]))
@@ -380,7 +380,7 @@ async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level(
 
 async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:
     many = [trigger(f"task {n}", fairness_key=f"k{n % 7}", seq=1 + n) for n in range(300)]
-    async with engine(look_ahead=4) as here:
+    async with engine(look_ahead=1) as here:
         here.receive(*many)
         await here.until(lambda: here.is_stored(many[-1]))
         await here.until(

@@ -19,9 +19,8 @@ from fairlead.model import LaneKey, PartitionKey, Trigger
 
 log = logging.getLogger("fairlead.backlogs")
 
-FULL_PARTITIONS = 4
-"""Number of partitions of a queue that may each fill the whole look-ahead; more partitions share
-this total."""
+LOOK_AHEADS = 4
+"""Memory of a fair queue in look-aheads, divided among its partitions on this node."""
 
 MOST_AT_ONCE = 500
 """Maximum number of partitions in one take-over."""
@@ -112,8 +111,8 @@ class Backlogs(SimplePart):
         for key in self._partitions:
             counts[key.queue] = counts.get(key.queue, 0) + 1
         for key, partition in self._partitions.items():
-            share = max(_LEAST, self._look_ahead * FULL_PARTITIONS // counts[key.queue])
-            partition.resize(min(self._look_ahead, share))
+            share = LOOK_AHEADS * self._look_ahead // counts[key.queue]
+            partition.resize(max(share, min(_LEAST, self._look_ahead)))
 
     def _want(self, key: PartitionKey) -> None:
         self._untaken[key] = None
