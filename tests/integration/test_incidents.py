@@ -407,3 +407,30 @@ async def test_a_stuck_run_that_is_resumed_is_reported_although_its_task_continu
         await eventually(lambda: len(incidents) == 1)
     assert (incidents[0].kind, incidents[0].subject) == ("stuck", handle.id)
     assert handle.state() == State.DONE and len(runs) == 2
+
+
+async def test_a_queue_with_tasks_that_no_worker_serves_is_an_incident(lite: App) -> None:
+    """A task that nobody runs is reported a minute after it is ready, and once."""
+    lite.queue("orphans")
+    seen: list[Incident] = []
+    lite.on_incident = seen.append
+
+    @lite.task
+    async def served() -> None: ...
+
+    @lite.task(queue="orphans")
+    async def orphan() -> None: ...
+
+    async with running(lite, queues=["default"]) as node:
+        await served.submit_async()
+        await asyncio.sleep(300)
+        assert seen == []
+        await orphan.submit_async()
+        await asyncio.sleep(50)
+        assert seen == []
+        await asyncio.sleep(1000)
+    assert [(each.kind, each.subject, each.queue) for each in seen] == [
+        ("unserved_queue", "orphans", "orphans")
+    ]
+    assert "--queues orphans" in seen[0].details
+    assert node.queues == ["default"]

@@ -333,3 +333,31 @@ def test_runs_never_exceed_the_limit_whatever_happens(seed: int) -> None:
     assert world.started["total"] > 200 and world.started["partner"] > 50, (
         f"seed {seed}: {world.started}"
     )
+
+
+def test_a_renewal_changes_only_the_heartbeat_and_keeps_the_permits() -> None:
+    """The thread of a node whose event loop is blocked renews its permits."""
+    one, other = Permits("one", ttl=15), Permits("other", ttl=15)
+    ledger = PermitLedger()
+    for now, permits in ((0.0, one), (1.0, other)):
+        assert not permits.take("pool", 4, now)
+        proposal = permits.propose(ledger, now)
+        ledger = proposal.ledger
+        permits.written(proposal)
+        assert permits.take("pool", 4, now)
+    renewed = one.renewal(ledger)
+    assert renewed is not None
+    assert renewed.nodes["other"] == ledger.nodes["other"]
+    assert renewed.nodes["one"].shares == ledger.nodes["one"].shares
+    assert renewed.nodes["one"].beat > ledger.nodes["one"].beat
+    one.renewed(12.0)
+    assert one.until == 27.0
+    # The next round of the event loop continues from there, with a later heartbeat.
+    assert one.propose(renewed, 13.0).ledger.nodes["one"].beat > renewed.nodes["one"].beat
+
+
+def test_lost_permits_are_not_renewed() -> None:
+    one = Permits("one", ttl=15)
+    assert one.renewal(PermitLedger()) is None
+    one.renewed(5.0)
+    assert one.until == float("-inf")

@@ -204,6 +204,20 @@ class ClusterLimits:
         else:
             kept.round_requested.set()  # another node wrote the ledger first
 
+    async def keep_alive(self) -> None:
+        """Only renew the permits in use, from any event loop. Raises StoreUnavailable."""
+        for kept in self._kept.values():
+            if not kept.permits.running:
+                continue
+            data, version = await self._coordinator.read_ledger(kept.name)
+            now = self._clock.monotonic()
+            ledger = kept.permits.renewal(decode(data))
+            if ledger is not None and await self._coordinator.write_ledger(
+                kept.name, encode(ledger), version
+            ):
+                kept.permits.renewed(now)
+                self.guard()
+
     # when permits end -----------------------------------------------------------------------------
 
     @property

@@ -76,6 +76,10 @@ class Membership(SimplePart):
             self._is_registered = False
             self.poke()
 
+    async def keep_alive(self) -> None:
+        """Send only the heartbeat, from any event loop. Raises StoreUnavailable."""
+        await self._store.heartbeat(self._node, self._context.clock.now())
+
     async def leave(self) -> None:
         """Serve no queue from now on, so that other nodes take the partitions, unless the node will
         restart. Raise StoreUnavailable."""

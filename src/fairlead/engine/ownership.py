@@ -143,6 +143,12 @@ class Ownership:
         self._expires = began + self._lease_seconds
         self._hold(held)
 
+    async def keep_alive(self) -> None:
+        """Only renew the leases, from any event loop. Raises StoreUnavailable."""
+        began = self._now()
+        await self._coordinator.renew(self._node, self._lease_seconds)
+        self._expires = max(self._expires, began + self._lease_seconds)
+
     async def release_all(self, but: Collection[str] = ()) -> None:
         """Release all leases at once, so that other nodes need not wait for them to expire.
 

@@ -33,6 +33,7 @@ from fairlead.engine.incident_reports import IncidentReports
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import Part
+from fairlead.engine.liveness import Liveness
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
@@ -141,6 +142,14 @@ class NodeParts:
             Gauges(context, self.ordered),
             self.reconciler,
             self.membership,
+            Liveness(
+                context,
+                [
+                    self.membership.keep_alive,
+                    self.ownership.keep_alive,
+                    self.limits.keep_alive,
+                ],
+            ),
             self.deaths,
             self.incident_reports,
             self.pollers,

@@ -21,6 +21,10 @@ log = logging.getLogger("fairlead.pollers")
 
 BATCH = 1000
 
+UNSERVED_SECONDS = 60.0
+"""Seconds for which a task may be ready in a queue that no node serves before that is an
+incident; a deployment may take as long."""
+
 
 class ElectedPollers(SimplePart):
     """Pollers of a node, each active while this node is elected for it."""
@@ -134,7 +138,7 @@ class Pollers:
 
     async def gauges(self) -> float | None:
         """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
-        the oldest ready tasks."""
+        the oldest ready tasks. Report queues that no node serves."""
         incidents = self._store.incidents
         self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
         self._observer.incidents(await incidents.counts())
@@ -147,11 +151,28 @@ class Pollers:
                 for queue in queues
             }
         )
+        nodes = await self._store.database.read(self._store.nodes())
+        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
+        served = {queue for each in nodes if each.node not in silent for queue in each.queues}
+        unserved = {queue: since for queue, since in oldest.items() if queue not in served}
+        late = now - round(UNSERVED_SECONDS * MICROS)
+        self._report([_unserved(queue, since) for queue, since in unserved.items() if since < late])
         return None
 
     def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:
             self._announce(woken.notification)
+
+
+def _unserved(queue: str, since: int) -> IncidentReport:
+    return IncidentReport(
+        kind=IncidentKind.UNSERVED_QUEUE,
+        subject=queue,
+        details=f"no worker serves queue {queue!r}, which has ready tasks; start one with --queues"
+        f" {queue}, or without --queues from an application that declares it",
+        since=since,
+        queue=queue,
+    )
 
 
 def _stuck(task: TaskRecord, reason: str, now: int) -> IncidentReport:

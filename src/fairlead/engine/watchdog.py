@@ -44,7 +44,7 @@ class Watchdog:
 
     def set_deadline(self, until: float | None, children: Collection[int]) -> None:
         """Set the deadline of this process and its children, in monotonic seconds; None means
-        never."""
+        never. Another thread may call this while the event loop is blocked."""
         words = ["-" if until is None else repr(until), *map(str, sorted(children))]
         line = f"{' '.join(words)}\n".encode()
         if line != self._told and self._process.stdin is not None:

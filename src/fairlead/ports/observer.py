@@ -54,7 +54,7 @@ class Observer(Protocol):
 
     def counted(self, what: str, count: int = 1) -> None:
         """Count another event: `healed_triggers`, `lost_claims`, `refused_completions`,
-        `resumed_tasks`, `delivered_incidents`, `failed_deliveries`,
+        `resumed_tasks`, `delivered_incidents`, `failed_deliveries`, `blocked_loops`,
         `unsent_triggers`, `corrupt_triggers` ..."""
 
 

@@ -80,6 +80,9 @@ class Database(Protocol):
     async def close_async(self) -> None:
         """Close everything the event loop has opened, after pending writes are written."""
 
+    async def close_loop(self) -> None:
+        """Close only what the running event loop has opened; other loops and threads go on."""
+
     def close(self) -> None:
         """Close everything."""
 

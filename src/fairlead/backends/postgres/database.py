@@ -326,9 +326,13 @@ class PostgresDatabase:
 
     async def close_async(self) -> None:
         """Close all idle connections; those of the running loop with a goodbye to the server."""
+        await self.close_loop()
+        self.close()
+
+    async def close_loop(self) -> None:
+        """Close the idle connections of the running loop."""
         pools = self._pools.pop(asyncio.get_running_loop(), {})
         await asyncio.gather(*(pool.close() for pool in pools.values()))
-        self.close()
 
 
 class _AsyncPool:

@@ -53,6 +53,9 @@ class RedisDatabase:
     async def close_async(self) -> None:
         """Do nothing: there is no client for the event loop alone."""
 
+    async def close_loop(self) -> None:
+        """Do nothing: there is no client for the event loop alone."""
+
     def close(self) -> None:
         self._redis.close()
 

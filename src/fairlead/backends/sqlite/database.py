@@ -215,6 +215,9 @@ class SqliteDatabase:
     async def close_async(self) -> None:
         await asyncio.to_thread(self.close)
 
+    async def close_loop(self) -> None:
+        """Do nothing: all loops share the connections."""
+
     def close(self) -> None:
         """Finish the waiting writes, then close every idle connection."""
         self._writer.close()

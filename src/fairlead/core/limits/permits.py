@@ -277,6 +277,21 @@ class Permits:
                 roomy.append(name)
         return roomy
 
+    def renewal(self, ledger: PermitLedger) -> PermitLedger | None:
+        """Return the ledger with a newer heartbeat of this node and nothing else changed; None if
+        it records no permits of this node."""
+        mine = ledger.nodes.get(self._node)
+        if mine is None:
+            return None
+        self._beat = max(self._beat, mine.beat) + 1
+        renewed = Holding(self._beat, mine.shares)
+        return PermitLedger({**ledger.nodes, self._node: renewed}, ledger.rotation)
+
+    def renewed(self, began: float) -> None:
+        """Record that a renewal is in the ledger, whose read began at this time."""
+        if self._until > float("-inf"):
+            self._until = max(self._until, began + self._ttl)
+
     def leave(self, ledger: PermitLedger) -> PermitLedger:
         """Return the ledger without this node, which acquires nothing any more. Permits still in
         use stay recorded until other nodes take them back."""

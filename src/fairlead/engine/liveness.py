@@ -1,0 +1,145 @@
+"""Liveness: a thread that keeps a node alive while a handler blocks its event loop.
+
+The membership, the ownership and the cluster limits do this work themselves while the loop
+responds. The thread has an event loop of its own, and so connections of its own. Code that holds
+Python's global lock for long stops this thread too; then silence and leases decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.engine import invocation
+from fairlead.engine.context import NodeContext
+from fairlead.engine.execution import Execution
+from fairlead.errors import StoreUnavailable
+from fairlead.model import IncidentKind, IncidentReport
+
+log = logging.getLogger("fairlead.liveness")
+
+BLOCKED_SECONDS = 2.0
+"""Seconds without a response of the event loop after which it counts as blocked."""
+
+KEEP_EVERY = 2.0
+"""Seconds between two heartbeats and renewals of a blocked node."""
+
+_TICK = 0.25
+_MOST_FRAMES = 12
+_TIMEOUT = 5.0  # seconds for one heartbeat with its renewals
+
+Keep = Callable[[], Awaitable[None]]
+"""Renews one kind of record of this node in another event loop. May raise StoreUnavailable."""
+
+
+class Liveness:
+    """Watch the event loop of a node. While it is blocked, call each of `keeps`, and report what
+    blocks it."""
+
+    def __init__(self, context: NodeContext, keeps: Sequence[Keep]) -> None:
+        self._context = context
+        self._keeps = keeps
+        self._ticked_at = time.monotonic()
+        self._is_over = threading.Event()
+        self._is_blocked = False
+        self._keep_at = 0.0
+
+    async def run(self) -> None:
+        """Tick until cancelled. Nothing blocks a virtual clock."""
+        if self._context.clock is not SYSTEM_CLOCK:
+            return
+        loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
+        self._ticked_at = time.monotonic()
+        self._is_over.clear()
+        watcher = threading.Thread(
+            target=self._watch, args=(loop, thread_id), name="fairlead-liveness", daemon=True
+        )
+        watcher.start()
+        try:
+            while True:
+                self._ticked_at = time.monotonic()
+                await asyncio.sleep(_TICK)
+        finally:
+            self._is_over.set()
+
+    async def stop(self) -> None:
+        """Do nothing: the lifecycle cancels `run`."""
+
+    # in the thread --------------------------------------------------------------------------------
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        with contextlib.closing(asyncio.new_event_loop()) as own:
+            while not self._is_over.wait(_TICK):
+                now = time.monotonic()
+                blocked_for = now - self._ticked_at
+                if blocked_for < BLOCKED_SECONDS:
+                    if self._is_blocked:
+                        self._is_blocked = False
+                        log.info("the event loop responds again", extra=self._fields())
+                        own.run_until_complete(self._context.store.database.close_loop())
+                    continue
+                if not self._is_blocked:
+                    self._is_blocked, self._keep_at = True, now
+                    report = self._report(loop, thread_id, blocked_for)
+                    own.run_until_complete(self._try("report", partial(self._record, report)))
+                if now >= self._keep_at:
+                    self._keep_at = now + KEEP_EVERY
+                    for keep in self._keeps:
+                        own.run_until_complete(self._try("renewal", keep))
+            own.run_until_complete(self._context.store.database.close_loop())
+
+    async def _try(self, what: str, work: Keep) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await work()
+        except (StoreUnavailable, TimeoutError) as error:
+            fields = self._fields() | {"error": str(error) or "no response"}
+            log.warning("no %s while the event loop is blocked", what, extra=fields)
+
+    async def _record(self, report: IncidentReport) -> None:
+        await self._context.store.incidents.report([report], self._context.clock.now())
+
+    def _report(
+        self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
+    ) -> IncidentReport:
+        """Log and count what blocks the loop; return the report of it."""
+        stack = _stack(thread_id)
+        execution = getattr(asyncio.current_task(loop), "execution", None)
+        trigger = execution.trigger if isinstance(execution, Execution) else None
+        culprit = f"task {trigger.name} ({trigger.id})" if trigger else "code outside of handlers"
+        fields = self._fields() | {"blocked_by": culprit, "stack": stack}
+        log.error("the event loop is blocked", extra=fields)
+        self._context.observer.counted("blocked_loops")
+        return IncidentReport(
+            kind=IncidentKind.BLOCKED_LOOP,
+            subject=self._context.name,
+            details=(
+                f"{culprit} has blocked the event loop of {self._context.name} for more than"
+                f" {blocked_for:.0f} s, and with it all other asynchronous handlers there; await,"
+                f" or make the handler a plain function, which runs in a thread. Stack: {stack}"
+            ),
+            since=self._context.clock.now() - round(blocked_for * MICROS),
+            queue=trigger.queue if trigger else "",
+            name=trigger.name if trigger else "",
+        )
+
+    def _fields(self) -> dict[str, object]:
+        return {"node": self._context.name}
+
+
+def _stack(thread_id: int) -> str:
+    """Return the calls of a thread within its handler, or else its innermost calls, as `file:line
+    function`, the innermost last."""
+    calls = list(traceback.extract_stack(sys._current_frames().get(thread_id)))
+    begins = [n for n, call in enumerate(calls) if call.filename == invocation.__file__]
+    calls = calls[begins[-1] + 1 :] if begins else calls
+    calls = calls[-_MOST_FRAMES:]
+    return " > ".join(f"{call.filename}:{call.lineno} {call.name}" for call in calls)
