@@ -324,7 +324,7 @@ class App:
         restarts; with `restart_seconds`, the node's partitions wait for it, so that a quick restart
         moves nothing. Further settings: see `fairlead.engine.settings.NodeSettings`. Raises
         UnknownQueue for a queue that is not declared, NotSupported if the store or the coordinator
-        cannot do what a task declares.
+        cannot do what a task declares, ConfigurationError for bad values.
         """
         from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served

@@ -26,6 +26,7 @@ class TextFormatter(logging.Formatter):
     """Lines of the form `time level logger event key=value ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, with its exception on further lines."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = (
             f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
@@ -46,6 +47,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the JSON object of a record."""
         event = {
             "time": (
                 time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))

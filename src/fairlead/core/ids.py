@@ -1,4 +1,4 @@
-"""Task ids: UUIDv7 in ascending order within a process, made in blocks."""
+"""Task ids: UUIDv7 in ascending order within a process, made in blocks. Source: RFC 9562."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ class ContextFilter(logging.Filter):
     run."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields to a record; return True, since every record passes."""
         task = current_task()
         if task is not None:
             record.task_id = task.id

@@ -92,7 +92,8 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             self._access.notifier.wait_finished(self.id, left)
 
     async def result_async(self, timeout: float | None = None) -> Any:
-        """Wait for the result without blocking the event loop; otherwise as `result`."""
+        """Wait for the result at most `timeout` seconds without blocking the event loop, as
+        `result` does."""
         return await asyncio.to_thread(self.result, timeout)
 
     def _finished(self) -> tuple[bool, Any]:

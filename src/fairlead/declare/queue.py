@@ -70,4 +70,5 @@ class Queue:
 
     @property
     def is_ordered(self) -> bool:
+        """Whether the queue is ordered by ordering key and time."""
         return self.kind == "ordered"

@@ -57,6 +57,7 @@ class RunEnd(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def completes(self) -> bool:
+        """Whether the run completes the task's key."""
         return self.next_state != State.WAITING
 
     @property

@@ -59,12 +59,13 @@ class Backend:
         without secrets of the adapters that are to live elsewhere, by the name of the setting."""
 
     def store(self, url: str) -> TaskStore:
-        """Return the task store."""
+        """Return the task store. Raises ConfigurationError if this backend has none."""
         self._refuse("store")
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
         """Return the notifier beside the tasks. For a `url`, which is the channel's, return a
-        notifier only if the channel replaces it; None keeps the notifier beside the tasks."""
+        notifier only if the channel replaces it; None keeps the notifier beside the tasks.
+        Raises ConfigurationError if this backend has none."""
         if url is None:
             self._refuse("notifier")
         return None
@@ -75,15 +76,16 @@ class Backend:
         return None
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
-        """Return the trigger channel."""
+        """Return the trigger channel. Raises ConfigurationError if this backend has none."""
         self._refuse("channel")
 
     def coordinator(self, url: str | None, context: BackendContext) -> Coordinator:
-        """Return the coordinator."""
+        """Return the coordinator. Raises ConfigurationError if this backend has none."""
         self._refuse("coordinator")
 
     def backlog(self, url: str | None, context: BackendContext) -> BacklogStore:
-        """Return the backlog store of fair queues."""
+        """Return the backlog store of fair queues. Raises ConfigurationError if this backend has
+        none."""
         self._refuse("backlog")
 
     def log(self, url: str | None, context: BackendContext) -> TaskLog | None:

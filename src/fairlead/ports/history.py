@@ -138,7 +138,8 @@ FINGERPRINT_MODULUS = 1_000_000_007
 
 
 class HistoryStore(Protocol):
-    """Attempts and events of one store, in the order in which they were committed."""
+    """Attempts and events of one store, in the order in which they were committed. Times are
+    microseconds since the epoch."""
 
     @property
     def database(self) -> Database:

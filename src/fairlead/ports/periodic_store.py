@@ -42,7 +42,7 @@ class PeriodicRecord(msgspec.Struct, frozen=True, kw_only=True):
     passed_at: int
     """Slots up to this instant are submitted, or skipped for good."""
     last_slot_at: int | None = None
-    """Slot that was submitted last."""
+    """Slot that was submitted last, in microseconds since the epoch."""
     declared_at: int
     """When a living node last declared the periodic task, by `PeriodicStore.clock`."""
     declared_by: str
@@ -57,12 +57,13 @@ class Pass(NamedTuple):
     passed_at: int
     """Instant of the last due slot, in microseconds since the epoch, as `last_slot_at`."""
     last_slot_at: int | None
-    """Slot that is submitted last; None if all due slots are skipped."""
+    """Slot that is submitted last (microseconds since the epoch); None if all due slots are
+    skipped."""
 
 
 class PeriodicStore(Protocol):
     """Store of the periodic tasks of all applications that share the store. Each change is atomic
-    for one record."""
+    for one record. Times are microseconds since the epoch."""
 
     def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Steps[None]:
         """Add the records that are missing, with no slot up to `now`, and give the others these

@@ -84,6 +84,7 @@ class Switch(NamedTuple):
     author: str
     why: str
     at: int
+    """Instant at which it was set, in microseconds since the epoch."""
 
 
 class Weights(NamedTuple):
@@ -96,7 +97,7 @@ class Weights(NamedTuple):
 class PolicyStore(Protocol):
     """Store of the versions of computed weights and limits. Each change of them raises the queue's
     `weights_version` in the same transaction, so that running nodes read both with their next
-    heartbeat."""
+    heartbeat. Times are microseconds since the epoch."""
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the

@@ -47,7 +47,7 @@ class ScheduleStatus(NamedTuple):
 
 class ScheduleStore(Protocol):
     """Store of unfinished tasks in the order of their keys, and of completed keys. Every task has
-    an ordering key and a unique key."""
+    an ordering key and a unique key. Times are microseconds since the epoch."""
 
     @property
     def location(self) -> str:

@@ -25,7 +25,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """Numbers of a queue: tasks by state, and since when the oldest is ready (microseconds)."""
+    """Numbers of a queue: tasks by state, and since when the oldest is ready."""
 
     queue: str
     partitions: int
@@ -35,6 +35,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     processing: int
     error: int
     oldest_ready_at: int | None
+    """Microseconds since the epoch; None if no task is ready."""
 
 
 class KeyLoad(msgspec.Struct, frozen=True):
@@ -50,7 +51,8 @@ class KeyLoad(msgspec.Struct, frozen=True):
 
 class TaskRecords(ClusterState, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
-    those in ERROR; it raises NotSupported when asked for another task."""
+    those in ERROR; it raises NotSupported when asked for another task. Times are
+    microseconds since the epoch."""
 
     # looking --------------------------------------------------------------------------------------
 

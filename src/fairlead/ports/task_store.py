@@ -87,7 +87,8 @@ class TaskDeclaration(Protocol):
 
 
 class TaskStore(ClusterState, Protocol):
-    """Store of tasks until they end. Steps run in whatever transaction the caller chooses.
+    """Store of tasks until they end. Steps run in whatever transaction the caller chooses. Times
+    are microseconds since the epoch.
 
     Callers ask the store for what not every store has: `records` for people who look at tasks and
     change them, `as_sql` for tables. No caller asks which kind of store it has.

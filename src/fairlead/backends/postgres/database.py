@@ -88,6 +88,7 @@ class Single(Generator[Step, Sequence[Row], T]):
         return self.statement
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Step:
+        """Raise the error, as a generator without a handler does."""
         return super().throw(typ, val, tb)
 
 

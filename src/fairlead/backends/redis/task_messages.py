@@ -82,6 +82,7 @@ class HeldTask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def path(self) -> str:
+        """Path of the trigger: HEAL after an earlier delivery, POLLER after a wait, else HOOK."""
         if self.deliveries > 1:
             return TriggerPath.HEAL
         was_later = self.body.attempts > 0 or self.body.run_at > self.body.submitted_at

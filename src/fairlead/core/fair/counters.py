@@ -1,5 +1,9 @@
 """Next passes by key in bounded memory: exact for the keys furthest ahead, a sketch for the
-others."""
+others.
+
+Source: count-min sketch (Cormode and Muthukrishnan 2005) with conservative update (Estan and
+Varghese 2002).
+"""
 
 from __future__ import annotations
 

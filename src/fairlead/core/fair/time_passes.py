@@ -1,7 +1,8 @@
 """Passes by run time: a key is charged the expected time of its task at first, and the difference
 to the actual time once the task has ended.
 
-Start-time fair queueing (`fairlead.core.fair.passes`) needs the length of a task before it runs.
+Start-time fair queueing (Goyal, Vin and Cheng 1996; `fairlead.core.fair.passes`) needs the
+length of a task before it runs.
 Here the length is an expectation (`fairlead.core.fair.run_times`). Tasks of the key that get their
 levels later make up for the difference; given levels do not change. A task that took longer delays
 the key's next task. A task that took less lets the next tasks follow more closely, but never before

@@ -2,6 +2,8 @@
 
 Credit-based flow control: an offer carries a running total, so lost, doubled and overtaken offers
 do no harm, and the owner never grants more than the node has promised to take.
+
+Source: Kung, Blackwell and Chapman 1994, "Credit-based flow control for ATM networks".
 """
 
 from __future__ import annotations

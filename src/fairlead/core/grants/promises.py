@@ -1,7 +1,8 @@
 """Promises: how many triggers a node has offered to take, by owner. Pure.
 
 A node offers its free slots, and for short tasks a few more, so that the next tasks are there when
-a slot becomes free.
+a slot becomes free. The receiver's side of credit-based flow control (Kung, Blackwell and Chapman
+1994); `fairlead.core.grants.credits` is the other side.
 """
 
 from __future__ import annotations

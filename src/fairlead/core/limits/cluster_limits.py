@@ -27,7 +27,7 @@ class OnNode(ConcurrencyPolicy, Protocol):
         """Return the limits to release in the table, for pools that have room again."""
 
     def pass_time(self, now: float) -> None:
-        """Release what time has freed; called before each round."""
+        """Release what time has freed; called before each round. `now`: monotonic seconds."""
 
 
 class ClusterWide(Protocol):

@@ -1,4 +1,8 @@
-"""Concurrency policies: limits on tasks that run at once, or that start within a time."""
+"""Concurrency policies: limits on tasks that run at once, or that start within a time.
+
+Source of `RateLimit`: the generic cell rate algorithm, ITU-T Recommendation I.371
+(https://www.itu.int/rec/T-REC-I.371).
+"""
 
 from __future__ import annotations
 
@@ -35,11 +39,12 @@ class ConcurrencyPolicy(Protocol):
         """Acquire a slot and return None, or return what is full. `now`: monotonic seconds."""
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        """Release the slot of a run that has ended; return the limits that have room again."""
+        """Release the slot of a run that has ended; return the limits that have room again. `now`:
+        monotonic seconds."""
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         """Release a slot whose task did not run here (another node was quicker); return the limits
-        that have room again."""
+        that have room again. `now`: monotonic seconds."""
 
 
 class Limit:

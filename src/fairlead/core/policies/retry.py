@@ -1,4 +1,7 @@
-"""Retry policies: when a failed attempt is tried again."""
+"""Retry policies: when a failed attempt is tried again.
+
+Source of the jitter: Brooker 2015, "Exponential backoff and jitter", AWS Architecture Blog.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ class NoRetry(_Selective):
 
 @dataclass(frozen=True)
 class Fixed(_Selective):
-    """At most `max_attempts` attempts, `seconds` apart."""
+    """At most `max_attempts` attempts, `seconds` apart. Raises ConfigurationError for bad
+    values."""
 
     seconds: float
     max_attempts: int = 5
@@ -77,7 +81,8 @@ class Exponential(_Selective):
     `first * factor**2` ... seconds, up to `max_delay`.
 
     With `jitter` j each wait is drawn from [wait * (1 - j), wait], so that tasks that failed
-    together do not all come back together (0: exact waits).
+    together do not all come back together (0: exact waits). Raises ConfigurationError for bad
+    values.
     """
 
     max_attempts: int = 5
@@ -107,7 +112,8 @@ class Exponential(_Selective):
 
 @dataclass(frozen=True)
 class Delays(_Selective):
-    """One more attempt after each of these delays (seconds)."""
+    """One more attempt after each of these delays (seconds). Raises ConfigurationError for bad
+    values."""
 
     delays: Sequence[float]
 

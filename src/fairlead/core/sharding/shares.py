@@ -2,7 +2,8 @@
 
 Each queue is divided evenly among the nodes that serve it, so that nodes with different queues
 leave no partition without an owner. Nodes do not talk to each other: each one computes the same
-shares from the same members.
+shares from the same members. The order of the nodes differs by queue, by rendezvous hashing (Thaler
+and Ravishankar 1998).
 """
 
 from __future__ import annotations

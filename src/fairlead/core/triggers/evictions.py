@@ -1,7 +1,7 @@
 """Evictions: triggers that limits hold back leave memory to triggers that may run.
 
-Start-time fair queueing does not know flows that cannot be served. Here such a flow is treated as
-one that arrives again.
+Start-time fair queueing (Goyal, Vin and Cheng 1996) does not know flows that cannot be served. Here
+such a flow is treated as one that arrives again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The sorted trigger table: the next runnable trigger in O(log n), whatever else is full."""
+"""The sorted trigger table: the next runnable trigger in O(log n), whatever else is full.
+
+Ranks are virtual times of start-time fair queueing (Goyal, Vin and Cheng 1996).
+"""
 
 from __future__ import annotations
 

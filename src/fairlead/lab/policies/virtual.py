@@ -33,10 +33,12 @@ class VirtualSchedule:
 
     @property
     def end(self) -> Ints:
+        """Times at which the runs end."""
         return self.start + self.run
 
     @property
     def wait(self) -> Ints:
+        """Times from arrival to start."""
         return self.start - self.at
 
 

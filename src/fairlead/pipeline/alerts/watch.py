@@ -127,9 +127,11 @@ class KeyMinutes(msgspec.Struct):
 class Keys(Protocol):
     """Storage for the minutes of keys."""
 
-    def get(self, key: str) -> KeyMinutes | None: ...
+    def get(self, key: str) -> KeyMinutes | None:
+        """Return the minutes of a key; None if there are none."""
 
-    def put(self, key: str, minutes: KeyMinutes) -> None: ...
+    def put(self, key: str, minutes: KeyMinutes) -> None:
+        """Store the minutes of a key."""
 
 
 class Open(msgspec.Struct):

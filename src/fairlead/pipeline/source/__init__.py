@@ -46,6 +46,8 @@ class FairleadSource(DataSource):
         return ReadOptions.parse(self.options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch. Raises ConfigurationError for wrong options, and for a
+        topic of Kafka, which is streamed only."""
         from fairlead.errors import ConfigurationError
         from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions, is_kafka
         from fairlead.pipeline.source.scan import FairleadReader
@@ -55,6 +57,7 @@ class FairleadSource(DataSource):
         return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a stream. Raises ConfigurationError for wrong options."""
         from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions, is_kafka
         from fairlead.pipeline.source.stream import FairleadStreamReader
 
@@ -67,11 +70,15 @@ class FairleadSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch. Raises ConfigurationError and InvalidTask for wrong options
+        and columns."""
         from fairlead.pipeline.source.sink import batch_writer
 
         return batch_writer(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Return the writer of a stream. Raises ConfigurationError and InvalidTask for wrong
+        options and columns."""
         from fairlead.pipeline.source.sink import stream_writer
 
         return stream_writer(schema, self.options, overwrite)

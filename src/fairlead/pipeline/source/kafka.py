@@ -159,9 +159,11 @@ class KafkaStreamReader(StreamReader):
         return {str(n): after[str(n)] + count for n, count in there.items()}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        """Return the greatest size of a batch, by `max_rows_per_batch`."""
         return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Set the present end as the end of the stream."""
         self._target = self._options.topic().ends()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[OffsetWindow]:

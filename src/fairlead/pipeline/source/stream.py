@@ -76,9 +76,11 @@ class FairleadStreamReader(StreamReader):
         )
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+        """Return the greatest size of a batch, by `max_rows_per_batch`."""
         return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Set the present end as the end of the stream."""
         self._target = self._scan.newest(START, None)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:

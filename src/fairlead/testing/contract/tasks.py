@@ -72,7 +72,8 @@ def wanted(
     stuck_at: int = NOW + 60 * SECOND,
     policy: int = 0,
 ) -> list[Claim]:
-    """Return the claims for these tasks, all at one version and with one policy."""
+    """Return the claims for these tasks, all at one version and with one policy. `stuck_at`:
+    microseconds since the epoch."""
     return [Claim(task.id, version, "hook", stuck_at, policy) for task in tasks]
 
 

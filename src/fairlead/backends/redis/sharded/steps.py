@@ -100,6 +100,7 @@ class QueueSteps:
         streams: int | None = None,
         streams_per_shard: int | None = None,
     ) -> Steps[str]:
+        """See `ShardedQueue.write`."""
         return (yield from self.write_many([message], streams, streams_per_shard))[0]
 
     def write_many(
@@ -108,6 +109,7 @@ class QueueSteps:
         streams: int | None = None,
         streams_per_shard: int | None = None,
     ) -> Steps[list[str]]:
+        """See `ShardedQueue.write_many`."""
         entries = [entry(message) for message in messages]
         return [
             id_of(*found) for found in (yield from self.put(entries, streams, streams_per_shard))
@@ -152,6 +154,7 @@ class QueueSteps:
     def read(
         self, group: str, consumer: str, block: float, prefer_stream: int | str | None
     ) -> Steps[Message]:
+        """See `ShardedQueue.read`."""
         return (yield from self.read_many(group, consumer, 1, block, prefer_stream))[0]
 
     def read_many(
@@ -162,6 +165,7 @@ class QueueSteps:
         block: float,
         prefer_stream: int | str | None = None,
     ) -> Steps[list[Message]]:
+        """See `ShardedQueue.read_many`."""
         _named(group, consumer)
         if count < 1:
             raise InvalidMessage(f"count={count}: 1 or more")
@@ -227,10 +231,12 @@ class QueueSteps:
         return WaitForEntry(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
 
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
+        """See `ShardedQueue.ack`."""
         positions = [part for id in ids for part in position(id)]
         return int((yield self._run(script.ACK, group, *positions)))
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
+        """See `ShardedQueue.extend`."""
         _named(group, consumer)
         held: list[str] = []
         for start in range(0, len(ids), MOST_AT_ONCE):
@@ -274,6 +280,7 @@ class QueueSteps:
         return replies
 
     def delete(self, id: str) -> Steps[None]:
+        """See `ShardedQueue.delete`."""
         if not (yield self._run(script.DELETE, *position(id))):
             raise UnknownMessage(
                 f"message {id} is not in {self._settings.name}: acknowledged, deleted, removed or"
@@ -281,19 +288,23 @@ class QueueSteps:
             )
 
     def stats(self, group: str) -> Steps[Stats]:
+        """See `ShardedQueue.stats`."""
         found = yield self._run(script.STATS, group)
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
     def len(self) -> Steps[int]:
+        """See `ShardedQueue.len`."""
         return (yield from self.stats("")).messages
 
     def pending(self, group: str) -> Steps[int]:
+        """See `ShardedQueue.pending`."""
         return (yield from self.stats(group)).pending
 
     def reclaim(
         self, group: str, consumer: str, min_idle: float, count: int
     ) -> Steps[list[Message]]:
+        """See `ShardedQueue.reclaim`."""
         _named(group, consumer)
         now, claimed = yield self._run(
             script.RECLAIM,
@@ -310,6 +321,7 @@ class QueueSteps:
         ]
 
     def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
+        """See `ShardedQueue.cordon`."""
         since = "" if window is None else round(window * 1000)
         return [
             removed_message(copy)
@@ -317,6 +329,7 @@ class QueueSteps:
         ]
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
+        """See `ShardedQueue.cordoned`."""
         return [
             removed_message(copy) for copy in (yield self._run(script.REMOVED, "cordoned", count))
         ]
@@ -347,12 +360,15 @@ class QueueSteps:
         return bool((yield self._run(script.REVIVE, *arguments)))
 
     def dead_letters(self, count: int) -> Steps[list[RemovedMessage]]:
+        """See `ShardedQueue.dead_letters`."""
         return [removed_message(copy) for copy in (yield self._run(script.REMOVED, "dead", count))]
 
     def drop_group(self, group: str) -> Steps[int]:
+        """See `ShardedQueue.drop_group`."""
         return int((yield self._run(script.DROP_GROUP, group)))
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
+        """See `ShardedQueue.set_weight`."""
         if weight is not None:
             check_weight(weight)
         yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
