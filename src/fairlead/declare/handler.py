@@ -30,7 +30,7 @@ class ExecutorKind(StrEnum):
 
 
 class Handler:
-    """A registered function. Task rows carry its name."""
+    """A registered function. Task rows carry its name. Raises ConfigurationError for bad values."""
 
     # More than seven parameters: they are the options of `App.task`, passed by keyword.
     def __init__(

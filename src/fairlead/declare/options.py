@@ -71,7 +71,7 @@ class Options(msgspec.Struct, frozen=True):
 
     def run_at_micros(self, now: int) -> int:
         """Return the earliest start in microseconds since the epoch: `now` if no `run_at` is
-        set."""
+        set. Raises InvalidTask if `run_at` is not an aware datetime."""
         if self.run_at is None:
             return now
         if not isinstance(self.run_at, datetime):

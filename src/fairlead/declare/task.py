@@ -182,7 +182,7 @@ def encode(
 
 def joined_connection(drafts: Sequence[Draft]) -> Any:
     """Return the connection that all drafts share: their option, else that of the transactional
-    handler running here, else None."""
+    handler running here, else None. Raises InvalidTask if the drafts have different connections."""
     connection = drafts[0].options.connection
     if any(draft.options.connection is not connection for draft in drafts):
         raise InvalidTask("one bulk submit uses one connection: give all its drafts the same one")

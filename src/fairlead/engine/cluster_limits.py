@@ -79,7 +79,8 @@ class ClusterLimits:
         ttl: float = PERMIT_SECONDS,
     ) -> None:
         """Call `freed` with limits that have room, and `stop_runs` with a policy whose runs must
-        end; `children` returns the ids of processes that run handlers for this one."""
+        end; `children` returns the ids of processes that run handlers for this one. `ttl`:
+        seconds until permits expire."""
         self._node = node
         self._coordinator = coordinator
         self._freed = freed

@@ -22,7 +22,7 @@ class Notifier(Protocol):
 
     async def listen(self, on_notification: Callable[[Notification], None]) -> None:
         """Start listening; `on_notification` runs in the event loop. After an interruption it gets
-        LOOK_EVERYWHERE."""
+        LOOK_EVERYWHERE. Raises RuntimeError if this notifier listens already."""
 
     async def close(self) -> None:
         """Stop listening."""

@@ -93,7 +93,7 @@ class TaskRecords(ClusterState, Protocol):
 
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
         """End a task for a person: CANCELLED or FAILED, with an attempt row. Return False if the
-        version is stale."""
+        version is stale. Raises NotAllowed for another state."""
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         """Set the weight of a key, which replaces the weights of its tasks from now on; None

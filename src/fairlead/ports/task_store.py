@@ -130,7 +130,8 @@ class TaskStore(ClusterState, Protocol):
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         """Insert the tasks; at most one per (queue, unique_key): for a taken key, return the first
         task's id. The notification must reach the nodes after the commit (on PostgreSQL the
-        transaction itself carries it)."""
+        transaction itself carries it). Raises NotSupported for a task option that the store
+        lacks."""
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]

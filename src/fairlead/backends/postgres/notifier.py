@@ -93,7 +93,8 @@ class PostgresNotifier:
     async def listen(self, on_notification: OnNotification) -> None:
         """Listen; return after the first try to connect.
 
-        A failed try is repeated in the background until the server responds.
+        A failed try is repeated in the background until the server responds. Raises RuntimeError if
+        this notifier listens already.
         """
         if self._listening is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")

@@ -37,7 +37,8 @@ class SqliteDatabase:
 
     Writes of the event loop go through one thread that puts all waiting writes into one transaction
     (group commit), so many batches cost one fsync. `synchronous` is SQLite's own setting; FULL, the
-    default, survives a power cut.
+    default, survives a power cut. Raises ConfigurationError for another value of `synchronous`, and
+    for a SQLite older than 3.38. `busy_timeout`: seconds.
     """
 
     dialect = "sqlite"

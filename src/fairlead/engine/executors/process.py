@@ -43,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
     fairness_key: str
     context: dict[str, str]
     deadline: int | None
+    """Microseconds since the epoch; None without a timeout."""
     ready_at: int
     started_at: int
     payload: bytes

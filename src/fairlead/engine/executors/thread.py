@@ -19,7 +19,7 @@ Call = Callable[[Execution], Any]
 
 
 class ThreadExecutor:
-    """At most `size` threads, started when needed and kept.
+    """A pool of threads, at most `size` of them, started when needed and kept.
 
     A thread cannot be interrupted. A handler that was asked to stop (`current_task().cancelled`)
     keeps its thread until it returns, and its return value is dropped.

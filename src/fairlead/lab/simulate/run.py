@@ -56,6 +56,7 @@ class SimulationSettings:
     arrivals: ArrivalMode | None = None
     """None means recorded with a trace, otherwise all first."""
     rate: float = 0.9
+    """Mean number of new tasks per poll."""
     slots: int = 1
     partitions: int = 1
     counters: CounterKind = CounterKind.EXACT

@@ -50,7 +50,8 @@ class IdSpace(NamedTuple):
         return (self.millis << 16) | (7 << 12) | (self.part >> 2)
 
     def lows(self, first: int, count: int) -> npt.NDArray[np.uint64]:
-        """Return the lower 64 bits of the ids from ordinal `first` on."""
+        """Return the lower 64 bits of the ids from ordinal `first` on. Raises ConfigurationError
+        for more rows than a partition may have."""
         import numpy as np
 
         if (first + count) >> _ORDINAL_BITS:

@@ -41,7 +41,8 @@ class Lake:
 
     @property
     def identity(self) -> str:
-        """Identity of the lake, which survives a move of its folder."""
+        """Identity of the lake, which survives a move of its folder. Raises ConfigurationError if
+        the folder cannot be written."""
         path = self.root / _IDENTITY
         if not path.exists():
             try:

@@ -127,7 +127,8 @@ class KafkaStreamReader(StreamReader):
         self._target: dict[int, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the start of a new checkpoint."""
+        """Return the start of a new checkpoint. Raises ConfigurationError for a start in a
+        partition that the topic lacks."""
         starts = self._options.starts
         extents = self._options.topic().extents()
         if strange := sorted(starts.keys() - extents.keys()):

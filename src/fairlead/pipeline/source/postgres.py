@@ -98,7 +98,8 @@ class PostgresScan:
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one statement, and so of one moment; the server keeps their versions
-        until the end of the read."""
+        until the end of the read. Raises SchemaMismatch if tables or columns are missing, and
+        StoreUnavailable for other errors of the server or the connection."""
         options, database = self._options, self._database()
         schema = arrow_schema(options.table, options.columns)
         statement = self._composed(piece)
