@@ -45,13 +45,14 @@ picture:  ## draw the picture of ARCHITECTURE.md from its text
 	@sh scripts/need_graphviz.sh
 	@dot -Tsvg docs/explanation/architecture.dot -o docs/explanation/architecture.svg
 
-lint: $(STAMP)  ## check style, types, imports and language
+lint: $(STAMP)  ## check style, types, imports, language and docstrings
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 	@$(BIN)/python scripts/check_language.py
+	@$(BIN)/python scripts/check_docstrings.py
 
 bench: $(STAMP) postgresql  ## compare Fairlead with other task queues in one run
 	@$(BIN)/python bench/run.py
