@@ -33,7 +33,7 @@ MEASURED = re.compile(
 UNIT = re.compile(
     r"\b((nano|micro|milli)?seconds?|minutes?|hours?|days?|ms|us|ns|s|bytes?|[KMG]i?B|bits"
     r"|characters|tasks|triggers|rows|entries|messages|records|attempts|keys|cells|lanes|items"
-    r"|files|threads|share|fraction|factor|ratio|per)\b",
+    r"|files|threads|processes|share|fraction|factor|ratio|per)\b",
     re.IGNORECASE,
 )
 NAMED_UNIT = re.compile(
@@ -144,7 +144,7 @@ def own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def check_function(
-    path: str, module: ast.Module, owner: ast.ClassDef | None, node: Function, known: Known
+    path: str, owner: ast.ClassDef | None, node: Function, known: Known
 ) -> Iterator[Finding]:
     """Yield what the docstring of a function, and those it inherits, lack."""
     if any(re.search(r"(overload|setter)$", ast.unparse(each)) for each in node.decorator_list):
@@ -168,7 +168,7 @@ def check_function(
                 yield Finding(path, each.lineno, "error", f"`{node.name}` raises {error}: name it")
     arguments = node.args
     for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        if lacks_unit(each.arg, each.annotation, [text, text_of(module)]):
+        if lacks_unit(each.arg, each.annotation, [text]):
             yield Finding(path, each.lineno, "unit", f"`{each.arg}` of `{node.name}` has none")
 
 
@@ -212,7 +212,7 @@ def check(sources: dict[str, str]) -> Iterator[Finding]:
     trees, known = read(sources)
     for path, tree in trees.items():
         for owner, node in functions(tree.body):
-            yield from check_function(path, tree, owner, node, known)
+            yield from check_function(path, owner, node, known)
         yield from check_values(path, sources[path].splitlines(), tree.body, "")
         text = text_of(tree)
         if "/core/" in path and ALGORITHM.search(text) and not SOURCE.search(text):
