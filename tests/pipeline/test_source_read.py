@@ -524,7 +524,7 @@ def test_the_url_is_that_of_the_environment_when_none_is_given(
     monkeypatch.setenv("FAIRLEAD_URL", "sqlite:///here.db")
     assert ReadOptions.parse({"table": "tasks"}).url == "sqlite:///here.db"
     monkeypatch.delenv("FAIRLEAD_URL")
-    with pytest.raises(ConfigurationError, match="give the option url, or set FAIRLEAD_URL"):
+    with pytest.raises(ConfigurationError, match="set the option url, or FAIRLEAD_URL"):
         ReadOptions.parse({"table": "tasks"})
 
 
