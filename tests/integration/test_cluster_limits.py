@@ -48,7 +48,7 @@ async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: 
         for level in levels:
             now[level] += 1
             most[level] = max(most[level], now[level])
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
         now.subtract(levels)
 
     def declare(app: App) -> dict[str, Task]:
@@ -66,7 +66,7 @@ async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: 
 
     (one, tasks), (two, _) = make(declare), make(declare)
     for task in tasks.values():
-        task.submit_many([{"n": n} for n in range(150)])
+        task.submit_many([{"n": n} for n in range(75)])
     async with running(one) as node, running(two):
         await settled(one, node)
     assert most == {"all": 6, "pay": 4}

@@ -159,6 +159,9 @@ class ToyDatabase:
     async def close_async(self) -> None:
         """Do nothing: other applications may use the same name."""
 
+    async def close_loop(self) -> None:
+        """Do nothing: an event loop opens nothing."""
+
     def close(self) -> None:
         """Do nothing: other applications may use the same name."""
 

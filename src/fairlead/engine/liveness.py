@@ -17,11 +17,10 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.clock import MICROS
 from fairlead.engine import invocation
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
-from fairlead.errors import StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.liveness")
@@ -32,7 +31,7 @@ BLOCKED_SECONDS = 2.0
 KEEP_EVERY = 2.0
 """Seconds between two heartbeats and renewals of a blocked node."""
 
-_TICK = 0.25
+_ASK_EVERY = 0.25  # seconds
 _MOST_FRAMES = 12
 _TIMEOUT = 5.0  # seconds for one heartbeat with its renewals
 
@@ -47,61 +46,71 @@ class Liveness:
     def __init__(self, context: NodeContext, keeps: Sequence[Keep]) -> None:
         self._context = context
         self._keeps = keeps
-        self._ticked_at = time.monotonic()
+        self._is_asked = False
+        """Whether the thread waits for a response of the loop."""
         self._is_over = threading.Event()
         self._is_blocked = False
         self._keep_at = 0.0
 
     async def run(self) -> None:
-        """Tick until cancelled. Nothing blocks a virtual clock."""
-        if self._context.clock is not SYSTEM_CLOCK:
-            return
+        """Watch until cancelled."""
         loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
-        self._ticked_at = time.monotonic()
         self._is_over.clear()
         watcher = threading.Thread(
             target=self._watch, args=(loop, thread_id), name="fairlead-liveness", daemon=True
         )
         watcher.start()
         try:
-            while True:
-                self._ticked_at = time.monotonic()
-                await asyncio.sleep(_TICK)
+            await asyncio.Event().wait()
         finally:
             self._is_over.set()
 
     async def stop(self) -> None:
         """Do nothing: the lifecycle cancels `run`."""
 
+    def _respond(self) -> None:
+        self._is_asked = False
+
     # in the thread --------------------------------------------------------------------------------
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        rounds = 0
+        """Rounds without a response. Time would count a suspended machine as a blocked loop."""
         with contextlib.closing(asyncio.new_event_loop()) as own:
-            while not self._is_over.wait(_TICK):
-                now = time.monotonic()
-                blocked_for = now - self._ticked_at
-                if blocked_for < BLOCKED_SECONDS:
-                    if self._is_blocked:
-                        self._is_blocked = False
-                        log.info("the event loop responds again", extra=self._fields())
-                        own.run_until_complete(self._context.store.database.close_loop())
-                    continue
-                if not self._is_blocked:
-                    self._is_blocked, self._keep_at = True, now
-                    report = self._report(loop, thread_id, blocked_for)
-                    own.run_until_complete(self._try("report", partial(self._record, report)))
-                if now >= self._keep_at:
-                    self._keep_at = now + KEEP_EVERY
-                    for keep in self._keeps:
-                        own.run_until_complete(self._try("renewal", keep))
+            while not self._is_over.wait(_ASK_EVERY):
+                rounds = rounds + 1 if self._is_asked else 0
+                if not self._is_asked:
+                    self._is_asked = True
+                    with contextlib.suppress(RuntimeError):  # the loop has been closed
+                        loop.call_soon_threadsafe(self._respond)
+                blocked_for = rounds * _ASK_EVERY
+                if blocked_for >= BLOCKED_SECONDS:
+                    own.run_until_complete(self._stand_in(loop, thread_id, blocked_for))
+                elif self._is_blocked and not rounds:
+                    self._is_blocked = False
+                    log.info("the event loop responds again", extra=self._fields())
+                    own.run_until_complete(self._context.store.database.close_loop())
             own.run_until_complete(self._context.store.database.close_loop())
+
+    async def _stand_in(
+        self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
+    ) -> None:
+        if not self._is_blocked:
+            self._is_blocked, self._keep_at = True, 0.0
+            report = self._report(loop, thread_id, blocked_for)
+            await self._try("incident", partial(self._record, report))
+        if time.monotonic() >= self._keep_at:
+            self._keep_at = time.monotonic() + KEEP_EVERY
+            for keep in self._keeps:
+                await self._try("renewal", keep)
 
     async def _try(self, what: str, work: Keep) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await work()
-        except (StoreUnavailable, TimeoutError) as error:
-            fields = self._fields() | {"error": str(error) or "no response"}
+        except Exception as error:
+            # Whatever fails: without this thread the node would look dead.
+            fields = self._fields() | {"error": str(error) or type(error).__name__}
             log.warning("no %s while the event loop is blocked", what, extra=fields)
 
     async def _record(self, report: IncidentReport) -> None:

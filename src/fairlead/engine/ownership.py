@@ -146,8 +146,10 @@ class Ownership:
     async def keep_alive(self) -> None:
         """Only renew the leases, from any event loop. Raises StoreUnavailable."""
         began = self._now()
-        await self._coordinator.renew(self._node, self._lease_seconds)
-        self._expires = max(self._expires, began + self._lease_seconds)
+        held = await self._coordinator.renew(self._node, self._lease_seconds)
+        owned = {lease_of(key) for key in self.owned if not self._is_shared_out(key.queue)}
+        if owned | {_POLLER + name for name in self._elected} <= held.keys():
+            self._expires = max(self._expires, began + self._lease_seconds)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
         """Release all leases at once, so that other nodes need not wait for them to expire.

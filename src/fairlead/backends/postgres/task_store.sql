@@ -332,7 +332,6 @@ WITH RECURSIVE lanes AS (
 )
 SELECT l.queue, min(t.ready_at)
   FROM lanes l
-  JOIN fairlead_queues q ON q.queue = l.queue
  CROSS JOIN LATERAL (SELECT ready_at
                        FROM fairlead_tasks
                       WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition

@@ -282,7 +282,6 @@ WITH RECURSIVE lanes (id, queue, partition, priority) AS (
     UNION ALL
     SELECT t.id, t.queue, t.partition, t.priority
       FROM lanes l
-  JOIN fairlead_queues q ON q.queue = l.queue
       JOIN fairlead_tasks t
         ON t.id = (SELECT n.id FROM fairlead_tasks n
                     WHERE n.ready_seq IS NOT NULL
@@ -295,7 +294,6 @@ SELECT l.queue, min((SELECT ready_at
                         AND priority = l.priority AND ready_seq > 0
                       ORDER BY ready_seq LIMIT 1)) AS oldest
   FROM lanes l
-  JOIN fairlead_queues q ON q.queue = l.queue
  GROUP BY l.queue
 HAVING oldest IS NOT NULL
 
