@@ -418,10 +418,11 @@ class ToyStore:
 
     async def register_node(
         self, node: str, queues: Sequence[str], names: Sequence[str], now: int
-    ) -> None:
+    ) -> Notification:
         known = self._nodes.get(node)
         started = now if known is None else known.started_at
         self._nodes[node] = NodeRecord(node, started, now, list(queues), list(names))
+        return Notification(control=True)
 
     async def heartbeat(self, node: str, now: int) -> bool:
         if (known := self._nodes.get(node)) is None:
@@ -432,8 +433,9 @@ class ToyStore:
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
         return [n.node for n in self._nodes.values() if now - n.heartbeat_at > silent_for]
 
-    async def drop_node(self, node: str) -> None:
+    async def drop_node(self, node: str) -> Notification:
         self._nodes.pop(node, None)
+        return Notification(control=True)
 
     def nodes(self) -> Steps[list[NodeRecord]]:
         return list(self._nodes.values())

@@ -109,7 +109,7 @@ class Liveness:
             async with asyncio.timeout(_TIMEOUT):
                 await work()
         except Exception as error:
-            # Whatever fails: without this thread the node would look dead.
+            # Any error: without this thread the node would look dead.
             fields = self._fields() | {"error": str(error) or type(error).__name__}
             log.warning("no %s while the event loop is blocked", what, extra=fields)
 
