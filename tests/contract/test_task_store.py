@@ -804,7 +804,7 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
     mail = next(status for status in run(store.queue_statuses()) if status.queue == "mail")
     assert (mail.partitions, mail.paused, mail.oldest_ready_at) == (6, True, NOW)
     assert (mail.waiting, mail.submitted, mail.processing, mail.error) == (2, 2, 1, 0)
-    assert run(store.oldest_ready()) == {"mail": NOW}
+    assert run(store.oldest_ready()) == {"mail": NOW, "unregistered": NOW}
     assert {status.queue for status in run(store.queue_statuses())} == {
         "mail",
         AWKWARD,
