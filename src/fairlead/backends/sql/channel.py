@@ -89,6 +89,8 @@ class DatabaseChannel:
         self._searching: set[PartitionKey] = set()
         """Partitions that the search under way was begun for."""
         self._is_search_due = False
+        self._has_searched = False
+        """Whether a search has shown the partitions that only submitters know."""
         self._search_at = 0.0
         """Monotonic seconds before which no further search begins for a sweep."""
         self._changed = asyncio.Event()
@@ -115,6 +117,7 @@ class DatabaseChannel:
 
     async def open(self, on_notification: Callable[[Notification], None]) -> None:
         self._on_notification = on_notification
+        self._has_searched = False
         await self._notifier.listen(self._on_any_notification)
 
     def join(
@@ -209,7 +212,8 @@ class DatabaseChannel:
                 lane.sweep_seq = 0
         self._searching = set()
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
-        if is_sweeping and others:
+        is_first, self._has_searched = not self._has_searched, True
+        if (is_sweeping or is_first) and others:
             # The node learns of partitions that only a submitter knows.
             self._on_notification(
                 Notification(ready=[Lane(k.queue, k.partition, k.priority, 0) for k in others])
