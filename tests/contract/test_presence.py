@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from fairlead import App
 from fairlead.backends.postgres.presence import key_of
+from fairlead.backends.sqlite.presence import FilePresence
 from fairlead.connections import Connections
 from fairlead.engine.deaths import watched_by
 from fairlead.ports.presence import Presence
@@ -100,6 +102,17 @@ async def test_a_node_that_never_held_a_lock_is_not_dead(store_url: str) -> None
     async with listening(store_url) as one:
         assert one.presence is not None
         assert await one.presence.released(["unknown"]) == set()
+
+
+async def test_a_folder_that_cannot_be_written_costs_only_the_lock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tasks.db-nodes").write_text("a file in the place of the folder")
+    presence = FilePresence(tmp_path / "tasks.db")
+    await presence.hold("node", lambda: None)
+    assert "cannot lock a file" in caplog.text
+    assert await presence.released(["node"]) == set()
+    await presence.close()
 
 
 async def test_two_watchers_see_the_same(store_url: str) -> None:

@@ -362,7 +362,7 @@ class _Running:
         self._worker.running -= 1
 
 
-@pytest.mark.parametrize("seed", seeds([149, *range(149), *range(150, 2000)], few=12))
+@pytest.mark.parametrize("seed", seeds([149, *range(149), *range(150, 400)], few=12))
 async def test_a_random_fleet_runs_every_task_once(sqlite_url: str, seed: int) -> None:
     fleet = Fleet(sqlite_url, random.Random(seed))
     watching = asyncio.create_task(fleet.watch())

@@ -19,6 +19,9 @@ log = logging.getLogger("fairlead.deaths")
 LOOK_EVERY = 0.25
 """Seconds between two looks at the locks."""
 
+PAUSE_AFTER_OUTAGE = 2.5
+"""Seconds without a look after the store was unavailable."""
+
 WATCHED = 3
 """Number of nodes that each node watches: the next ones in the order of their names. A death is
 seen soon unless all nodes that watch it die at the same moment."""
@@ -89,6 +92,7 @@ class Deaths(SimplePart):
                 await self.look()
             except StoreUnavailable:
                 self.on_outage()  # the membership logs the outage
+                await self._context.clock.sleep(PAUSE_AFTER_OUTAGE)
 
     def on_outage(self) -> None:
         """Begin every suspicion again: the outage may have freed the locks of living nodes."""

@@ -6,6 +6,7 @@ share the file see each other's locks, but not each other's process ids.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from fairlead.errors import StoreUnavailable
+log = logging.getLogger("fairlead.presence")
 
 _KEPT_SECONDS = 3600
 """Seconds after its last lock for which the file of a dead node stays, as evidence of its death."""
@@ -43,7 +44,10 @@ class FilePresence:
             self._remove_old()
             self._held[node] = self._lock(self._file(node))
         except OSError as error:
-            raise StoreUnavailable(f"cannot lock a file in {self._folder}: {error}") from error
+            log.warning(
+                "cannot lock a file: others see the death of this worker only by its silence",
+                extra={"folder": str(self._folder), "error": str(error)},
+            )
 
     async def released(self, nodes: Collection[str]) -> set[str]:
         return {node for node in nodes if _is_released(self._file(node))}
