@@ -52,7 +52,7 @@ lint: $(STAMP)  ## check style, types, imports, language and docstrings
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 	@$(BIN)/python scripts/check_language.py
-	@$(BIN)/python scripts/check_docstrings.py
+	@$(BIN)/python -m scripts.check_docstrings
 
 bench: $(STAMP) postgresql  ## compare Fairlead with other task queues in one run
 	@$(BIN)/python bench/run.py

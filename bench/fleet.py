@@ -1,6 +1,6 @@
 """Measure fleets of worker processes that share one queue with one partition.
 
-    python bench/fleet.py scale            # 1, 2, 4 and 8 workers: tasks per second, latency
+    python bench/fleet.py scale            # 1, 2, 4 and 8 workers: tasks per second
     python bench/fleet.py kills            # kill -9 of a worker, ten times, at 800 tasks/s
     python bench/fleet.py kills --store postgres
 
@@ -36,7 +36,11 @@ RATE = 800
 """Tasks per second during the kills."""
 KILLS = 10
 PAUSE = 6.0
-"""Seconds between two kills."""
+"""Seconds between two kills: longer than a worker needs to start and to be watched."""
+LEAD = 3.0
+"""Seconds of load before the first kill."""
+SETTLE = 6.0
+"""Seconds in which workers that serve learn of each other: two heartbeats."""
 
 
 class Fleet:
@@ -52,20 +56,20 @@ class Fleet:
         self.workers: list[subprocess.Popen[bytes]] = []
         self._number = itertools.count()
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen[bytes]:
         """Start one worker more."""
         log = (self._folder / f"worker{next(self._number)}.log").open("wb")
         command = [sys.executable, "-m", "fairlead", "worker", "bench.fleet_app:app"]
         options = ["--concurrency", str(self._concurrency), "--log-level", "info"]
-        self.workers.append(
-            subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log)
-        )
+        worker = subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log)
+        self.workers.append(worker)
+        return worker
 
     def wait_until_serving(self, count: int) -> None:
         """Wait until so many workers have ever begun to serve, then until they know each other."""
         while self.logs.count("node started") < count:
             time.sleep(0.05)
-        time.sleep(6)
+        time.sleep(SETTLE)
 
     @property
     def logs(self) -> str:
@@ -115,7 +119,7 @@ def at_percent(values: list[float], percent: float) -> float:
 
 
 def scale(url: str, workers: int, name: str, tasks: int) -> dict[str, Any]:
-    """Return tasks per second of a fleet, and the latency of single tasks by who ran them."""
+    """Return tasks per second of a fleet, and how many tasks each worker ran."""
     with fleet(url, concurrency=4) as one:
         for _ in range(workers):
             one.start()
@@ -153,17 +157,14 @@ def kills(url: str, log: Path | None) -> dict[str, Any]:
 
         submitter = threading.Thread(target=submit)
         submitter.start()
-        time.sleep(3)
+        time.sleep(LEAD)
         killed = []
-        for kill in range(KILLS):
-            victim = one.workers[kill % 3]  # the oldest worker; each partition has one owner
+        for _ in range(KILLS):
+            victim = one.workers.pop(0)  # the oldest
             victim.kill()
             killed.append(time.time())
             victim.wait()
-            one.workers[kill % 3] = one.workers[-1]
-            one.workers.pop()
             one.start()
-            one.workers.insert(kill % 3, one.workers.pop())
             time.sleep(PAUSE)
         is_over.set()
         submitter.join()

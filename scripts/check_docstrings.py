@@ -11,6 +11,8 @@ ruff checks that docstrings exist and how they look. This script checks what ruf
 - source: a module of `core/` that names an algorithm names a source too.
 
 Prints one line per finding and exits 1 if there is any.
+
+    python -m scripts.check_docstrings
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from scripts.check_language import ROOT, Finding
 
 MEASURED = re.compile(
     r"(^|_)(seconds|timeout|delay|age|every|ttl|interval|deadline|patience|retention|period|grace"
@@ -56,18 +58,6 @@ COMMANDS = ("/cli/", "/commands/")
 """Folders whose docstrings are the text of `--help`; a user sees the message of the error."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class Finding(NamedTuple):
-    """One breach of a rule, at a line of a file."""
-
-    path: str
-    line: int
-    rule: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
 
 
 class Known(NamedTuple):

@@ -519,7 +519,7 @@ class TriggerChannelContract:
     async def test_the_partitions_of_a_queue_share_its_room(self, app: App, note: Any) -> None:
         async with reading(app, room=0) as reader:
             await reader.until_up_to_date()
-            # These wait in the memory of a channel that carries them.
+            # A channel that carries tasks keeps these in memory.
             ids = [id for _ in range(4) for id in await submitted(note, 15)]
             await asyncio.sleep(A_MOMENT)
             reader.room = 20
