@@ -1,6 +1,7 @@
 """Measure fleets of worker processes that share one queue with one partition.
 
     python bench/fleet.py scale            # 1, 2, 4 and 8 workers: tasks per second
+    python bench/fleet.py latency          # from submit to start: at the owner, and granted
     python bench/fleet.py kills            # kill -9 of a worker, ten times, at 800 tasks/s
     python bench/fleet.py kills --store postgres
 
@@ -39,6 +40,8 @@ PAUSE = 6.0
 """Seconds between two kills: longer than a worker needs to start and to be watched."""
 LEAD = 3.0
 """Seconds of load before the first kill."""
+SINGLES = 200
+"""Tasks of which the latency is measured, one after the other."""
 SETTLE = 6.0
 """Seconds in which workers that serve learn of each other: two heartbeats."""
 
@@ -138,6 +141,34 @@ def scale(url: str, workers: int, name: str, tasks: int) -> dict[str, Any]:
         }
 
 
+def latency(url: str, is_granted: bool) -> dict[str, Any]:
+    """Return how long single tasks wait until they start: run by the owner of the partition, or
+    granted by it to a second worker, because it has no free slot."""
+    with fleet(url, concurrency=1) as one:
+        one.start()
+        one.wait_until_serving(1)
+        if is_granted:
+            one.module.hold.submit(at=time.time())
+            while not one.runs():
+                time.sleep(0.05)
+            one.start()
+            one.wait_until_serving(2)
+        held = len(one.runs())
+        for number in range(SINGLES):
+            one.module.quick.submit(at=time.time())
+            while len(one.runs()) <= held + number:
+                time.sleep(0.001)
+            time.sleep(0.02)
+        waits = [start - at for at, start, _ in one.runs()[held:]]
+        for worker in one.workers:
+            worker.kill()  # one of them never ends its task
+        return {
+            "is_granted": is_granted,
+            "wait_p50_ms": at_percent(waits, 50),
+            "wait_p99_ms": at_percent(waits, 99),
+        }
+
+
 def kills(url: str, log: Path | None) -> dict[str, Any]:
     """Kill one of three workers again and again under load."""
     with fleet(url, concurrency=100) as one:
@@ -195,16 +226,20 @@ def kills(url: str, log: Path | None) -> dict[str, Any]:
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["scale", "kills"])
+    parser.add_argument("what", choices=["scale", "latency", "kills"])
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
     parser.add_argument("--log", type=Path, help="keep the logs of the workers in this file")
-    parser.add_argument("--only", nargs=3, metavar=("URL", "WORKERS", "TASK"))
+    parser.add_argument("--only", nargs=3, metavar=("URL", "WORKERS", "TASK"), help="of scale")
+    parser.add_argument("--granted", metavar="URL", help="of latency: tasks of a second worker")
     given = parser.parse_args()
     if given.only:
         url, workers, name = given.only
         tasks = (3000 if name == "busy" else 2000) * int(workers)
         print(json.dumps(scale(url, int(workers), name, tasks)))
+        return
+    if given.granted:
+        print(json.dumps(latency(given.granted, is_granted=True)))
         return
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -218,6 +253,11 @@ def main() -> None:
 
         if given.what == "kills":
             print(json.dumps(kills(new_url(), given.log)))
+            return
+        if given.what == "latency":
+            print(json.dumps(latency(new_url(), is_granted=False)), flush=True)
+            command = [sys.executable, __file__, "latency", "--granted", new_url()]
+            subprocess.run(command, check=True)
             return
         for name in ("busy", "pause"):
             for workers in given.workers:

@@ -25,6 +25,13 @@ async def quick(at: float) -> None:
 
 
 @app.task(queue="fleet")
+async def hold(at: float) -> None:
+    """Keep a slot until the worker stops."""
+    trace(at)
+    await asyncio.Event().wait()
+
+
+@app.task(queue="fleet")
 async def busy(at: float) -> None:
     """Use a millisecond of processor time."""
     trace(at)

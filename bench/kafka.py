@@ -36,7 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from fairlead import App  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
-from fairlead.engine.ownership import owners_of  # noqa: E402
+from fairlead.engine.lease_names import owners_of  # noqa: E402
 from fairlead.ports.notification import Notification  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402

@@ -33,7 +33,7 @@ from run import say  # noqa: E402
 
 from fairlead.lab.policies import grid  # noqa: E402
 from fairlead.lab.policies.arrivals import of_trace  # noqa: E402
-from fairlead.lab.policies.candidate import Candidate, Found, Setup  # noqa: E402
+from fairlead.lab.policies.candidate import Candidate, CandidateResult, Setup  # noqa: E402
 from fairlead.lab.policies.policy import CandidatePolicy  # noqa: E402
 from fairlead.lab.policies.study import HOUR  # noqa: E402
 
@@ -139,7 +139,7 @@ def print_dot(what: str, done: int) -> None:
     print("." * done, end="", file=sys.stderr, flush=True)
 
 
-def digest(found: list[Found]) -> str:
+def digest(found: list[CandidateResult]) -> str:
     """Return the digest of all measures."""
     return hashlib.sha256(msgspec.json.encode([each.measures for each in found])).hexdigest()[:16]
 

@@ -171,9 +171,10 @@ def lacks_unit(name: str, annotation: ast.expr | None, texts: Iterable[str]) -> 
 
 
 def check_values(
-    path: str, lines: list[str], body: list[ast.stmt], around: str
+    path: str, lines: list[str], body: list[ast.stmt], class_text: str
 ) -> Iterator[Finding]:
-    """Yield the public constants and attributes of a body that lack a unit."""
+    """Yield the public constants and attributes of a body that lack a unit. `class_text`: the
+    docstring of the class."""
     for index, node in enumerate(body):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from check_values(path, lines, node.body, text_of(node))
@@ -186,7 +187,7 @@ def check_values(
         following = body[index + 1] if index + 1 < len(body) else None
         note = ast.unparse(following) if isinstance(following, ast.Expr) else ""
         comment = lines[(node.end_lineno or 1) - 1].partition("#")[2]
-        if lacks_unit(target.id.lower(), annotation, [note, comment, around]):
+        if lacks_unit(target.id.lower(), annotation, [note, comment, class_text]):
             yield Finding(path, node.lineno, "unit", f"`{target.id}` has none")
 
 

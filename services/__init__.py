@@ -8,4 +8,4 @@ from __future__ import annotations
 
 
 class MissingProgram(RuntimeError):
-    """Missing program of a server; the text says how to install it."""
+    """A program of a server is missing; the text says how to install it."""

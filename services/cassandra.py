@@ -239,12 +239,12 @@ class TwoDatacentres:
         )
 
     def url_of(self, keyspace: str) -> str:
-        """Return the URL of a keyspace with a copy of each row in both; `dc1` is local."""
+        """Return the URL of a keyspace with one copy of each row in `dc1` (local) and in `dc2`."""
         hosts = f"{self.dc1.host},{self.dc2.host}"
         return f"cassandra://{hosts}/{keyspace}?replication=dc1:1,dc2:1&consistency=LOCAL_QUORUM&local_dc=dc1"
 
     def start(self) -> None:
-        """Start both nodes; return when each has found the other. Raise as a server does."""
+        """Start both nodes; return when each has found the other. Raise the errors of a server."""
         try:
             self.dc1.start()
             self.dc2.start()

@@ -41,7 +41,7 @@ class PostgresServer(Server):
     start_seconds = 300
     """Long, because PostgreSQL reads each file of each database after a crash, and tests make
     hundreds of databases."""
-    at_our_end = signal.SIGINT
+    parent_end_signal = signal.SIGINT
     stop_signals: ClassVar = {
         "smart": signal.SIGTERM,
         "fast": signal.SIGINT,
@@ -78,7 +78,7 @@ class PostgresServer(Server):
         return self.url_of(name)
 
     def disconnect(self, url: str) -> None:
-        """End all connections to a database, which is not dropped: that would need a checkpoint."""
+        """End all connections to a database. Do not drop it, because a drop needs a checkpoint."""
         import psycopg
 
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
@@ -196,7 +196,7 @@ def _user() -> pwd.struct_passwd | None:
 
 
 def _parent_folder(user: pwd.struct_passwd | None) -> str:
-    """Return where to create our folder: the usual one, if `user` can reach it."""
+    """Return the parent for our folder: the usual temporary folder, if `user` can reach it."""
     usual = tempfile.gettempdir()
     if user is None:
         return usual
@@ -205,6 +205,6 @@ def _parent_folder(user: pwd.struct_passwd | None) -> str:
         if all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents)):
             return candidate
     raise RuntimeError(
-        f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to one with open"
-        " parents"
+        f"the user {user.pw_name} can reach no temporary folder: set TMPDIR to a folder that every"
+        " user can reach"
     )

@@ -24,13 +24,13 @@ _PR_SET_PDEATHSIG = 1
 class ServerProcess:
     """A process that we start and end.
 
-    On Linux the kernel also sends it the signal `at_our_end` when the thread that started it ends,
+    On Linux the kernel also sends it the `parent_end_signal` when the thread that started it ends,
     even by kill -9.
     """
 
-    def __init__(self, name: str, at_our_end: signal.Signals) -> None:
+    def __init__(self, name: str, parent_end_signal: signal.Signals) -> None:
         self._name = name
-        self._at_our_end = at_our_end
+        self._parent_end_signal = parent_end_signal
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -96,7 +96,7 @@ class ServerProcess:
 
         def prepare() -> None:
             if _libc is not None:
-                _libc.prctl(_PR_SET_PDEATHSIG, self._at_our_end, 0, 0, 0)
+                _libc.prctl(_PR_SET_PDEATHSIG, self._parent_end_signal, 0, 0, 0)
                 if os.getppid() != parent:
                     os._exit(1)
 
@@ -121,10 +121,10 @@ class ForeignProcess:
 
 
 def free_port() -> int:
-    """Return a free port of the loopback address, below those for outgoing connections.
+    """Return a free port of the loopback address, below the ports of outgoing connections.
 
-    A client could take one of those while the server restarts, even a client that connects to that
-    server.
+    Any client, even a client of this server, could take a port of outgoing connections while the
+    server restarts.
     """
     for _ in range(1000):
         port = random.randrange(15_000, 32_000)

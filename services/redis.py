@@ -46,11 +46,12 @@ class RedisServer(Server):
         return [self._program, str(self.folder / "redis.conf")]
 
     def _is_ready(self) -> bool:
-        """Return whether the server accepts our password."""
+        """Return whether the server accepts our password and has loaded its data."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._port), 2) as connection,
+            connection.makefile("rb") as responses,
         ):
             connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
-            return connection.recv(64).startswith(b"+OK")
+            return [responses.readline(), responses.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
         return False

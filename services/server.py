@@ -34,7 +34,8 @@ class Server(ABC):
     title: ClassVar[str]
     """Name in messages."""
     start_seconds: ClassVar[float] = 120
-    at_our_end: ClassVar[signal.Signals] = signal.SIGTERM
+    parent_end_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    """Signal that the kernel sends to the server when the thread that started it ends."""
     stop_signals: ClassVar[dict[str, signal.Signals]] = {
         "smart": signal.SIGTERM,
         "fast": signal.SIGTERM,
@@ -45,7 +46,9 @@ class Server(ABC):
         """Start nothing yet."""
         self._folder: Path | None = None
         self._port = 0
-        self._process: ServerProcess | ForeignProcess = ServerProcess(self.title, self.at_our_end)
+        self._process: ServerProcess | ForeignProcess = ServerProcess(
+            self.title, self.parent_end_signal
+        )
         self._tag = ""
         self._names = 0
 
@@ -113,7 +116,7 @@ class Server(ABC):
             raise
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server and remove its folder. `fast` and `smart` shut it down in order;
+        """Stop the server and remove its folder. `fast` and `smart` shut it down cleanly;
         `immediate` is like a crash."""
         self._end(mode)
         if self._folder is not None:

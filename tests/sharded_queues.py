@@ -1,5 +1,5 @@
-"""Helpers for tests of the sharded queue: keys for a stream, the synchronous twin for asynchronous
-tests, passing time."""
+"""Helpers for tests of the sharded queue: shard keys for given streams, the synchronous queue behind
+asynchronous calls, and time that passes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fairlead.core.sharding.shards import shard
 from fairlead.sharded import Empty, Message, SyncShardedQueue
 
 SOON = 30.0
-"""Seconds after which a test gives up; nothing is measured by it."""
+"""Timeout of every wait, in seconds."""
 
 
 @cache
 def key_of(streams: int, *wanted: int) -> str:
-    """A shard key whose shard is exactly these streams, in any order."""
+    """Return a shard key whose shard is exactly these streams, in any order."""
     for n in count():
         if sorted(shard(f"key {n}", streams, len(wanted))) == sorted(wanted):
             return f"key {n}"
@@ -29,7 +29,7 @@ def key_of(streams: int, *wanted: int) -> str:
 
 
 class Awaited:
-    """The synchronous twin, each call in a thread, so that one test serves both."""
+    """A synchronous queue whose calls are awaited in a thread, so that one test covers both queues."""
 
     def __init__(self, queue: SyncShardedQueue) -> None:
         self._queue = queue
@@ -51,7 +51,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 def drain(
     queue: SyncShardedQueue, group: str = "g", consumer: str = "c", ack: bool = True
 ) -> list[Message]:
-    """Every message that can be read, in the order in which it was."""
+    """Read all messages, and return them in the order of the reads."""
     found = []
     while True:
         try:
@@ -63,8 +63,8 @@ def drain(
 
 
 def pass_time(redis: Redis, name: str, millis: int) -> None:
-    """Every key of the queue is so much nearer to its end, and so is what the queue remembers of
-    it."""
+    """Move the expiry of every key of the queue, and the expiries that the queue has stored, `millis`
+    (milliseconds) nearer."""
     for key in redis.scan_iter(match=f"{{{name}}}:*"):
         if (left := redis.pttl(key)) >= 0:
             redis.pexpire(key, max(0, left - millis))

@@ -1,4 +1,4 @@
-"""Helpers for tests of OpenTelemetry: a tracer provider that keeps its spans, and relations of
+"""Helpers for tests of OpenTelemetry: a tracer provider that records its spans, and relations between
 spans."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Spans:
-    """A tracer provider, and what it has exported."""
+    """A tracer provider and the spans that it has exported."""
 
     def __init__(self) -> None:
         self.provider = TracerProvider()

@@ -1,9 +1,9 @@
 """An event loop on which time jumps to the next timer as soon as nothing else can proceed.
 
 `loop.time()`, `asyncio.sleep`, `asyncio.timeout` and `call_later` follow its `VirtualTime`, and so
-does everything that takes that as its clock. Time stands still while a thread works for the loop: a
-call in an executor, a write of SQLite, a handler in a thread. It stands still while there is I/O to
-read, too. It knows nothing of other processes and of servers: their tests stay on the system clock.
+does everything that uses it as its clock. Time stands still while a thread works for the loop (a call
+in an executor, a write of SQLite, a handler in a thread) and while there is I/O to read. Time does
+not wait for other processes and servers, so their tests use the system clock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FIRST = 1000.0
 """Seconds of the monotonic clock at which virtual time begins."""
 
 _LOOK_EVERY = 5.0
-"""Seconds of the system after which a wait for threads looks again, should a wake-up be lost."""
+"""Seconds of system time after which a wait for threads checks again, in case a wake-up was lost."""
 
 
 class VirtualTime:
-    """A `fairlead.clock.Clock` that starts at the present and moves only when it is advanced. Any
-    thread may read it."""
+    """A `fairlead.clock.Clock` that starts at the present time and moves only by `advance`. Any thread
+    may read it."""
 
     def __init__(self) -> None:
         self._began = time.time_ns() // 1000
@@ -45,12 +45,12 @@ class VirtualTime:
         await asyncio.sleep(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the time forward by `seconds`."""
         self._monotonic += seconds
 
 
 class _Selector(selectors.DefaultSelector):
-    """Selects what is ready; where nothing is, lets time pass instead of waiting."""
+    """A selector that lets virtual time pass instead of waiting when no I/O is ready."""
 
     def __init__(self, passing: VirtualTime, is_held: Callable[[], bool]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module. `clock` is its time."""
+    """The loop that this module describes, on the time `clock`."""
 
     def __init__(self, clock: VirtualTime | None = None) -> None:
         self.clock = clock or VirtualTime()
@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             super().run_forever()
 
     def hold(self, work: concurrent.futures.Future[Any]) -> None:
-        """Let no time pass until this has ended and the loop has taken up what came of it."""
+        """Let no time pass until `work` has ended and the loop has its result."""
         self._working += 1
         work.add_done_callback(self._on_done)
 
@@ -102,13 +102,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Hear of all work that threads begin for this loop while it runs."""
+        """Hold the time during all work that threads begin for this loop."""
         wrap, begin = asyncio.futures.wrap_future, ThreadExecutor.__init__
 
         def wrap_future(future: Any, *, loop: asyncio.AbstractEventLoop | None = None) -> Any:
             wrapped = wrap(future, loop=loop)
             if isinstance(future, concurrent.futures.Future):
-                self.hold(future)  # after the one that brings the result, which so comes first
+                self.hold(future)  # registered after the callback with the result, which runs first
             return wrapped
 
         def begun(executor: ThreadExecutor, *about: Any, **more: Any) -> None:
@@ -126,8 +126,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def virtual_system_clock(clock: VirtualTime) -> Iterator[None]:
-    """Let the clock of the machine, which every application takes unless it is given another, show
-    this time."""
+    """Let the system clock, which is the default clock of every application, show this time."""
     real = SystemClock.now, SystemClock.monotonic
     SystemClock.now = lambda self: clock.now()  # type: ignore[method-assign]
     SystemClock.monotonic = lambda self: clock.monotonic()  # type: ignore[method-assign]

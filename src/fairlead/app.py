@@ -49,10 +49,10 @@ class App:
     `url`: the store of tasks, `sqlite:///tasks.db` or `postgresql://...`; by default $FAIRLEAD_URL,
     [tool.fairlead] or fairlead.toml. `channel`, `coordinator`, `backlog`: URLs as well; the
     database of the tasks by default. `log`, `schedule`: URLs for ordered queues, such as
-    kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: a folder, or
-    $FAIRLEAD_LAKE, or a file as above; workers move the history of attempts there, as Parquet.
-    `lake=""` means no lake, whatever is configured. `payload_limit`: most bytes of JSON for the
-    arguments of one task. `on_incident`: called with each `Incident`, at least once, in a
+    kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder to
+    which workers move the history of attempts, as Parquet; by default $FAIRLEAD_LAKE or the same
+    files. `lake=""` means no lake, whatever is configured. `payload_limit`: maximum bytes of JSON
+    for the arguments of one task. `on_incident`: called with each `Incident`, at least once, in a
     thread; it may be an `async def`. A call that raises or takes more than `incident_timeout`
     seconds is repeated later. Raises ConfigurationError for bad values.
     """
@@ -137,7 +137,7 @@ class App:
         `partitions`: 1 by default, 120 for an ordered queue. `kind="ordered"`: a queue ordered by
         ordering key and time, with a log of its own. `grace`: seconds that its tasks may be late
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
-        memory. `cost="runtime"`: fairness keys share the time that runs take, not their number.
+        memory. `cost="runtime"`: fairness keys share the run time, not the number of runs.
         """
         if partitions is None:
             partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
@@ -182,7 +182,7 @@ class App:
         """Register a sync or async function as a task. The task has the function's name unless
         `name` is given.
 
-        `timeout`: most seconds of one run; short for `processing=Processing(timeout=...)`.
+        `timeout`: maximum seconds of one run; short for `processing=Processing(timeout=...)`.
         `transactional`: the function gets `connection`; its writes there, the tasks it submits and
         its completion commit in one transaction. `keep_result`: `handle.result()` returns the
         return value. `on_failure`: "hold" keeps the later tasks of the ordering key waiting once
@@ -220,8 +220,8 @@ class App:
         Use it above `@app.task`, or on a plain function, which it makes a task. The function takes
         no arguments, or one named `slot`: the aware datetime it runs for. `catch_up`: the slots to
         run that no worker submitted in time: "last" runs the latest one, "all" runs each of them,
-        at most the latest 1,000, and "none" skips those more than a minute late. No slot from
-        before the first worker with this declaration runs. Raises ConfigurationError for a bad
+        at most the latest 1,000, and "none" skips those more than a minute late. Slots from before
+        the first worker with this declaration never run. Raises ConfigurationError for a bad
         expression, timezone or catch-up policy.
         """
 
@@ -284,7 +284,7 @@ class App:
 
     @property
     def management(self) -> Management:
-        """Calls of operators: look at tasks and change them."""
+        """Commands of operators, which show tasks and change them."""
         from fairlead.operate.tasks import Management
 
         return Management(self.operate_context)
@@ -321,10 +321,10 @@ class App:
         `await app.node().run()`.
 
         `queues`: names of the queues it serves (all by default). `identity`: a name kept over
-        restarts; with `restart_seconds`, the node's partitions wait for it, so that a quick restart
-        moves nothing. Further settings: see `fairlead.engine.settings.NodeSettings`. Raises
-        UnknownQueue for a queue that is not declared, NotSupported if the store or the coordinator
-        cannot do what a task declares, ConfigurationError for bad values.
+        restarts. After a stop, other nodes leave its partitions free for `restart_seconds`, so that
+        a quick restart moves none. Further settings: see `fairlead.engine.settings.NodeSettings`.
+        Raises UnknownQueue for a queue that is not declared, NotSupported if the store or the
+        coordinator cannot do what a task declares, ConfigurationError for bad values.
         """
         from fairlead.engine.cluster_limits import cluster_wide
         from fairlead.engine.context import NodePorts, Served

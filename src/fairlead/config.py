@@ -34,7 +34,7 @@ class Settings:
 
     @property
     def parts(self) -> dict[str, str]:
-        """URLs of adapters that live elsewhere than the tasks, by the name of the setting."""
+        """URLs of adapters outside the server of the task store, by the name of the setting."""
         named = {name: getattr(self, name) for name in _PARTS}
         return {name: url for name, url in named.items() if url is not None}
 

@@ -1,4 +1,4 @@
-"""From a URL to its backend: a look-up of the scheme among the registered backends.
+"""Find the backend that is registered for the scheme of a URL.
 
 Backends are entry points of the group `fairlead.backends`; see `fairlead.ports.backend`.
 """
@@ -57,7 +57,7 @@ def _unknown(kind: Kind, url: str) -> str:
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
     scheme, more = urlsplit(url).scheme, ""
     if scheme and scheme not in _registered():
-        more = f", or install the package that registers {scheme}:// for another"
+        more = f", or install the package that registers {scheme}://"
     if kind == "store":
         return f"URL {without_secret(url)!r} is of no known kind; use {known}{more}"
     return f"{kind} {without_secret(url)!r} is unknown; use 'database' (default), {known}{more}"

@@ -62,7 +62,7 @@ def connect(
 ) -> Connections:
     """Return the adapters for the URLs of the settings; open no connection yet. `BackendContext`
     explains `partitions` and `counted`. Raise ConfigurationError for a URL of an unknown kind."""
-    home = backend("store", settings.url)  # of the task store
+    home = backend("store", settings.url)
     home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
 
     def adapter_at(kind: Kind) -> tuple[Backend, str | None]:

@@ -25,7 +25,7 @@ class InvalidTask(FairleadError, ValueError):
 
 
 class UnknownTask(FairleadError, LookupError):
-    """Raised if no handler has the name, or no task the id."""
+    """Raised if no handler has this name, or no task has this id."""
 
 
 class UnknownQueue(FairleadError, LookupError):
@@ -37,7 +37,8 @@ class UnknownPolicy(FairleadError, LookupError):
 
 
 class NotSupported(FairleadError):
-    """Raised if the chosen store or channel cannot do that; the message names those that can."""
+    """Raised if the chosen store or channel lacks a feature; the message names those that have
+    it."""
 
 
 class StoreUnavailable(FairleadError):
@@ -93,7 +94,7 @@ class Retry(FairleadError):
 
 class Snooze(FairleadError):
     """Raised by a handler to be run again at `until` (an aware datetime) instead of now. Spends no
-    attempt.
+    try.
 
     A task that snoozes until a time that has passed runs again after one second. Raises
     InvalidDelay for a naive datetime, for one from LATEST_SNOOZE on, and for any other value.
@@ -154,7 +155,7 @@ def _shown(value: object) -> str:
     """Return a value as text for an error message, at most 60 characters."""
     try:
         return repr(value)[:60]
-    except Exception:  # also of an integer with too many digits
+    except Exception:  # repr also fails for an integer with too many digits
         return f"<{type(value).__name__}>"
 
 

@@ -191,11 +191,11 @@ async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Ad
         await store.write(LANE, owned[PARTITION], make(1), LaneRecord())
 
 
-async def test_a_record_that_cannot_be_read_is_named_and_costs_no_other_lane(
+async def test_a_record_that_cannot_be_read_is_named_and_affects_no_other_lane(
     store: Adapter, kind: str
 ) -> None:
     if kind == "memory":
-        pytest.skip("records in memory are no texts")
+        pytest.skip("records in memory are not stored as text")
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     sound = record_of(make(3), buffered=2)
     await store.write(LANE, range_id, [], sound)
@@ -428,10 +428,10 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
         )
     for lane in lanes:
         assert await store.read_above(lane, LOWEST, 100) == entries[lane]
-    gone = lanes[3]
-    await store.delete_through(gone, owned[gone[:2]], Level(10**9, 0))
+    cleared = lanes[3]
+    await store.delete_through(cleared, owned[cleared[:2]], Level(10**9, 0))
     for n, lane in enumerate(lanes):
-        kept = [] if lane == gone else entries[lane]
+        kept = [] if lane == cleared else entries[lane]
         assert await store.read_above(lane, LOWEST, 100) == kept
         assert await store.count(lane, LOWEST) == len(kept)
         assert await store.ahead(lane, LOWEST, Level(10**9, 0)) == (len(kept), len(kept))
@@ -509,7 +509,7 @@ async def test_levelled_returns_the_tasks_with_an_entry_above_a_level_and_the_sa
     entries = make(50)
     again = msgspec.structs.replace(
         entries[7], version=4, level=Level(5000, 5000)
-    )  # an older entry is below
+    )  # a second entry of the task, above the first
     await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
     unknown = make(2)
     asked = [(entry.id, 1) for entry in [*entries, *unknown]]
@@ -656,13 +656,13 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
     assert await store.traced_read(LANE, LOWEST, 10) == (
         entries[:10],
         0,
-    )  # no null was written, and no row expires
+    )  # a write leaves no tombstones
     await store.delete_through(LANE, range_id, entries[49].level)
     assert await store.traced_read(LANE, LOWEST, 10) == (entries[50:60], 2)
     assert await store.traced_read(LANE, entries[49].level, 10) == (
         entries[50:60],
         0,
-    )  # above A there is none
+    )  # no tombstone is above the ack level
     await closed(store)
 
 

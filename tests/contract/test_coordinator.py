@@ -165,7 +165,7 @@ def test_a_free_lease_is_won_and_a_held_one_is_not(cluster: Cluster) -> None:
         assert await coordinator.acquire(["a", "b", "c"], "two", TTL) == {"c": 1}
         assert (
             await coordinator.acquire(["a"], "one", TTL) == {}
-        )  # even for its owner, who renews instead
+        )  # not even its owner, who renews instead
         assert await coordinator.acquire([], "one", TTL) == {}
         assert [(lease.name, lease.owner) for lease in await coordinator.leases()] == [
             ("a", "one"),
@@ -184,7 +184,7 @@ def test_an_owner_without_a_name_is_refused(cluster: Cluster) -> None:
     run(cluster, test)
 
 
-def test_an_expired_lease_is_held_by_nobody_and_can_be_taken(cluster: Cluster) -> None:
+def test_an_expired_lease_has_no_owner_and_can_be_taken(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
         assert await coordinator.acquire(["a"], "two", TTL) == {}
@@ -207,7 +207,7 @@ def test_a_renewed_lease_outlives_one_that_is_not(cluster: Cluster) -> None:
     run(cluster, test)
 
 
-def test_a_lease_that_nobody_renews_ends_by_itself(cluster: Cluster) -> None:
+def test_a_lease_that_is_not_renewed_expires(cluster: Cluster) -> None:
     short = 1.5
 
     async def test(coordinator: Coordinator) -> None:
@@ -235,7 +235,7 @@ def test_renewing_does_not_revive_an_expired_lease(cluster: Cluster) -> None:
     run(cluster, test)
 
 
-def test_renewing_after_another_took_the_lease_takes_nothing_back(cluster: Cluster) -> None:
+def test_renewing_a_lease_that_another_owner_took_does_not_take_it_back(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
         cluster.leave_alone("one")
@@ -247,7 +247,7 @@ def test_renewing_after_another_took_the_lease_takes_nothing_back(cluster: Clust
     run(cluster, test)
 
 
-def test_a_released_lease_is_free_at_once_and_a_notification_says_so(cluster: Cluster) -> None:
+def test_a_released_lease_is_free_at_once_and_others_are_notified(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a", "b"], "one", TTL)
         assert await coordinator.release(["a", "unknown"], "one") == Notification(control=True)
@@ -288,7 +288,7 @@ def test_a_lease_shows_its_owner_its_range_id_and_when_it_expires(databases: Dat
     run(databases, test)
 
 
-def test_names_and_owners_are_data_whatever_they_contain(cluster: Cluster) -> None:
+def test_names_and_owners_may_contain_any_characters(cluster: Cluster) -> None:
     name, owner = "partition/'; DROP TABLE fairlead_leases; --\"\\/0", "o'brien \u20ac"
 
     async def test(coordinator: Coordinator) -> None:
@@ -299,7 +299,7 @@ def test_names_and_owners_are_data_whatever_they_contain(cluster: Cluster) -> No
     run(cluster, test)
 
 
-def test_exactly_one_of_many_threads_gets_each_lease(cluster: Cluster) -> None:
+def test_each_lease_goes_to_exactly_one_of_many_threads(cluster: Cluster) -> None:
     start = threading.Barrier(6)
 
     def take(n: int) -> dict[str, int]:
@@ -307,7 +307,7 @@ def test_exactly_one_of_many_threads_gets_each_lease(cluster: Cluster) -> None:
 
         async def test(coordinator: Coordinator) -> None:
             start.wait()
-            # Each thread asks in another order, which would deadlock without sorting.
+            # Each thread names the leases in another order, which deadlocks unless the adapter sorts them.
             for _ in range(3):
                 won.update(await coordinator.acquire(NAMES[n:] + NAMES[:n], f"node {n}", TTL))
                 won.update(await coordinator.renew(f"node {n}", TTL))
@@ -342,7 +342,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_two_processes_that_pass_leases_to_and_fro_never_get_the_same_range_id(
+def test_two_processes_that_take_turns_on_a_lease_never_get_the_same_range_id(
     cluster: Cluster,
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

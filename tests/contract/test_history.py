@@ -105,7 +105,7 @@ def test_attempts_are_read_in_order_and_once_with_pages_of_any_size(
     assert numbers(read) == list(range(25))
     assert positions(read) == sorted(set(positions(read)))
     assert attempts(history, *positions(read)[4:8:3]) == read[5:7], (
-        "after the first position and before the second"
+        "the rows after the first position up to the second"
     )
 
 
@@ -137,17 +137,17 @@ def test_a_late_commit_is_read_in_order_and_never_appears_before_a_horizon(
 ) -> None:
     history = SqlHistory(migrated(postgres_url).database)
     with connected(postgres_url) as late, connected(postgres_url) as other:
-        add_attempts(late, [0])  # its connection has the lower numbers reserved now
+        add_attempts(late, [0])  # its connection has now reserved the lower numbers
         late.execute("BEGIN")
         add_attempts(late, [1])
         add_attempts(other, [2])
         early = horizon(history)
         seen = attempts(history, START, early)
-        assert numbers(seen) == [0], "2 is there, and 1 may still appear before it"
+        assert numbers(seen) == [0], "row 2 exists, but row 1 may still appear before it"
         late.execute("COMMIT")
         assert attempts(history, START, early) == seen, "nothing has appeared before the horizon"
         assert numbers(attempts(history, START, horizon(history))) == [0, 1, 2]
-        # A later transaction with a lower number comes after: the transaction decides first.
+        # A later transaction with a lower number comes later: the order is by transaction, then by number.
         add_attempts(late, [3])
         rows = attempts(history, START, horizon(history))
         assert numbers(rows) == [0, 1, 2, 3]
@@ -194,7 +194,7 @@ def test_a_reader_that_stays_below_the_horizon_misses_nothing_and_reads_nothing_
 # sums ---------------------------------------------------------------------------------------------
 
 
-def test_sums_over_a_range_are_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
+def test_the_sums_of_a_range_equal_those_of_its_rows(store_url: str, history: SqlHistory) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(40))
         connection.execute(
@@ -220,7 +220,7 @@ def _is(url: str, n: int) -> str:
     return f"task_id = '{id_text(n)}'"
 
 
-def test_position_after_a_number_of_rows_is_found_or_the_end(
+def test_the_position_after_a_number_of_rows_is_found_or_is_the_end(
     store_url: str, history: SqlHistory
 ) -> None:
     with connected(store_url) as connection:
@@ -342,7 +342,7 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
         later = SYSTEM_CLOCK.now() + 60 * SECOND
         found = submitted(history, "", later)
         assert [row[1] for row in found] == [old[0].id], (
-            "the later task is there, but earlier ones may commit"
+            "the later task exists, but earlier tasks may still commit"
         )
         slow.execute("COMMIT")
     assert [row[1] for row in submitted(history, found[-1][0], later)] == [
@@ -441,7 +441,9 @@ def test_a_change_that_comes_too_late_is_not_an_event(app: App) -> None:
 # readers and cleaning -----------------------------------------------------------------------------
 
 
-def test_readers_are_known_until_they_are_dropped_and_never_go_back(history: SqlHistory) -> None:
+def test_readers_are_known_until_they_are_dropped_and_their_positions_never_go_back(
+    history: SqlHistory,
+) -> None:
     run, look = history.database.run, history.database.read_now
     run(history.advance("lake a", "lake", Position(0, 7), NOW))
     run(history.advance("lake a", "lake", Position(0, 3), NOW + 1))
@@ -496,18 +498,18 @@ async def test_attempts_are_kept_until_every_reader_has_read_and_every_lake_has_
     run, at = history.database.run, positions(attempts(history))
     run(history.advance("lake", "lake", START, NOW))
     run(history.advance("stream", "stream", START, NOW))
-    assert await left(store_url, history) == list(range(30)), "neither has read anything"
+    assert await left(store_url, history) == list(range(30)), "no reader has read a row"
     run(history.advance("lake", "lake", at[-1], NOW))
     run(history.advance("stream", "stream", at[-1], NOW))
-    assert await left(store_url, history) == list(range(30)), "the lake was not compared"
+    assert await left(store_url, history) == list(range(30)), "the lake has not been compared"
     run(history.checked("lake", at[9], NOW))
     assert await left(store_url, history) == list(range(10, 30))
     run(history.drop_reader("stream"))
     run(history.advance("slow", "stream", at[14], NOW))
     run(history.checked("lake", at[-1], NOW))
-    assert await left(store_url, history) == list(range(15, 30)), "the slowest one counts"
+    assert await left(store_url, history) == list(range(15, 30)), "the slowest reader counts"
     run(history.advance("slow", "stream", at[-1], NOW))
-    assert await left(store_url, history) == [], "read and compared"
+    assert await left(store_url, history) == [], "all rows are read and compared"
 
 
 async def test_events_are_kept_until_their_reader_has_read_them(store_url: str, app: App) -> None:
@@ -539,7 +541,7 @@ def test_a_reader_that_registers_during_cleaning_finds_rows_that_stay(postgres_u
         store.database.join(connection, store._clean("clean_attempts", 2**62, 100))
         registering = pool.submit(store.database.run, history.advance("lake", "lake", START, NOW))
         time.sleep(0.2)
-        assert not registering.done(), "otherwise the reader would read rows that are being deleted"
+        assert not registering.done(), "the registration waits for the deletes under way"
         connection.execute("COMMIT")
         registering.result(10)
     store.database.close()

@@ -1,4 +1,4 @@
-"""Promises of every `fairlead.ports.notifier.Notifier`, and their behaviour under failures."""
+"""Promises of every `fairlead.ports.notifier.Notifier`, and its behaviour under failures."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
+from fairlead.model.peer import Call, Grant, Offer
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.notifier import Notifier
 
@@ -56,7 +57,7 @@ class Received:
 
 
 class Neighbours:
-    """Notifiers that reach each other, as if each were in a process of its own."""
+    """Notifiers that reach each other, as from different processes."""
 
     def __init__(
         self, make: Callable[[], Notifier], notify: Callable[[Notification], None]
@@ -184,6 +185,36 @@ def test_a_closed_notifier_gets_no_notification_and_can_listen_again(
     run(test)
 
 
+def test_a_message_between_nodes_reaches_its_recipient_only(neighbours: Neighbours) -> None:
+    names = ["one", "two #1", "z" * 300, None]
+    offer = Offer("two #1", "one", 1, 5, [("mail", "send", 5)])
+    grant = Grant("z" * 300, "one", 1, 0.0, False, [])
+    call = Call("one", [("mail", "send")])
+
+    async def test() -> None:
+        notifiers = [neighbours.make() for _ in names]
+        listeners = [Received() for _ in names]
+        for notifier, received, name in zip(notifiers, listeners, names, strict=True):
+            await notifier.listen(received, name)
+        for message in (offer, grant, call):
+            notifiers[0].send(message)
+        neighbours.notify(NOTIFICATION)  # the last one, which everybody gets
+        for received in listeners:
+            await received.until(lambda notifications: NOTIFICATION in notifications)
+        for received in listeners[:3]:
+            await received.until(lambda notifications: Notification(peer=call) in notifications)
+        got = [
+            [notification.peer for notification in received.notifications if notification.peer]
+            for received in listeners
+        ]
+        assert got[:3] == [[call], [offer, call], [grant, call]]
+        assert got[3] in ([], [call])  # a listener that is no node
+        for notifier in notifiers:
+            await notifier.close()
+
+    run(test)
+
+
 def test_notifying_without_a_listener_is_not_an_error(neighbours: Neighbours) -> None:
     neighbours.notify(NOTIFICATION)
 
@@ -200,7 +231,7 @@ def test_waiting_ends_when_the_task_may_have_finished(neighbours: Neighbours) ->
 
     thread = threading.Thread(target=wait_until_finished, daemon=True)
     thread.start()
-    time.sleep(0.3)  # its listener is open now, and the thread waits
+    time.sleep(0.3)  # the listener is open now, and the thread waits
     done.set()
     began = time.monotonic()
     neighbours.notify(Notification(finished=["another", "the task"]))
@@ -209,7 +240,7 @@ def test_waiting_ends_when_the_task_may_have_finished(neighbours: Neighbours) ->
     thread.join()
 
 
-def test_waiting_ends_at_the_time_out_and_not_when_another_task_finishes(
+def test_waiting_ends_at_the_timeout_and_not_when_another_task_finishes(
     neighbours: Neighbours,
 ) -> None:
     notifier = neighbours.make()
@@ -234,12 +265,12 @@ def test_a_task_that_finished_just_before_the_wait_is_not_waited_for(
     assert time.monotonic() - began < 2.0
 
 
-def test_twenty_threads_wait_each_for_its_own_task(neighbours: Neighbours) -> None:
+def test_each_of_twenty_threads_waits_for_its_own_task(neighbours: Neighbours) -> None:
     notifier = neighbours.make()
     done = [threading.Event() for _ in range(20)]
 
     def wait(n: int) -> None:
-        for _ in range(2):  # the first wait may end only for a check of the task
+        for _ in range(2):  # the first wait may end early, so that the caller checks the task
             notifier.wait_finished(f"task {n}", 20.0)
             if notified.is_set():
                 break
@@ -395,7 +426,7 @@ def test_an_unreadable_message_means_look_everywhere(path: Path) -> None:
     run(test)
 
 
-def test_senders_reach_every_lasting_listener_while_others_come_and_go(path: Path) -> None:
+def test_senders_reach_every_permanent_listener_while_others_come_and_go(path: Path) -> None:
     async def test() -> None:
         stop = threading.Event()
         ringer = FifoNotifier(path)
@@ -443,7 +474,7 @@ def test_a_forked_child_can_notify_and_keeps_no_pipe_of_its_parent_alive(path: P
         if child == 0:
             os.close(may_go)
             notifier.notify(NOTIFICATION)
-            os.read(go, 1)  # lives until its parent ends it
+            os.read(go, 1)  # wait until the parent ends this process
             os._exit(0)
         os.close(go)
         await received.until(lambda notifications: NOTIFICATION in notifications)
@@ -537,7 +568,7 @@ def test_without_pipes_new_work_is_found_by_polling_and_a_warning_is_logged(
         await asyncio.sleep(0.1)
         commit(
             path, "INSERT INTO fairlead_leases VALUES ('a', 'b', 1, 1)"
-        )  # any other change, such as a pause
+        )  # another change, such as a pause, notifies too
         await received.until(lambda notifications: len(notifications) > 1)
         await notifier.close()
 
@@ -621,8 +652,8 @@ def test_waiting_threads_survive_a_lost_connection(database: PostgresDatabase) -
 
 
 class Proxy:
-    """A proxy between the notifier and the server that can refuse connections, or pass nothing on
-    without closing them, as a dead network does."""
+    """A proxy between the notifier and the server, which can refuse connections, or keep them open
+    but transfer nothing, as a dead network does."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -683,7 +714,7 @@ def test_a_connection_that_died_silently_is_noticed(
         assert (proxy.accepted, received.notifications) == (
             1,
             [],
-        )  # a connection that works is kept
+        )  # a working connection is kept
         proxy.is_silent = True
         await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
         assert proxy.accepted > 1

@@ -12,7 +12,12 @@ import pytest
 from fairlead import App
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask
-from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord, PeriodicStore
+from fairlead.ports.periodic_store import (
+    Advance,
+    PeriodicDeclaration,
+    PeriodicRecord,
+    PeriodicStore,
+)
 from fairlead.ports.task_store import TaskStore
 from tests.conftest import url_of
 
@@ -84,7 +89,7 @@ def unfinished(tasks: TaskStore) -> int:
     return run(tasks, tasks.unfinished(["q"]))[0]
 
 
-def test_the_first_registration_begins_the_slots(tasks: TaskStore) -> None:
+def test_slots_begin_at_the_first_registration(tasks: TaskStore) -> None:
     record = registered(tasks)
     assert msgspec.structs.asdict(record) | {"declared_at": 0} == {
         **msgspec.structs.asdict(NIGHTLY),
@@ -124,31 +129,37 @@ def test_another_queue_or_policy_keeps_the_missed_slots(tasks: TaskStore) -> Non
     assert (changed.queue, changed.catch_up, changed.passed_at) == ("r", "all", NOW)
 
 
-def test_a_pass_submits_its_tasks_and_counts_once(tasks: TaskStore, store: PeriodicStore) -> None:
+def test_a_pass_of_the_poller_submits_its_tasks_and_counts_once(
+    tasks: TaskStore, store: PeriodicStore
+) -> None:
     record = registered(tasks)
-    step = Pass("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
-    submitted, _ = run(tasks, store.submission(step, [task("a")]))
+    advance = Advance("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
+    submitted, _ = run(tasks, store.submission(advance, [task("a")]))
     assert [each.is_new for each in submitted] == [True]
-    assert run(tasks, store.submission(step, [task("a")])) is None
+    assert run(tasks, store.submission(advance, [task("a")])) is None
     passed = only(tasks)
     assert (passed.passed_at, passed.last_slot_at) == (NOW + MINUTE, NOW + MINUTE)
     assert unfinished(tasks) == 1
 
 
-def test_a_pass_without_tasks_keeps_the_last_slot(tasks: TaskStore, store: PeriodicStore) -> None:
+def test_a_pass_of_the_poller_without_tasks_keeps_the_last_slot(
+    tasks: TaskStore, store: PeriodicStore
+) -> None:
     record = registered(tasks)
-    assert run(tasks, store.submission(Pass("nightly", 1, NOW + 1, NOW + 1), [task("a")]))
-    step = Pass("nightly", record.version + 1, NOW + MINUTE, None)
-    assert run(tasks, store.submission(step, [])) is not None
+    assert run(tasks, store.submission(Advance("nightly", 1, NOW + 1, NOW + 1), [task("a")]))
+    advance = Advance("nightly", record.version + 1, NOW + MINUTE, None)
+    assert run(tasks, store.submission(advance, [])) is not None
     passed = only(tasks)
     assert (passed.passed_at, passed.last_slot_at) == (NOW + MINUTE, NOW + 1)
 
 
-def test_of_many_passes_of_one_slot_one_wins(tasks: TaskStore, store: PeriodicStore) -> None:
+def test_of_many_concurrent_passes_over_one_slot_one_wins(
+    tasks: TaskStore, store: PeriodicStore
+) -> None:
     record = registered(tasks)
-    step = Pass("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
+    advance = Advance("nightly", record.version, NOW + MINUTE, NOW + MINUTE)
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda _: run(tasks, store.submission(step, [task("a")])), range(8)))
+        won = list(pool.map(lambda _: run(tasks, store.submission(advance, [task("a")])), range(8)))
     assert sum(each is not None for each in won) == 1
     assert unfinished(tasks) == 1
 
@@ -158,11 +169,11 @@ def test_a_stale_version_and_an_unknown_record_submit_nothing(
 ) -> None:
     record = registered(tasks)
     run(tasks, store.pause("nightly", False, NOW))
-    for step in (
-        Pass("nightly", record.version, NOW + MINUTE, None),
-        Pass("daily", 1, NOW + MINUTE, None),
+    for advance in (
+        Advance("nightly", record.version, NOW + MINUTE, None),
+        Advance("daily", 1, NOW + MINUTE, None),
     ):
-        assert run(tasks, store.submission(step, [task("a")])) is None
+        assert run(tasks, store.submission(advance, [task("a")])) is None
     assert unfinished(tasks) == 0
 
 
@@ -173,8 +184,8 @@ def test_a_paused_record_submits_nothing_and_skips_its_slots_when_resumed(
     assert run(tasks, store.pause("nightly", True, NOW))
     paused = only(tasks)
     assert (paused.paused, paused.passed_at) == (True, NOW)
-    step = Pass("nightly", paused.version, NOW + MINUTE, None)
-    assert run(tasks, store.submission(step, [task("a")])) is None
+    advance = Advance("nightly", paused.version, NOW + MINUTE, None)
+    assert run(tasks, store.submission(advance, [task("a")])) is None
     assert run(tasks, store.pause("nightly", False, NOW + MINUTE))
     assert (only(tasks).paused, only(tasks).passed_at) == (False, NOW + MINUTE)
     assert not run(tasks, store.pause("daily", True, NOW))

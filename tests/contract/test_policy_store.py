@@ -122,7 +122,7 @@ def test_a_version_is_stored_as_it_was_published(policies: SqlPolicies) -> None:
     assert policies.tasks.database.read_now(policies.policy(version + 1)) is None
 
 
-def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_notice(
+def test_a_new_version_replaces_all_weights_of_the_previous_one_and_nodes_notice(
     policies: SqlPolicies,
 ) -> None:
     first = publish(policies, a=2.0, b=0.5)
@@ -141,7 +141,7 @@ def test_a_new_version_replaces_all_weights_of_the_one_before_and_nodes_notice(
 def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
     policies: SqlPolicies,
 ) -> None:
-    """Another writer may have published or rolled back meanwhile."""
+    """Otherwise it would overwrite a concurrent publish or roll-back."""
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
     before = weights_version(policies)
@@ -196,7 +196,7 @@ def test_a_roll_back_restores_the_weights_and_records_the_reason(policies: SqlPo
         NOW + 5,
     )
     assert look(policies.policy(third)).supersedes == second
-    assert run(policies.roll_back(draft(), second, "again")) is None  # it is not active any more
+    assert run(policies.roll_back(draft(), second, "again")) is None  # the version is not active
     assert weights(policies) == {"a": 2.0}
 
 
@@ -266,7 +266,7 @@ def test_a_concurrent_publish_and_switch_off_leave_no_weights(policies: SqlPolic
         run(policies.switch_on(EVERY_QUEUE))
 
 
-def test_limits_come_and_go_with_the_version_they_belong_to(policies: SqlPolicies) -> None:
+def test_limits_apply_only_while_their_version_is_active(policies: SqlPolicies) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     first = publish_limits(policies, a=3, b=1)
     assert (weights(policies), limits(policies), limits(policies, "other")) == (

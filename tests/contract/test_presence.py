@@ -61,7 +61,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def until_seen_held(presence: Presence, url: str, node: str) -> None:
-    """Wait until `presence` has seen the lock of the node held."""
+    """Wait until `presence` has observed that the node holds its lock."""
     if url.startswith("postgres"):
         seen: set[str] = presence._seen  # type: ignore[attr-defined]
 
@@ -84,7 +84,7 @@ async def test_a_killed_process_has_released_its_lock(store_url: str) -> None:
             return await presence.released(["node#1", "other"]) == {"node#1"}
 
         await until(is_released)
-        assert await is_released()  # and stays so
+        assert await is_released()  # the lock stays released
 
 
 async def test_a_stopped_process_keeps_its_lock(store_url: str) -> None:
@@ -104,7 +104,7 @@ async def test_a_node_that_never_held_a_lock_is_not_dead(store_url: str) -> None
         assert await one.presence.released(["unknown"]) == set()
 
 
-async def test_a_folder_that_cannot_be_written_costs_only_the_lock(
+async def test_a_node_without_a_writable_folder_works_without_a_lock(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tasks.db-nodes").write_text("a file in the place of the folder")
@@ -115,7 +115,7 @@ async def test_a_folder_that_cannot_be_written_costs_only_the_lock(
     await presence.close()
 
 
-async def test_two_watchers_see_the_same(store_url: str) -> None:
+async def test_two_watchers_of_one_node_see_its_lock_alike(store_url: str) -> None:
     async with (
         listening(store_url) as one,
         listening(store_url) as two,

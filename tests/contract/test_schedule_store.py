@@ -223,7 +223,7 @@ async def test_tasks_are_read_in_the_order_of_their_keys_from_any_key_across_hou
     assert await store.read(PARTITION, of_one[1].key, of_one[6].key, 4, AWKWARD) == of_one[2:6]
     assert await everything(store, BESIDE) == await everything(store, ELSEWHERE) == []
     assert await store.read(PARTITION, END, BEFORE_ALL, 100) == [], (
-        "a range that ends before it begins is empty"
+        "a range whose end is before its start is empty"
     )
 
 
@@ -314,7 +314,9 @@ async def test_completions_are_cleaned_by_age_and_never_above_the_low_water_mark
     store: Adapter, kind: str
 ) -> None:
     if kind == "cassandra":
-        pytest.skip("it cleans whole hours: see tests/integration/test_cassandra_schedule.py")
+        pytest.skip(
+            "Cassandra cleans whole hours: see tests/integration/test_cassandra_schedule.py"
+        )
     range_id = (await store.take_over(PARTITION)).range_id
     await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
     for n, scheduled in enumerate(await everything(store), 1):
@@ -368,7 +370,7 @@ async def test_unfinished_tasks_are_counted(store: Adapter) -> None:
 
 
 async def test_concurrent_writes_of_one_partition_are_atomic(store: Adapter) -> None:
-    """The engine ends runs while it persists tasks that come again."""
+    """The engine stores the ends of runs while it persists the same tasks again."""
     range_id = (await store.take_over(PARTITION)).range_id
     tasks = [task(n) for n in range(40)]
     await store.persist(PARTITION, range_id, tasks, RECORD)

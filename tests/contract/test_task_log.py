@@ -102,7 +102,7 @@ def entries(count: int, partition: PartitionKey = P0, payload: bytes = b"{}") ->
 
 
 def insert(log: Log, message: str) -> None:
-    """Append a message to partition P0, past the adapter."""
+    """Append a message to partition P0 without the adapter."""
     if hasattr(log, "_database"):
         sql = f"INSERT INTO fairlead_task_log (queue, partition, message) VALUES ('reminders', 0, '{message}')"
         with log._database.transaction() as connection:
@@ -192,7 +192,7 @@ async def test_a_partition_has_one_batch_until_a_commit_or_a_rewind(
     await append(log, first)
     await next_batch(log, [P0])
     await append(log, [*second, *entries(1, P1)])
-    assert (await next_batch(log, [P0, P1])).partition == P1, "only the other partition"
+    assert (await next_batch(log, [P0, P1])).partition == P1, "only the other partition has a batch"
     await log.rewind(P0)
     assert await received(log, [P0], 7) == {P0: first + second}
 
@@ -245,7 +245,7 @@ async def test_lag_counts_the_waiting_entries(log: Log) -> None:
 
 async def test_an_unreadable_message_is_skipped_and_counted(log: Log, kind: str) -> None:
     if kind == "memory":
-        pytest.skip("keeps entries, not messages")
+        pytest.skip("this log keeps entries, not messages")
     before, after = entries(1), entries(1)
     await append(log, before)
     insert(log, '{"type": "submit"}')
@@ -264,9 +264,9 @@ async def test_an_unreadable_message_is_skipped_and_counted(log: Log, kind: str)
 async def test_an_append_in_the_callers_transaction_arrives_after_its_commit_even_behind_later_ones(
     log: Log, other: Log
 ) -> None:
-    """On SQLite nothing can come between, because there is one writer."""
+    """On SQLite no later append can overtake, because there is one writer."""
     if not log.joins_transactions:
-        pytest.skip("joins no transaction")
+        pytest.skip("this log joins no transaction")
     late, soon, never = entries(1), entries(1), entries(1)
     database = log._database
     if database.dialect == "postgres":

@@ -156,7 +156,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
     await store.complete(AWKWARD, [done(task)])
     assert (
         shown(store, record.id).state is State.PROCESSING
-    )  # another node's name, however awkward, completes nothing
+    )  # a completion by another node, whatever its name, changes nothing
 
 
 @pytest.mark.parametrize("count", [4, 200])
@@ -178,7 +178,7 @@ async def test_a_due_task_is_submitted_and_a_later_one_waits(store: Store, count
 
 
 @pytest.mark.parametrize("count", [1, 300])
-async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
+async def test_a_rollback_leaves_no_task_and_no_key(store: Store, count: int) -> None:
     """A failure after an insert in the caller's transaction also undoes the tasks and the keys."""
 
     def failing() -> Steps[None]:
@@ -194,7 +194,7 @@ async def test_a_rollback_leaves_nothing(store: Store, count: int) -> None:
     assert len(listed(store)) == 1
 
 
-async def test_nothing_is_submitted_when_nothing_is_given(store: Store) -> None:
+async def test_a_submit_of_no_tasks_writes_nothing(store: Store) -> None:
     assert submit(store, []) == []
     assert listed(store) == []
 
@@ -243,7 +243,9 @@ def _submit_keys_in_threads(url: str, seed: int, results: Any) -> None:
         thread.join()
 
 
-async def test_8_threads_and_2_processes_submit_the_same_1000_keys(store: Store, url: str) -> None:
+async def test_8_threads_and_2_processes_that_submit_the_same_1000_keys_make_1000_tasks(
+    store: Store, url: str
+) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [
@@ -264,7 +266,7 @@ async def test_8_threads_and_2_processes_submit_the_same_1000_keys(store: Store,
 # order and claiming -------------------------------------------------------------------------------
 
 
-async def test_tasks_of_an_ordering_key_run_one_at_a_time_in_order_also_a_skipped_one(
+async def test_tasks_of_an_ordering_key_run_one_at_a_time_in_order_also_after_a_skipped_one(
     store: Store,
 ) -> None:
     tasks = make(100, ordering_key="o")
@@ -361,7 +363,7 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
 
 @pytest.mark.parametrize("with_result", [False, True])
 async def test_a_refused_completion_writes_nothing(store: Store, with_result: bool) -> None:
-    """A slow node cannot end a task that another node has: the version has changed."""
+    """A slow node cannot end a task that another node has claimed, because the version has changed."""
     tasks = make(4)
     submit(store, tasks)
     held = await claimed(store, tasks)
@@ -380,7 +382,7 @@ async def test_a_refused_completion_writes_nothing(store: Store, with_result: bo
     assert (await store.complete("node-2", [done(held[0])])).refused == [held[0].id]
 
 
-async def test_the_slow_node_cannot_complete_what_another_claimed(store: Store) -> None:
+async def test_a_slow_node_cannot_complete_a_task_that_another_node_claimed(store: Store) -> None:
     tasks = make(1)
     submit(store, tasks)
     slow = (await claimed(store, tasks))[0]
@@ -459,7 +461,7 @@ async def test_a_claimed_task_can_be_retried_put_into_error_or_snoozed(store: St
     assert (await store.wake_due(NOW + 60 * SECOND, 100)).moved == 3
 
 
-async def test_an_error_text_with_a_nul_is_stored_not_refused(store: Store) -> None:
+async def test_an_error_text_with_a_nul_character_is_stored(store: Store) -> None:
     tasks = make(1)
     submit(store, tasks)
     task = (await claimed(store, tasks))[0]
@@ -524,7 +526,7 @@ async def test_a_task_handed_back_keeps_its_position_and_spends_no_attempt(store
 
 
 @pytest.mark.parametrize("count", [1, 100])
-async def test_the_happy_path_is_four_row_operations(store: Store, count: int) -> None:
+async def test_a_task_that_succeeds_costs_four_row_operations(store: Store, count: int) -> None:
     """A task costs one insert, one update and one delete, and one insert of its attempt."""
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
@@ -661,7 +663,7 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: Store) -
     assert shown(store, one.id).state is State.SUBMITTED
     ended = shown(store, two.id)
     assert (ended.state, ended.error_text) == (State.ERROR, AWKWARD)
-    # The attempt has the times of the wait and the run, so a later cancel must not record them.
+    # The lost attempt has recorded these times, so a later cancel must not record them again.
     assert (ended.ready_at, ended.claimed_at) == (None, None)
     assert [attempt.outcome for attempt in history(store, one.id) + history(store, two.id)] == [
         "lost",
@@ -734,7 +736,7 @@ async def test_an_unknown_id_is_not_found_without_an_error(store: Store, task_id
     assert await store.release_stuck(task_id, 1, State.SUBMITTED, NOW, "x") is None
 
 
-async def test_a_move_by_a_person_is_a_compare_and_set(store: Store) -> None:
+async def test_a_change_of_state_by_a_person_is_a_compare_and_set(store: Store) -> None:
     tasks = make(2, run_at=NOW + 60 * SECOND)
     submit(store, tasks)
     task_id = tasks[0].id

@@ -64,7 +64,7 @@ class MemoryKit(DatabaseKit):
 
 
 class CarryingKit(DatabaseKit):
-    """A channel that carries triggers, while the rows decide whether a task runs."""
+    """A channel that carries the triggers of tasks in a database."""
 
     def __init__(self, url: str, channel: str, server: Any = None) -> None:
         super().__init__(url, channel, server)
@@ -113,7 +113,7 @@ class TestTriggerChannel(TriggerChannelContract):
 
 
 class TestServerAway(ServerAwayContract):
-    """Each channel whose server can go away, on a server of its own."""
+    """Each channel with a server, on a server that the test may stop."""
 
     @pytest.fixture(
         params=[

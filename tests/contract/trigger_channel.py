@@ -51,13 +51,13 @@ class ChannelKit:
     """A channel under test: its applications, and the failures of its servers."""
 
     secret: str | None = None
-    """Password of its server, which `location` must not show; None: there is none."""
+    """Password of the server, which `location` must not show, or None without a password."""
     server: Any = None
-    """Server that this kit may `crash` and `start`; None: there is none of its own."""
+    """Server that the suite may `crash` and `start`, or None without a server of its own."""
     gives_again: bool = True
     """Whether a node can drop a trigger and receive it again; False where receiving claims it."""
     commits_out_of_order: bool = False
-    """Whether two transactions of its store may commit in another order than they began."""
+    """Whether two transactions of the store may commit in another order than they began."""
 
     def application(self) -> App:
         """Return another application on the same migrated store and channel, as another process
@@ -133,12 +133,12 @@ class Reader:
             self.drop(dropped)
         self.app.channel.assign({key: dict(self.positions) for key in self.owned})
 
-    # life -----------------------------------------------------------------------------------------
+    # start and stop -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         channel = self.app.channel
         await self.app.store.register_queues(PARTITIONS)
-        await channel.open(self.notifications.append)
+        await channel.open(self.notifications.append, self.name)
         channel.join(PARTITIONS, self.name, self, self._session)
         if not channel.shares_partitions:
             self.own(self._owns)
@@ -197,7 +197,7 @@ class Reader:
 
     @property
     def news(self) -> list[Trigger]:
-        """Return the received triggers, in the order of their first arrival."""
+        """Return the received triggers without repetitions, in the order of their first arrival."""
         first: dict[tuple[str, int], Trigger] = {}
         for trigger in self.received:
             first.setdefault((trigger.id, trigger.version), trigger)
@@ -301,7 +301,7 @@ class TriggerChannelContract:
 
     # arrival --------------------------------------------------------------------------------------
 
-    async def test_a_trigger_has_everything_that_a_node_needs(self, app: App, note: Any) -> None:
+    async def test_a_trigger_has_the_fields_that_a_node_needs(self, app: App, note: Any) -> None:
         async with reading(app) as reader:
             await reader.until_up_to_date()
             task = await note.options(priority=3, fairness_key="acme", weight=2.5).submit_async(1)
@@ -314,7 +314,9 @@ class TriggerChannelContract:
             assert trigger.weight == 2.5
         assert trigger.path == TriggerPath.HOOK
 
-    async def test_tasks_submitted_before_any_node_reads_arrive(self, app: App, note: Any) -> None:
+    async def test_tasks_submitted_before_any_node_reads_are_received(
+        self, app: App, note: Any
+    ) -> None:
         """Triggers already in the store are received too."""
         ids = await submitted(note, 30)
         async with reading(app) as reader:
@@ -440,7 +442,7 @@ class TriggerChannelContract:
         self, kit: ChannelKit, app: App, note: Any
     ) -> None:
         if not kit.commits_out_of_order:
-            pytest.skip("this store commits in the order of the begins")
+            pytest.skip("transactions of this store commit in the order in which they begin")
         psycopg = pytest.importorskip("psycopg")
         written, may_commit = asyncio.Event(), asyncio.Event()
 
@@ -471,7 +473,7 @@ class TriggerChannelContract:
     ) -> None:
         """Deliver again, now, the triggers that were received and may have been dropped."""
         if not kit.gives_again:
-            pytest.skip("what was received stays this node's, and is never dropped")
+            pytest.skip("a trigger stays with the node that received it, and is never dropped")
         async with reading(app) as reader:
             ids = await submitted(note, 10)
             await reader.until_received(ids)
@@ -575,7 +577,7 @@ class TriggerChannelContract:
         self, app: App, note: Any
     ) -> None:
         if app.channel.decides_order or app.channel.shares_partitions:
-            pytest.skip("leases do not say whose a trigger of this channel is")
+            pytest.skip("on this channel leases do not assign triggers")
         ids = await submitted(note, 60)
         owned = frozenset({PartitionKey(QUEUE, 1), PartitionKey(QUEUE, 3)})
         async with reading(app, owns=owned) as reader:
@@ -653,7 +655,7 @@ class TriggerChannelContract:
             reader.own(KEYS)
             second = await submitted(note, 20)
             await reader.until_received(second)
-            if not app.channel.carries_triggers:  # a message may be slower than the read of its row
+            if not app.channel.carries_triggers:  # a message may arrive after the read of its row
                 assert reader.ids == set(second)
             assert {task.id for task in await reader.claim()} == set(second)
 
@@ -662,7 +664,7 @@ class TriggerChannelContract:
     ) -> None:
         """Read each priority from the given position, or from the beginning."""
         if app.channel.decides_order or app.channel.shares_partitions:
-            pytest.skip("this channel brings what lies before the position too, for safety")
+            pytest.skip("this channel also delivers triggers before the position, for safety")
         old = await submitted(note, 12, priority=5)
         async with reading(app) as reader:
             await reader.until_received(old)
@@ -674,7 +676,7 @@ class TriggerChannelContract:
             await reader.until_up_to_date()
             assert reader.ids == {*new, *other_priority}
 
-    # life -----------------------------------------------------------------------------------------
+    # start and stop -----------------------------------------------------------------------------------------
 
     async def test_leave_and_close_may_be_called_twice_and_a_closed_channel_returns_nothing(
         self, app: App, note: Any
@@ -724,7 +726,7 @@ class TriggerChannelContract:
             threads.append(threading.current_thread())
             received.append(notification)
 
-        await app.channel.open(on_notification)
+        await app.channel.open(on_notification, "one")
         notification = Notification(due=123, control=True)
         if hasattr(
             app.store, "announce"
@@ -739,7 +741,7 @@ class TriggerChannelContract:
 
     # self-description -----------------------------------------------------------------------------
 
-    def test_its_location_shows_no_secret(self, kit: ChannelKit, app: App) -> None:
+    def test_the_location_of_a_channel_shows_no_secret(self, kit: ChannelKit, app: App) -> None:
         assert app.channel.location
         if kit.secret is not None:
             assert kit.secret not in app.channel.location
@@ -808,11 +810,11 @@ class ServerAwayContract:
         yield app
         app.close()
 
-    async def test_a_server_that_goes_away_and_comes_back_loses_nothing_and_breaks_no_reader(
+    async def test_an_outage_of_the_server_loses_nothing_and_breaks_no_reader(
         self, kit: ChannelKit, app: App
     ) -> None:
-        """`receive` raises StoreUnavailable at most; `announce` never raises and never blocks for
-        long; `status` raises StoreUnavailable; all that was committed arrives in the end."""
+        """`receive` raises no error but StoreUnavailable; `announce` raises none and never blocks for
+        long; `status` raises StoreUnavailable; every committed task arrives eventually."""
         note = noting(app)
         async with reading(app) as reader:
             ids = set(await submitted(note, 5))
@@ -842,7 +844,7 @@ class ServerAwayContract:
 
 
 def secret_of(url: str) -> str | None:
-    """Password in a URL."""
+    """Return the password in a URL, if any."""
     return urlsplit(url).password
 
 

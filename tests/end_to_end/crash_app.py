@@ -16,7 +16,7 @@ _trace = os.open(
 
 
 def trace(n: int) -> None:
-    """One line by one write: whole, or not there."""
+    """Append one line by one write, so that a kill leaves the whole line or nothing."""
     os.write(_trace, f"{n} {os.getpid()} {time.time():.6f}\n".encode())
 
 

@@ -1,5 +1,5 @@
-"""Workers of `limited_app` that are killed and stopped while somebody outside counts what runs at
-once."""
+"""Workers of `limited_app` that are killed and stopped, and the number of their concurrent runs as
+counted from outside."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests import tiers
 from tests.end_to_end.workers import ROOT
 
 
-class Seen(NamedTuple):
-    """Counts of an observer."""
+class Observed(NamedTuple):
+    """Counts of concurrent runs, and of faults of the workers."""
 
     most: dict[str, int]
-    """The greatest number that ran at once, by level."""
+    """Greatest number of concurrent runs, by level."""
     starts: int
     kills: int
     stops: int
@@ -33,8 +33,8 @@ class Seen(NamedTuple):
 
 
 class Limited:
-    """So many workers, each started again when it dies. A run ends with its line, or with its
-    process."""
+    """`size` workers, each started again when it dies. A run of a task ends with its last line, or
+    with its process."""
 
     def __init__(
         self,
@@ -64,30 +64,29 @@ class Limited:
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._is_over = False
-        self._guards = [threading.Thread(target=self._keep) for _ in range(size)]
+        self._guards = [threading.Thread(target=self._keep_running) for _ in range(size)]
 
     def run(
         self, seconds: float, stop_seconds: float, disturb: Callable[[], None] = lambda: None
-    ) -> Seen:
-        """Kill and stop workers at random for so long; `disturb` is called every now and then."""
+    ) -> Observed:
+        """Kill and stop workers at random for `seconds`, and call `disturb` now and then."""
         for guard in self._guards:
             guard.start()
         waking: list[threading.Timer] = []
         ends = time.monotonic() + seconds
         try:
             while (left := ends - time.monotonic()) > 0:
-                # The pace of the trouble, which comes from outside: nothing here is waited for.
+                # Wait between two faults.
                 time.sleep(min(left, self._chance.uniform(1.0, 4.0)))
-                self._trouble(stop_seconds, waking)
+                self._disturb_one(stop_seconds, waking)
                 if self._chance.random() < 0.3:
                     disturb()
         finally:
             self._end(waking)
         return self._counts()
 
-    def _trouble(self, stop_seconds: float, waking: list[threading.Timer]) -> None:
-        # A worker may be ended by its watchdog at any moment: `send_signal` signals no process that
-        # is gone.
+    def _disturb_one(self, stop_seconds: float, waking: list[threading.Timer]) -> None:
+        # The watchdog may end the worker at any moment; `send_signal` ignores processes that ended.
         with self._lock:
             victims = sorted(self._running.keys() - self._stopped)
             if not victims:
@@ -105,7 +104,7 @@ class Limited:
                 waking[-1].start()
 
     def _end(self, waking: list[threading.Timer]) -> None:
-        """Every worker ends, however the run went: nobody waits for one that was left stopped."""
+        """Continue stopped workers, end all workers and wait for them."""
         for timer in waking:
             timer.cancel()
         with self._lock:
@@ -116,7 +115,7 @@ class Limited:
         for guard in self._guards:
             guard.join()
 
-    def _keep(self) -> None:
+    def _keep_running(self) -> None:
         while True:
             with self._lock, self.log.open("ab") as log:
                 if self._is_over:
@@ -146,7 +145,7 @@ class Limited:
                 self._stopped.discard(worker.pid)
                 worker.send_signal(signal.SIGCONT)
 
-    def _counts(self) -> Seen:
+    def _counts(self) -> Observed:
         events = [(at, pid, "died", "", "") for at, pid in self._deaths]
         for line in self.trace.read_text().splitlines():
             at, pid, what, *task = line.split()
@@ -170,4 +169,6 @@ class Limited:
                 ):
                     most[level] = max(most[level], count)
         by_watchdog = (self._stopped & {pid for _, pid in self._deaths}) - self._killed
-        return Seen(dict(most), starts, len(self._killed), self._stops, len(by_watchdog), self.seed)
+        return Observed(
+            dict(most), starts, len(self._killed), self._stops, len(by_watchdog), self.seed
+        )

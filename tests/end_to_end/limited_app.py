@@ -1,5 +1,5 @@
-"""The application of the cluster-limit runs: each run of a task writes when it starts and when it
-ends into one file."""
+"""The application of the tests of cluster-wide limits: each run of a task writes its start and its
+end into one file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ again = Fixed(0.1, max_attempts=1000)
 
 
 def report(what: str) -> None:
-    """One line, appended by one write: lines of several processes do not mix."""
+    """Append one line by one write, so that lines of several processes do not mix."""
     task = current_task()
     line = f"{time.monotonic()} {os.getpid()} {what} {task.name} {task.fairness_key}\n"
     trace = os.open(os.environ["LIMITED_TRACE"], os.O_APPEND | os.O_CREAT | os.O_WRONLY)

@@ -16,7 +16,7 @@ from tests.tiers import matrix
 
 
 def fill(url: str, each: int) -> None:
-    """Tasks of both names and of four keys, for the application of the workers."""
+    """Submit `each` tasks of both names and each of four keys."""
     app = App(url)
     app.migrate()
     app.queue("limited", partitions=6, concurrency=LimitTree(ClusterLimit(TOTAL)))

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: real processes, exit codes, one clear line for an error."""
+"""The command line as a person uses it: real processes, exit codes, and errors of one line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_newcomers_first_minutes(shop: Path) -> None:
+def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     for n in range(3):
         fairlead(
             shop,
@@ -77,9 +77,9 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
         len(json.loads(fairlead(shop, "tasks", "list", *url, "--json", "--fairness-key", "acme")))
         == 3
     )
-    said = fairlead(shop, "worker", "shop:app", "--until-empty")
-    assert said.count("paid acme") == 3
-    assert "tasks_in_error=1" in said
+    output = fairlead(shop, "worker", "shop:app", "--until-empty")
+    assert output.count("paid acme") == 3
+    assert "tasks_in_error=1" in output
     shown = json.loads(fairlead(shop, "tasks", "show", failing, *url, "--json"))
     assert (shown["state"], len(shown["attempts"])) == ("ERROR", 2)
     assert "no luck" in fairlead(shop, "tasks", "show", failing, *url)
@@ -96,7 +96,7 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
     assert (len(shown["partitions"]), shown["keys"]) == (1, 0)
     assert all(
         partition["owner"] is None and partition["range_id"] for partition in shown["partitions"]
-    )  # it was handed over
+    )  # the worker released its partitions
     assert "nobody" in fairlead(shop, "queues", "show", "default", *url)
     assert "own weights are used again" in fairlead(
         shop, "queues", "weight", "default", "acme", "--clear", *url
@@ -106,7 +106,7 @@ def test_a_newcomers_first_minutes(shop: Path) -> None:
     fairlead(shop, "queues", "resume", "default", *url)
 
 
-def test_a_person_looks_at_periodic_tasks_and_changes_them(shop: Path) -> None:
+def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
     with (shop / "shop.py").open("a") as code:
         code.write("\n@app.periodic('0 2 * * *')\n@app.task\nasync def nightly() -> None: ...\n")
     url = ("--url", "sqlite:///shop.db")
@@ -130,7 +130,7 @@ def test_a_person_looks_at_periodic_tasks_and_changes_them(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("worker", "nowhere:app"), "no module named 'nowhere'"),
         (("worker", "shop:other"), "has no App named 'other'; it has app"),
@@ -165,11 +165,11 @@ def test_a_person_looks_at_periodic_tasks_and_changes_them(shop: Path) -> None:
         (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(
-    shop: Path, arguments: tuple[str, ...], said: str
+def test_wrong_use_prints_one_line_and_exits_with_code_2(
+    shop: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     output = fairlead(shop, *arguments, exits=2)
-    assert said in output
+    assert expected in output
     assert "secret" not in output
     assert "Traceback" not in output
 

@@ -35,13 +35,12 @@ def test_the_demo_ends_soon_by_default_and_leaves_nothing_behind(tmp_path: Path)
     assert "3,000 of 3,000 submitted" in done.stderr
 
 
-def test_the_report_follows_from_the_workload(tmp_path: Path) -> None:
+def test_the_figures_of_the_report_follow_from_the_workload(tmp_path: Path) -> None:
     done = demo(tmp_path / "temporary", "--tasks", 1500, "--seconds", 1, "--seed", 7, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     planned = workload(DemoSettings(1500, 1, 7))
-    # Three attempts in all: a task that fails once or twice succeeds, one that always fails goes to
-    # ERROR.
+    # A task has three attempts: after one or two failures it succeeds, after three it goes to ERROR.
     failures = {
         tenant: sum(min(task.fails, 3) for task in planned if task.tenant == tenant)
         for tenant in TENANTS

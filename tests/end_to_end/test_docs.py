@@ -14,16 +14,15 @@ Comments in the source of a page steer the run:
     <!-- test: setup sh ... -->          commands that the reader is assumed to have run
     <!-- test: setup python ... -->      names that the next Python blocks assume
 
-`spark` before a directive or after `setup`, or alone, marks what needs Spark. A page with such
+`spark` before a directive or after `setup`, or alone, marks a block that needs Spark. A page with such
 blocks runs once more in a test marked `spark`, with all of its blocks, beside a copy of a store and
 a lake with a recorded workload (`FAIRLEAD_URL`, `FAIRLEAD_LAKE`). Python for Spark runs in a process
 of its own, and SQL in `spark-sql`.
 
-Changes against the page: URLs of servers lead to the tests' servers, folders such as `/var/lib` are
-below the temporary folder, `ID` is the content of the file `ID` or else a task in ERROR, a worker
+The run differs from the page: URLs of servers lead to the tests' servers, folders such as `/var/lib`
+are below the temporary folder, `ID` is the content of the file `ID` or else a task in ERROR, a worker
 gets `--until-empty`, a relay and a stream get `--once`, `make` prints its commands only, and `pip`
-checks the extras. Beside a recorded workload, 2026-11-23 means today, and every
-instant of SQL is now.
+checks the extras. Beside a recorded workload, 2026-11-23 means today, and every instant of SQL is now.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ SERVERS = {
 """URLs that pages show, by the fixture with the URL that a test uses instead."""
 
 FOLDERS = re.compile(r"(?<![\w.])/(?=(?:var/lib|etc|srv/www)/)")
-"""Roots of folders that pages show and that a test has in its own folder."""
+"""Roots of absolute folders on a page, which a test replaces by its own folder."""
 
 DAY = re.compile(r"\b2026-11-\d\d\b")
 PRESENT = date(2026, 11, 23)
@@ -110,7 +109,7 @@ exec "$PYTHON" -m fairlead "$@" """,
   grep -q "^$extra = \\[" "$ROOT/pyproject.toml" || { echo "no extra $extra"; exit 1; }
 done""",
 }
-"""Shell scripts that stand before the real commands."""
+"""Shell scripts that replace real commands."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Step:
     """Language of the block, or "setup sh", "setup python"."""
     text: str
     directive: str
-    """The rule of the comment before the block, without `spark`."""
+    """Directive of the comment before the block, without `spark`."""
     file: str | None
     """File to which the block is saved."""
     needs_spark: bool = False
@@ -168,7 +167,7 @@ def read(page: Path) -> list[Step]:
 
 
 class Reader:
-    """A person who works through one page in `folder`."""
+    """Runs the steps of one page in `folder`, as a person would."""
 
     def __init__(self, folder: Path, urls: dict[str, str], shift: timedelta | None = None) -> None:
         """`urls` are the servers' URLs by the name of their fixture. `shift` is added to the dates
@@ -407,7 +406,7 @@ RECORDED = {"FAIRLEAD_URL": "sqlite:///tasks.db", "FAIRLEAD_LAKE": "lake"}
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a store, `tasks.db`, and a lake, `lake`, that Spark has built of it."""
+    """Return a folder with a store, `tasks.db`, and a lake, `lake`, that Spark has built from it."""
     folder = tmp_path_factory.mktemp("recorded")
     record(f"sqlite:///{folder / 'tasks.db'}")
     for command in ("ingest", "build"):
@@ -465,7 +464,7 @@ def test_the_readmes_twenty_lines_do_what_they_say(tmp_path: Path) -> None:
     )
     (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
     assert queue["submitted"] == 1003
-    said = fairlead(tmp_path, "worker", "shop:app", "--until-empty")
-    assert said.count("paying") == 1002
+    output = fairlead(tmp_path, "worker", "shop:app", "--until-empty")
+    assert output.count("paying") == 1002
     (queue,) = json.loads(fairlead(tmp_path, "queues", "--url", "sqlite:///tasks.db", "--json"))
     assert (queue["submitted"], queue["processing"], queue["error"]) == (0, 0, 0)

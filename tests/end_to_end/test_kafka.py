@@ -1,5 +1,5 @@
-"""Real workers with their triggers through a real Kafka: a broker that goes and comes, workers that
-die and are added."""
+"""Real workers with triggers through a real Kafka: a broker that stops and starts, workers that die
+and are added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.end_to_end.workers import Crew
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 PIECE = 40
-"""Tasks in one submit: so few that their triggers travel through Kafka, whatever the store."""
+"""Tasks in one submit: few enough that their triggers go through Kafka on every store."""
 
 
 def submit_in_pieces(app: App, numbers: range) -> None:
@@ -29,17 +29,17 @@ def submit_in_pieces(app: App, numbers: range) -> None:
 def wait_for_runs(crew: Crew, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while len(crew.runs()) < count and time.monotonic() < deadline:
-        time.sleep(0.05)  # the workers write the trace: no event of ours tells
+        time.sleep(0.05)  # only the trace of the workers shows this
     assert len(crew.runs()) >= count, crew.log.read_text()[-4000:]
 
 
 def wait_until_shared(crew: Crew) -> None:
-    """The two workers have all six partitions between them; one that is on its way when the broker
-    goes is nobody's."""
+    """Wait until the two workers own all six partitions: a partition that moves while the broker stops
+    would have no owner."""
     deadline = time.monotonic() + PATIENCE
     owned: list[str] = []
     while sorted(owned) != [f"crash/{n}" for n in range(6)] and time.monotonic() < deadline:
-        time.sleep(0.05)  # the workers write the log: no event of ours tells
+        time.sleep(0.05)  # only the log of the workers shows this
         changes = [
             line for line in crew.log.read_text().splitlines() if "partitions changed" in line
         ]
@@ -66,7 +66,7 @@ def test_a_worker_killed_and_one_added_lose_nothing_and_repeat_only_what_was_in_
 
 
 @pytest.mark.full("an outage")
-def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing_and_repeats_nothing(
+def test_a_broker_that_stops_and_restarts_under_load_loses_nothing_and_repeats_nothing(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with KafkaServer() as server:
@@ -78,7 +78,7 @@ def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing_and_repeats_
             wait_until_shared(crew)
             server.crash()
             submit_in_pieces(app, range(400, 2000))
-            wait_for_runs(crew, 2000)  # by their rows
+            wait_for_runs(crew, 2000)  # found by their rows
             server.start()
             submit_in_pieces(app, range(2000, 4000))
             wait_until_finished(app, crew)

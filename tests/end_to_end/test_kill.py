@@ -1,5 +1,5 @@
-"""kill -9, a server restarted, a process stopped: nothing is lost, and only what was in flight runs
-twice."""
+"""Kills of workers, restarts of the server and stopped processes lose no task, and only tasks in
+flight run twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairlead.model import Outcome
 from services.postgres import PostgresServer
 from tests.end_to_end.workers import ROOT, Crew
 
-PATIENCE = 90.0  # seconds; a guard against a hang, not a measure
+PATIENCE = 90.0  # timeout in seconds
 
 
 def app_of(url: str) -> App:
@@ -63,8 +63,8 @@ def wait_until_finished(app: App, crew: Crew) -> None:
 
 
 def judge(crew: Crew, numbers: range) -> int:
-    """Check that every task ran, and that a task that ran twice was in flight at a kill. Return how
-    many ran twice."""
+    """Check that every task ran, and that each task that ran twice was in flight at a kill. Return
+    the number of tasks that ran twice."""
     runs = crew.runs()
     lost = [n for n in numbers if n not in runs]
     assert not lost, f"seed {crew.seed}: lost {lost[:5]} ({len(lost)})"
@@ -107,7 +107,7 @@ def test_a_killed_worker_is_known_to_be_dead_before_it_has_been_silent_for_long(
             time.sleep(0.05)
         while crew.started < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(2 * HEARTBEAT_SECONDS)  # both know each other
+        time.sleep(2 * HEARTBEAT_SECONDS)  # each node has seen a heartbeat of the other
         [(busiest, _)] = Counter(runs[0][0] for runs in crew.runs().values()).most_common(1)
         [victim] = [process for process in crew.processes if process.pid == busiest]
         victim.kill()
@@ -153,7 +153,7 @@ def test_transactional_effects_happen_exactly_once_whenever_the_worker_dies(
 def test_workers_live_through_a_restart_of_postgresql(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
-    with PostgresServer() as server:  # one of its own: others use the session's
+    with PostgresServer() as server:  # a server of this test, since others share the session's
         url = server.create_database()
         app = app_of(url)
         numbers = range(3000)
@@ -162,7 +162,7 @@ def test_workers_live_through_a_restart_of_postgresql(
             deadline = time.monotonic() + PATIENCE
             while (
                 not (crew.runs() and crew.started == 2) and time.monotonic() < deadline
-            ):  # one that cannot start gives up
+            ):  # a worker that cannot start gives up
                 time.sleep(0.05)
             server.restart("immediate")
             wait_until_finished(app, crew)
@@ -175,8 +175,8 @@ def test_workers_live_through_a_restart_of_postgresql(
 def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
     store_url: str, tmp_path: Path
 ) -> None:
-    """The process is stopped while its tasks run and it writes nothing: on SQLite a process stopped
-    inside a transaction blocks every other writer."""
+    """The process is stopped while its tasks run but no transaction is open: on SQLite, a process
+    stopped inside a transaction blocks every other writer."""
     app = app_of(store_url)
     with Crew(store_url, tmp_path, 1, seconds=4) as crew:
         submit(app, "work", range(60))
@@ -191,7 +191,7 @@ def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
             wait_until_finished(app, crew)
         finally:
             os.kill(first.pid, signal.SIGCONT)
-        submit(app, "work", range(60, 80))  # and both work on
+        submit(app, "work", range(60, 80))  # both workers continue
         wait_until_finished(app, crew)
         assert [process.poll() for process in crew.processes] == [None, None]
     assert set(crew.runs()) == set(range(80))
@@ -205,11 +205,13 @@ def test_a_stopped_node_loses_its_tasks_and_cannot_complete_them(
     assert outcomes == {
         Outcome.DONE: 80,
         Outcome.LOST: 60,
-    }  # each completed once, by whom it was given to
+    }  # each task is completed once, by its last claimant
     app.close()
 
 
-def test_two_processes_and_eight_threads_submit_the_same_keys_once(store_url: str) -> None:
+def test_two_processes_and_eight_threads_that_submit_the_same_keys_make_each_task_once(
+    store_url: str,
+) -> None:
     app = app_of(store_url)
     program = """
 import sys, threading

@@ -78,7 +78,7 @@ def test_a_worker_runs_what_is_in_the_log_and_stops_when_nothing_is_left(shop: P
         )
 
 
-def test_a_killed_worker_is_followed_by_another_and_no_key_is_run_out_of_order_or_twice_at_once(
+def test_after_a_kill_another_worker_runs_the_tasks_of_each_key_in_order_and_one_at_a_time(
     shop: Path,
 ) -> None:
     subprocess.run([sys.executable, "shop.py", "400"], cwd=shop, env=environment(), check=True)
@@ -101,19 +101,21 @@ def test_a_killed_worker_is_followed_by_another_and_no_key_is_run_out_of_order_o
         finished: list[int] = []
         for what, _, n, pid in of_key:
             if what == "start":
-                assert running is None or running[1] == killed != pid, "two at once"
+                assert running is None or running[1] == killed != pid, (
+                    "two tasks of the key run at once"
+                )
                 running = [n, pid]
             else:
                 assert running == [n, pid]
                 running = None
                 finished.append(int(n))
         expected = list(range(int(key[1:]), 400, 10))
-        assert sorted(set(finished)) == expected, "none lost"
-        assert sorted(finished) == finished, "in order"
-        assert len(finished) <= len(expected) + 1, "doubles only of what was in flight"
+        assert sorted(set(finished)) == expected, "a task is lost"
+        assert sorted(finished) == finished, "the tasks ran out of order"
+        assert len(finished) <= len(expected) + 1, "a task that was not in flight ran twice"
 
 
-def test_tasks_attempts_status_and_drop(shop: Path) -> None:
+def test_the_ordered_commands_show_tasks_attempts_and_status_and_drop_a_task(shop: Path) -> None:
     stuck = submit(shop, "print(hang.options(ordering_key='a', unique_key='u').submit().id)")
     submit(shop, "remind.options(ordering_key='a').submit(key='a', n=1)")
     failed = submit(shop, "print(fail.options(ordering_key='b').submit().id)")
@@ -154,7 +156,7 @@ def test_tasks_attempts_status_and_drop(shop: Path) -> None:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shop whose store knows its queue, for what changes nothing."""
+    """Return the folder of a shop whose store knows its queue, for tests that change nothing."""
     folder = tmp_path_factory.mktemp("known")
     (folder / "shop.py").write_text(SHOP)
     submit(folder, "app.node()")
@@ -208,7 +210,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["drop", "unknown", "a"], 2, "no queue named 'unknown' is known; known: reminders"),
         (["drop", "reminders"], 2, "Missing argument 'ordering_key'"),
-        (["drop", "reminders", "nobody"], 1, "nothing of ordering key 'nobody' waits"),
+        (["drop", "reminders", "nobody"], 1, "no task of ordering key 'nobody' waits"),
         (["attempts", "no-such-task"], 1, "no attempt of task 'no-such-task'"),
         (["status", "unknown"], 2, "no queue named 'unknown'"),
     ],

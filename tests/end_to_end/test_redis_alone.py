@@ -28,9 +28,7 @@ def test_kill_9_loses_no_task_of_redis_alone_and_repeats_only_what_was_in_flight
             some = [{"n": n} for n in numbers if n % 4 == tenant]
             work.options(fairness_key=f"tenant {tenant}").submit_many(some)
         for _ in range(4):
-            time.sleep(
-                1
-            )  # they work meanwhile: it is in the middle of something that they are killed
+            time.sleep(1)  # let the workers claim tasks, so that the kill hits runs
             crew.kill_one()
         wait_until_finished(app, crew)
     judge(crew, numbers)

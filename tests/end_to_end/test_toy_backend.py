@@ -1,5 +1,4 @@
-"""A backend from outside the package: installed beside Fairlead, it passes the contract suite and
-runs an application."""
+"""A backend from another package passes the contract suite and runs an application."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "toy_backend"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that has the example installed."""
+    """Return the environment of a process that has the example installed."""
     folder = tmp_path_factory.mktemp("installed")
     offline = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
     install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(folder)]

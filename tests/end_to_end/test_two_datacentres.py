@@ -1,5 +1,5 @@
-"""An ordered queue whose schedule has a copy in each of two datacentres: one is killed and comes
-back, then the other."""
+"""An ordered queue whose schedule has a copy in each of two datacentres, which are killed and started
+again one after the other."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from services.cassandra import TwoDatacentres  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
 
 SOON = 300.0
-"""Seconds that nothing takes unless it is broken."""
+"""Timeout of every wait, in seconds."""
 
 KEYS = 20
 JUST_BEFORE = 2.0
-"""Seconds before a kill: what ended then may be known to the killed one only, and runs again."""
+"""Seconds before a kill in which the end of a run may reach only the killed datacentre, so that its
+task runs again."""
 
 clock = SystemClock()
 
 
 @pytest.fixture
-def two() -> Iterator[TwoDatacentres]:
+def datacentres() -> Iterator[TwoDatacentres]:
     yield from own_server(TwoDatacentres)
 
 
 class Reminders:
-    """Tasks of many keys, numbered, submitted without a pause; and how they ran."""
+    """Numbered tasks of many keys, submitted continuously, and a record of their runs."""
 
     def __init__(self, folder: Path, schedule: str) -> None:
         self.app = App(f"sqlite:///{folder / 'tasks.db'}", schedule=schedule)
@@ -59,7 +60,7 @@ class Reminders:
         self.remind = remind
 
     async def submit(self) -> None:
-        """20 a second, due up to 8 s ahead, those of one key in turn."""
+        """Submit 20 tasks a second, one key after another, due up to 8 s later."""
         while not self.is_enough:
             n = self.submitted
             ahead = n % 3 * 4 * MICROS if n % KEYS < 10 else 0
@@ -74,12 +75,12 @@ class Reminders:
             )
             await asyncio.sleep(0.04)
 
-    async def go_on(self, count: int = 100) -> None:
-        """Wait until so many more, submitted from now on, have run."""
+    async def until_next(self, count: int = 100) -> None:
+        """Wait until the next `count` tasks to be submitted have run."""
         await self.until(self.submitted, self.submitted + count)
 
     async def until(self, first: int, last: int) -> None:
-        """All of these have run."""
+        """Wait until the tasks from `first` up to `last` have run."""
         async with asyncio.timeout(SOON):
             while not set(range(first, last)) <= self.first_at.keys():
                 self.changed.clear()
@@ -92,24 +93,24 @@ class Reminders:
 
 @pytest.mark.full("an outage")
 async def test_every_task_runs_while_either_datacentre_is_killed_and_comes_back(
-    two: TwoDatacentres, tmp_path: Path
+    datacentres: TwoDatacentres, tmp_path: Path
 ) -> None:
-    reminders = Reminders(tmp_path, two.url_of("reminders"))
+    reminders = Reminders(tmp_path, datacentres.url_of("reminders"))
     app = reminders.app
     await asyncio.to_thread(app.migrate)
     async with running(app, drain=SOON) as node:
         submitting = asyncio.create_task(reminders.submit())
-        await reminders.go_on()
-        reminders.kill(two.dc1)  # the near one
-        await reminders.go_on()
-        await asyncio.to_thread(two.dc1.start)
-        await reminders.go_on()
+        await reminders.until_next()
+        reminders.kill(datacentres.dc1)  # the datacentre of the worker
+        await reminders.until_next()
+        await asyncio.to_thread(datacentres.dc1.start)
+        await reminders.until_next()
         while any(not owner.is_whole for owner in app.connections.schedule._owners.values()):
-            await asyncio.sleep(0.1)  # reloaded by themselves: no event of ours tells
-        reminders.kill(two.dc2)
-        await reminders.go_on()
-        await asyncio.to_thread(two.dc2.start)
-        await reminders.go_on()
+            await asyncio.sleep(0.1)  # the partitions are reloaded without an event for the test
+        reminders.kill(datacentres.dc2)
+        await reminders.until_next()
+        await asyncio.to_thread(datacentres.dc2.start)
+        await reminders.until_next()
         reminders.is_enough = True
         await submitting
         await reminders.until(0, reminders.submitted)  # nothing is lost
@@ -117,7 +118,7 @@ async def test_every_task_runs_while_either_datacentre_is_killed_and_comes_back(
     app.close()
     twice = [n for n, runs in reminders.ran.items() if runs > 1]
     assert all(order == sorted(order) for key, order in reminders.order.items() if key >= 10), (
-        "of what was due at once"
+        "some tasks that were due at once ran in the wrong order"
     )
     print(f"{reminders.submitted} tasks, {len(twice)} of them ran twice")
     for n in twice:

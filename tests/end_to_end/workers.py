@@ -1,4 +1,4 @@
-"""Real worker processes: started, killed and started again, each ended by its own pid."""
+"""Real worker processes, which tests kill and start again, each by its own pid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Crew:
-    """Some `fairlead worker` processes, of `crash_app` unless another application is named."""
+    """A number of `fairlead worker` processes; `application` is what the next one serves."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class Crew:
         seconds: float | None = None,
         application: str = "crash_app:app",
     ) -> None:
-        self._application = application
+        self.application = application
         self.trace = folder / "trace"
         self.log = folder / "workers.log"
         self.seed = tiers.seed() if seed is None else seed
         self.random = random.Random(self.seed)
         self.killed: dict[int, float] = {}
-        """When each killed process died, by pid."""
+        """Time of death of each killed process, by pid."""
         self._environment = {
             **os.environ,
             "CRASH_URL": url,
@@ -53,7 +53,7 @@ class Crew:
                     "-m",
                     "fairlead",
                     "worker",
-                    self._application,
+                    self.application,
                     "--drain",
                     "5",
                     "--log-level",
@@ -67,7 +67,7 @@ class Crew:
             )
 
     def kill_one(self) -> None:
-        """Kill one at random with `kill -9` and start another in its place."""
+        """Kill a random worker with `kill -9` and start another in its place."""
         number = self.random.randrange(len(self.processes))
         victim = self.processes[number]
         victim.kill()
@@ -77,11 +77,11 @@ class Crew:
 
     @property
     def started(self) -> int:
-        """How many workers have come to serve."""
+        """Return the number of workers that have begun to serve."""
         return self.log.read_text().count("node started")
 
     def runs(self) -> dict[int, list[tuple[int, float]]]:
-        """(pid, time) of every run, by task number."""
+        """Return (pid, time) of every run, by task number."""
         runs: dict[int, list[tuple[int, float]]] = {}
         if self.trace.exists():
             for line in self.trace.read_text().splitlines():

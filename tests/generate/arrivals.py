@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BATCH = 50_000
 _SLICES = 16
-"""Many slices, since the largest tenant alone has a sixth of all tasks."""
+"""Number of slices: many, because the largest tenant alone has a sixth of all tasks."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
 _MONDAY = 4 * _DAY

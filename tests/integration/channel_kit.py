@@ -43,7 +43,7 @@ def counting(url: str, channel: str) -> App:
 
 
 def twin(app: App) -> App:
-    """Return a second application on the same store and channel, like one in another process."""
+    """Return a second application on the same store and channel, as another process has it."""
     return App(app.url, channel=app.connector.settings.channel, observer=Counting())
 
 

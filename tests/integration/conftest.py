@@ -20,9 +20,11 @@ CLIENTS = {"kafka": "confluent_kafka", "redis": "redis"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests by store and channel. A channel of Redis decides the order itself, so
-    tests of an order are marked `ordered` and run on the other channels. Tests without a channel
-    are marked `stores`."""
+    """Parametrise tests by store and channel.
+
+    Redis decides the order of triggers itself, so tests marked `ordered` run on the other channels.
+    Tests marked `stores` use no channel.
+    """
     if "store_url" in metafunc.fixturenames:
         kinds = ["sqlite", "postgres"]
         if metafunc.definition.get_closest_marker("stores") is None:
@@ -35,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 _TIME = pytest.StashKey[VirtualTime]()
 _loop: list[VirtualTime] = []
-"""Time of the loop of the next test, if the loop is virtual."""
+"""Time of the next test, if its loop is virtual."""
 
 
 def pytest_asyncio_loop_factories(
@@ -49,8 +51,8 @@ _SERVERS = ("postgres", "kafka", "redis", "cassandra", "zookeeper")
 
 
 def is_virtual(item: pytest.Item) -> bool:
-    """Return whether a test runs on virtual time: it is marked `virtual_time`, and neither the test
-    nor its parameters name a server. A test marked `system_time` waits all the same."""
+    """Return whether a test runs on virtual time: it is marked `virtual_time` but not `system_time`,
+    and neither the test nor its parameters name a server."""
     if not item.get_closest_marker("virtual_time") or item.get_closest_marker("system_time"):
         return False
     callspec = getattr(item, "callspec", None)
@@ -78,7 +80,7 @@ def virtual_time(request: pytest.FixtureRequest) -> Iterator[VirtualTime | None]
 
 @pytest.fixture
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a fresh store of each kind in turn, with the channel that goes with it."""
+    """Return the URL of a fresh store of each kind in turn, and set its channel."""
     store, _, channel = request.param.partition(" and ")
     if channel:
         pytest.importorskip(CLIENTS[channel], reason=f"needs the extra {channel}")

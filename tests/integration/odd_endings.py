@@ -1,4 +1,4 @@
-"""Odd ways in which a handler can end: what it raises, returns, or does to its own asyncio task."""
+"""Odd ways in which a handler can end: values it raises or returns, and uses of its asyncio task."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "nameless": Nameless,
     "odd name": _odd_name,
 }
-"""Errors that fail an attempt, by what is odd about them."""
+"""Factories of errors that fail an attempt, by their oddity."""
 
 
 def _deep() -> list[Any]:
@@ -184,7 +184,7 @@ RETURNED: dict[str, Callable[[], Any]] = {
     "a lone surrogate": lambda: "\ud800",
     "a lock": asyncio.Lock,
 }
-"""Return values that are not JSON, so that a task that keeps its result fails."""
+"""Return values that are not JSON: a task that keeps its result fails."""
 
 
 async def _cancels_itself() -> None:
@@ -258,7 +258,7 @@ ASYNC_FAILING: dict[str, Callable[[], Awaitable[None]]] = {
     "groups a child that exits": _groups_a_child_that_exits,
     "waits for a child interrupted by hand": _waits_for_a_child_interrupted_by_hand,
 }
-"""Treatments of its own asyncio task by a handler, which fail its attempt."""
+"""Handlers that misuse their own asyncio task, so that their attempt fails."""
 
 
 async def _cancels_and_returns() -> None:
@@ -331,7 +331,7 @@ ASYNC_RETURNING: dict[str, Callable[[], Awaitable[None]]] = {
     "leaves a child that exits": _leaves_a_child_that_exits,
     "cancels a child before it starts": _cancels_a_child_before_it_starts,
 }
-"""Treatments of its own asyncio task by a handler that then returns, so that its run is done."""
+"""Handlers that misuse their own asyncio task and then return, so that their run is done."""
 
 
 def _own_task() -> asyncio.Task[Any]:

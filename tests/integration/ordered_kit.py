@@ -26,14 +26,14 @@ PAIRS = [
     "sqlite, kafka",
     "sqlite, database, cassandra",
 ]
-"""A task store, and a log and a schedule of ordered queues if they live elsewhere."""
+"""Pairs of a log and a schedule: the task store, then log and schedule if they are elsewhere."""
 
 SOON = 240.0
-"""Seconds that nothing takes unless it is broken."""
+"""Timeout of every wait, in seconds."""
 
 
 def open_pair(pair: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a fresh task store; where the log and the schedule are stands in the
+    """Return the URL of a fresh task store, and put the URLs of the log and the schedule into the
     environment."""
     store, *others = pair.split(", ")
     for part, server in zip(("LOG", "SCHEDULE"), others, strict=False):
@@ -58,7 +58,7 @@ class SetClock(SystemClock):
 
 @dataclass
 class Runs:
-    """Starts and ends of runs, in order; and events to wait for."""
+    """Starts of runs, in order, and waits for them."""
 
     started: list[tuple[str, float]] = field(default_factory=list)
     """(name, wall time in seconds)."""
@@ -70,7 +70,7 @@ class Runs:
         return [name for name, _ in self.started]
 
     def at(self, name: str) -> float:
-        """When it started the first time."""
+        """Return the wall time of the first start of this task, in seconds."""
         return next(at for n, at in self.started if n == name)
 
     def start(self, name: str, now: float) -> None:
@@ -78,7 +78,7 @@ class Runs:
         self.changed.set()
 
     async def until(self, *names: str) -> None:
-        """Wait until all of these have started."""
+        """Wait until all tasks of these names have started."""
         async with asyncio.timeout(SOON):
             while not set(names) <= set(self.names):
                 self.changed.clear()
@@ -101,7 +101,7 @@ class Kit:
     clock: SetClock
 
     def at(self, seconds: float) -> datetime:
-        """So many seconds from now."""
+        """Return the time in `seconds` from now."""
         return datetime.fromtimestamp(self.clock.now() / MICROS, UTC) + timedelta(seconds=seconds)
 
     def submit(
@@ -117,14 +117,14 @@ class Kit:
         if unique_key is not None:
             options["unique_key"] = unique_key
         handle = self.remind.options(**options).submit(name=name)
-        handle.result(SOON)  # a log elsewhere may take a moment, in which it is not behind
+        handle.result(SOON)  # wait until the log has the task: Kafka takes a moment
         return handle
 
 
 def open_app(
     url: str, clock: SetClock | None = None, runs: Runs | None = None, **queue: Any
 ) -> Kit:
-    """`url`: of its task store."""
+    """Return an application with an ordered queue on the task store at `url`."""
     clock = clock or SetClock()
     app = App(url, clock=clock)
     app.queue("reminders", kind="ordered", **{"partitions": 8, **queue})
@@ -139,12 +139,12 @@ def open_app(
 
 
 AHEAD = (1.5, 15.0, 60.0)
-"""Seconds until a task is due that must be in memory before: the next of these, where the machine
-was too slow for one."""
+"""Seconds until a task is due. A test that needs the task in memory before then tries the next
+value when the machine was too slow for one."""
 
 
 async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:
-    """Wait until the tasks with these keys are in memory; False: it was `at` before."""
+    """Wait until the tasks with these unique keys are in memory; return False if `at` came first."""
     while kit.at(0) < at:
         tenures = [each.tenure for each in node.parts.ordered._partitions.values() if each.tenure]
         if set(unique_keys) <= {
@@ -156,7 +156,7 @@ async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str
 
 
 def keys_of_partitions(partitions: int, wanted: int) -> list[str]:
-    """Ordering keys of so many different partitions."""
+    """Return one ordering key for each of `wanted` partitions."""
     found: dict[int, str] = {}
     n = 0
     while len(found) < wanted:
@@ -167,7 +167,7 @@ def keys_of_partitions(partitions: int, wanted: int) -> list[str]:
 
 @contextmanager
 def cassandra_of(app: App) -> Iterator[Any]:
-    """A session of the keyspace in which an application has its schedule."""
+    """Yield a session of the keyspace with the schedule of an application."""
     from cassandra.cluster import Cluster
 
     url = app.connections.schedule.session.url  # type: ignore[union-attr]
@@ -177,8 +177,7 @@ def cassandra_of(app: App) -> Iterator[Any]:
 
 
 def damage_rows(app: App) -> None:
-    """Every task in the schedule becomes something else, as a broken program or disk might have
-    it."""
+    """Overwrite every task of the schedule with nonsense, as a broken program or disk might."""
     if is_in_database(app):
         with app.store.database.transaction() as connection:
             connection.execute("UPDATE fairlead_schedule SET task = 'nonsense'")
@@ -202,5 +201,5 @@ def rows_of(app: App) -> list[str]:
 
 
 def is_in_database(app: App) -> bool:
-    """Return whether the schedule is in the database of the tasks."""
+    """Return whether schedule and tasks are in one database."""
     return isinstance(app.connections.schedule, SqlScheduleStore)

@@ -33,7 +33,7 @@ DAY = 24 * HOUR
 async def opened(
     sqlite_url: str, cassandra_url: str
 ) -> AsyncIterator[Callable[[], CassandraScheduleStore]]:
-    """Return a function that opens another store on the same tables, as another node does."""
+    """Yield a function that opens another store on the same tables, as another node does."""
     tasks = task_store(sqlite_url)
     migrate(tasks.database)
     stores: list[CassandraScheduleStore] = []
@@ -88,7 +88,7 @@ async def test_late_writes_of_a_former_owner_have_no_effect(
     before = await everything(later)
 
     async def skip_check(_: ScheduleOwner) -> None:
-        """Let the former owner write, as if its writes were under way before the take-over."""
+        """Let the former owner write, as if it had checked the range id before the take-over."""
 
     monkeypatch.setattr(former, "_check_fence", skip_check)
     await former.persist(
@@ -105,9 +105,9 @@ async def test_late_writes_of_a_former_owner_have_no_effect(
         [(TaskKey(NOW, "", ""), TaskKey(NOW + 5, "", ""))],
     )
     assert former._owners[PARTITION].swept == TaskKey(NOW + 5, "", ""), (
-        "the former owner did delete"
+        "the delete of the former owner reached the table"
     )
-    # The former owner has deleted a row of its own, and none of the later owner.
+    # The former owner has deleted its own row and no row of the later owner.
     assert await everything(later) == before[1:]
     third = await opened().take_over(PARTITION)
     assert third.record == low_water_mark_at(1) and third.range_id > second > first
@@ -116,7 +116,7 @@ async def test_late_writes_of_a_former_owner_have_no_effect(
 async def test_a_take_over_during_a_write_leaves_the_write_unconfirmed(
     opened: Callable[[], CassandraScheduleStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the log would drop a task that the later owner may have missed."""
+    """If the write were confirmed, the log would drop a task that the later owner may not have."""
     former, later = opened(), opened()
     first = (await former.take_over(PARTITION)).range_id
     await former.persist(PARTITION, first, [task(1), task(2)], ScheduleRecord())
@@ -143,10 +143,12 @@ def test_range_ids_ascend_with_the_seconds_so_two_datacentres_give_different_one
     now = cassandra_owner._FIRST_SECOND + 1000.5
     monkeypatch.setattr(cassandra_owner.time, "time", lambda: now)
     assert next_range_id(0, 0) == 1000
-    assert next_range_id(1000, 7) == 1001, "greater than the known ones, however fast"
+    assert next_range_id(1000, 7) == 1001, "greater than the known id, within one second too"
     assert next_range_id(7, 1000) == 1001
     now += 3
-    assert next_range_id(7, 0) == 1003, "greater than any that the other one gave seconds ago"
+    assert next_range_id(7, 0) == 1003, (
+        "greater than the ids that the other datacentre gave seconds ago"
+    )
 
 
 def test_an_owner_without_timestamps_must_take_over_again() -> None:
@@ -158,10 +160,10 @@ def test_an_owner_without_timestamps_must_take_over_again() -> None:
         owner.stamp()
 
 
-# deletes by ranges --------------------------------------------------------------------------------
+# range deletes ------------------------------------------------------------------------------------
 
 
-async def test_a_late_task_below_the_low_water_mark_survives_the_deletes_there(
+async def test_a_late_task_below_the_low_water_mark_survives_the_deletes(
     opened: Callable[[], CassandraScheduleStore],
 ) -> None:
     store = opened()
@@ -284,7 +286,7 @@ async def test_old_hours_below_the_low_water_mark_are_deleted_whole(
 
 
 class SecondDatacentre:
-    """A second datacentre that can be away, while the first one lacks some of its writes."""
+    """A second datacentre that can be unavailable, and has writes that the first one lacks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_away = False
@@ -331,13 +333,13 @@ async def test_while_a_datacentre_is_away_nothing_is_deleted_and_afterwards_all_
 
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
-        "only the other datacentre may have a lower one"
+        "only the other datacentre may have a lower key"
     )
     assert [row.key.run_at - NOW for row in await everything(store)] == [0, 6, 7, 8, 9]
     await store.keep(PARTITION, owned.range_id, low_water_mark_at(NOW - OVERLAP))
     owned = await store.take_over(PARTITION)
     assert owned.record.low_water_mark == TaskKey(NOW - OVERLAP, "", ""), (
-        "not lower after each take-over"
+        "a take-over does not lower the low-water mark"
     )
 
     other.is_away = False
@@ -358,7 +360,7 @@ async def test_a_datacentre_that_lacks_a_take_over_is_unavailable_and_raises_no_
     store: CassandraScheduleStore,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id
-    store._owners[PARTITION].range_id = range_id + 1  # as if it was raised elsewhere
+    store._owners[PARTITION].range_id = range_id + 1  # as if another datacentre had raised it
     with pytest.raises(StoreUnavailable, match="until it has caught up"):
         await store.keep(PARTITION, range_id + 1, ScheduleRecord())
 

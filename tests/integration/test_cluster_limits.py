@@ -1,5 +1,5 @@
-"""Cluster-wide limits on real nodes: never exceeded, used in full, and what runs on permits that
-end is stopped."""
+"""Cluster-wide limits on real nodes are never exceeded and used in full; runs on expired permits
+are stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Make = Callable[[Declare], tuple[App, dict[str, Task]]]
 
 @pytest.fixture(params=matrix("sqlite", "postgres", "zookeeper"))
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes applications that share a store; permits are kept by each coordinator in turn."""
+    """Yield a function that makes applications on one store, with each coordinator in turn."""
     kind = request.param
     url = request.getfixturevalue("sqlite_url" if kind == "zookeeper" else f"{kind}_url")
     coordinator = request.getfixturevalue("zookeeper_url") if kind == "zookeeper" else None
@@ -90,7 +90,7 @@ async def test_a_rate_is_kept_over_two_nodes(make: Make) -> None:
     async with running(one) as node, running(two):
         await settled(one, node)
     assert len(starts) == 25
-    # A slot is acquired a moment before its start is seen here.
+    # A slot is acquired a moment before its run starts here.
     assert starts[-1] - starts[0] >= 0.5 * (25 - 5) / 5 - 0.2
 
 
@@ -149,13 +149,13 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
             )
             server.crash()
             await stopped.wait()
-            told = [
+            problems = [
                 found
                 for found in await doctor.examine(app.operate_context)
                 if "ZooKeeper" in found.what
             ]
-            assert [found.severity for found in told] == ["problem"]
-            other = free.submit()  # what needs no permits needs no coordinator either
+            assert [found.severity for found in problems] == ["problem"]
+            other = free.submit()  # a task without permits needs no coordinator
             while other.state() != State.DONE:
                 await asyncio.sleep(0.02)
             server.start()

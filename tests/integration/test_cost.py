@@ -1,5 +1,5 @@
-"""Queues that charge run time, on a real node: shares, retries, what spills, hand-over, and what is
-refused."""
+"""Queues with `cost="runtime"` on a real node: shares, retries, stored triggers, the next owner, and
+refused options."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from fairlead.testing import drain, running, settled
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
 
-class Stepped(SystemClock):
-    """The clock of the machine, and what the tasks of a test say that they took: so the machine's
-    speed hardly counts. Of a test they say a few seconds together: a clock that leaps further makes
-    a node look dead."""
+class StatedClock(SystemClock):
+    """The clock of the machine, plus the run times that the tasks of a test state.
+
+    The speed of the machine hardly counts then. The tasks of one test state a few seconds in all: a
+    clock that jumps further makes a node look dead.
+    """
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -32,19 +34,21 @@ class Stepped(SystemClock):
 
 
 @pytest.fixture
-def clock() -> Stepped:
-    return Stepped()
+def clock() -> StatedClock:
+    return StatedClock()
 
 
 @pytest.fixture
-def timed(store_url: str, clock: Stepped) -> Iterator[App]:
+def timed(store_url: str, clock: StatedClock) -> Iterator[App]:
     app = App(store_url, clock=clock)
     app.migrate()
     yield app
     app.close()
 
 
-async def test_keys_that_wait_together_get_the_same_run_time(timed: App, clock: Stepped) -> None:
+async def test_under_cost_runtime_keys_that_wait_together_get_the_same_run_time(
+    timed: App, clock: StatedClock
+) -> None:
     timed.queue("q", partitions=1, cost="runtime")
     ran: Counter[str] = Counter()
     at_half: Counter[str] = Counter()
@@ -65,10 +69,12 @@ async def test_keys_that_wait_together_get_the_same_run_time(timed: App, clock: 
     )
     await drain(timed, concurrency=1)
     assert ran == {"slow": 40, "quick": 400}
-    assert 120 <= at_half["quick"] <= 240  # 20, if tasks were counted
+    assert 120 <= at_half["quick"] <= 240  # 20 if each task cost the same
 
 
-async def test_a_weight_is_a_share_of_the_time(timed: App, clock: Stepped) -> None:
+async def test_under_cost_runtime_a_weight_is_a_share_of_the_run_time(
+    timed: App, clock: StatedClock
+) -> None:
     timed.queue("q", partitions=1, cost="runtime")
     ran: Counter[str] = Counter()
     at_half: Counter[str] = Counter()
@@ -80,7 +86,7 @@ async def test_a_weight_is_a_share_of_the_time(timed: App, clock: Stepped) -> No
         if ran["light"] == 20 and not at_half:
             at_half.update(ran)
 
-    # One submit with the keys by turns: a channel may bring two submits one after the other.
+    # One submit of alternating keys: a channel may deliver two submits one after the other.
     timed.submit_many(
         [
             work.options(fairness_key=key, weight=weight).draft(key=key)
@@ -92,7 +98,9 @@ async def test_a_weight_is_a_share_of_the_time(timed: App, clock: Stepped) -> No
     assert 45 <= at_half["heavy"] <= 75
 
 
-async def test_runs_that_fail_count_too(timed: App, clock: Stepped) -> None:
+async def test_failed_runs_count_towards_the_run_time_of_a_key(
+    timed: App, clock: StatedClock
+) -> None:
     timed.queue("q", partitions=1, cost="runtime")
     ran: Counter[str] = Counter()
     seen: list[Counter[str]] = []
@@ -112,8 +120,8 @@ async def test_runs_that_fail_count_too(timed: App, clock: Stepped) -> None:
     assert ran["broken"] == 180 and seen[0]["broken"] <= 75
 
 
-async def test_more_than_fits_in_memory_runs_once_each_with_limits_and_ordering_keys(
-    timed: App, clock: Stepped
+async def test_tasks_that_do_not_fit_in_memory_run_once_under_limits_and_in_order_of_their_keys(
+    timed: App, clock: StatedClock
 ) -> None:
     timed.queue("q", partitions=2, cost="runtime", concurrency=Limit(3, per="fairness_key"))
     ran: Counter[int] = Counter()
@@ -149,7 +157,7 @@ async def test_more_than_fits_in_memory_runs_once_each_with_limits_and_ordering_
     assert all(numbers == sorted(numbers) for numbers in in_order.values())
 
 
-async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: Stepped) -> None:
+async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: StatedClock) -> None:
     timed.queue("q", partitions=1, cost="runtime")
 
     @timed.task(queue="q")
@@ -172,7 +180,7 @@ async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: St
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"cost": "time"}, "cost 'time' is unknown; use 'tasks' or 'runtime'"),
         ({"cost": "runtime", "order": "fifo"}, "leave order='fifo' out, or cost= out"),
@@ -180,14 +188,14 @@ async def test_the_next_owner_knows_the_measured_run_times(timed: App, clock: St
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
-    sqlite_url: str, settings: dict[str, str], said: str
+    sqlite_url: str, settings: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"queue 'q': ") as refused:
         App(sqlite_url).queue("q", **settings)  # type: ignore[arg-type]
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
-def test_a_channel_that_orders_tasks_itself_counts_them() -> None:
+def test_a_channel_that_orders_tasks_itself_refuses_cost_runtime() -> None:
     app = App("redis://127.0.0.1:1/0")
     app.queue("q", cost="runtime")
     with pytest.raises(ConfigurationError, match="leave cost= out, or use another channel"):

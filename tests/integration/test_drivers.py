@@ -265,9 +265,11 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
         await asyncio.sleep(0.1)
         assert messages.empty()
         connection.commit()
-    heard = decode(await asyncio.wait_for(messages.get(), 5))
-    assert heard == notification
-    assert [lane.queue for lane in heard.ready] == ['a "queue" \u00fc'] and heard.due == NOW + 7
+    received = decode(await asyncio.wait_for(messages.get(), 5))
+    assert received == notification
+    assert [lane.queue for lane in received.ready] == [
+        'a "queue" \u00fc'
+    ] and received.due == NOW + 7
     assert messages.empty()
     await listener.close()
 
@@ -361,7 +363,7 @@ async def test_prepared_statements_survive_a_migration(
             await store.wake_due(1, 1)
             await store.database.read(store.tasks(TaskFilter(), 10))
         except StoreUnavailable:
-            assert attempt < 2  # a plan whose result type changed fails once and is then made again
+            assert attempt < 2  # a plan whose result type has changed fails once
     assert len(store.database.run(store.tasks(TaskFilter(), 100))) >= 10
 
 
@@ -408,7 +410,7 @@ HOT = [
 async def test_no_hot_statement_is_planned_to_scan_the_table(
     postgres_store: Store, name: str
 ) -> None:
-    """No plan scans even a table that was vacuumed while empty, where a scan seems to cost nothing."""
+    """The table was vacuumed while empty, so that a scan seems to cost nothing."""
     async with _admin(postgres_store.database.url) as admin:
         await admin.execute("VACUUM ANALYZE fairlead_tasks")
     async with postgres_store.database.connection_async() as connection:
@@ -448,7 +450,7 @@ async def test_a_transaction_cancelled_while_it_waits_for_the_writer_holds_up_no
     loop, waits = asyncio.get_running_loop(), asyncio.Event()
     acquire = database.writer_lock.acquire
 
-    def acquire_and_tell(wait: bool = True) -> int | None:
+    def acquire_and_signal(wait: bool = True) -> int | None:
         loop.call_soon_threadsafe(waits.set)
         return acquire(wait)
 
@@ -457,7 +459,7 @@ async def test_a_transaction_cancelled_while_it_waits_for_the_writer_holds_up_no
             raise AssertionError("begun after its cancellation")
 
     with database.transaction():
-        monkeypatch.setattr(database.writer_lock, "acquire", acquire_and_tell)
+        monkeypatch.setattr(database.writer_lock, "acquire", acquire_and_signal)
         using = asyncio.create_task(use())
         await waits.wait()
         using.cancel()
@@ -484,7 +486,7 @@ async def test_a_commit_that_is_cancelled_has_ended_when_its_block_is_left(
                 leaving.set()
 
         writing = asyncio.create_task(write())
-        await leaving.wait()  # its task now waits for the thread that commits
+        await leaving.wait()  # the task now waits for the thread that commits
         writing.cancel()
         await asyncio.wait([writing])
         assert writing.cancelled()

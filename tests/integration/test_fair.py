@@ -1,5 +1,5 @@
-"""Fair queues through a real node: order, spilling, weights, hand-over, and what a task costs in
-rows."""
+"""Fair queues on a real node: order, stored triggers, weights, the next owner, and the row
+operations of a task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON = 20.0
 
 
 def recorder(app: App, **queue) -> tuple[list[str], object]:
-    """A queue of one partition whose tasks note their keys, one at a time."""
+    """Make a queue of one partition; return the keys of its runs in order, and a submit function."""
     app.queue("q", partitions=1, **queue)
     ran: list[str] = []
 
@@ -47,8 +47,8 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
-    """A task that its ordering key keeps out of memory does not run now, so it does not advance its
-    fairness key."""
+    """A task kept out of memory by its ordering key does not run yet, so it does not advance the
+    pass of its fairness key."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", partitions=1)
@@ -79,7 +79,7 @@ async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) 
     for n, position in enumerate(
         (position for position, key in enumerate(ran, 1) if key == "b"), 1
     ):
-        assert position <= before + concurrency + 3 * n  # three keys take turns
+        assert position <= before + concurrency + 3 * n  # the keys alternate
 
 
 @pytest.mark.smoke
@@ -140,7 +140,7 @@ async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app:
 
 
 async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(app: App) -> None:
-    """Both a full task name, and a flood of one key that its own limit holds back."""
+    """The limits are one of a task name, and one of a fairness key with many tasks."""
     app.queue("q", partitions=1)
     quick_ran: list[int] = []
     slow_ran: list[str] = []
@@ -222,7 +222,7 @@ async def test_a_weight_set_at_run_time_counts_for_tasks_without_a_level(app: Ap
 
 
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:
-    """The first owner ends like a crash: nothing is handed over."""
+    """The first owner crashes: it saves nothing at its end."""
     ran, push = recorder(app)
     push("a" * 2000)
     push("b" * 50)
@@ -238,8 +238,8 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     async with running(app, concurrency=50, look_ahead=25, lease_seconds=1.0) as node:
         await settled(app, node)
     counts = Counter(ran)
-    assert counts["b"] == 50  # they had run, and long been completed
-    assert 2000 <= counts["a"] <= 2100  # what had ended without the store knowing runs again
+    assert counts["b"] == 50  # these had been completed before the crash
+    assert 2000 <= counts["a"] <= 2100  # runs whose end was not stored yet run again
 
 
 async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) -> None:
@@ -275,9 +275,11 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
 
 
 @pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
-async def test_row_operations_of_a_task(sqlite_url: str, order: str) -> None:
-    """Insert, claim, attempt, delete: four rows for each task; one written and one deleted more
-    when memory is too small."""
+async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_the_backlog(
+    sqlite_url: str, order: str
+) -> None:
+    """Each task costs four row operations: insert, claim, attempt, delete. A task that does not fit
+    in memory costs one more insert and one more delete."""
     app = App(sqlite_url)
     app.migrate()
     app.queue("q", order=order.split(",")[0], partitions=1)
@@ -336,9 +338,7 @@ async def test_tasks_that_wait_when_leases_expire_run_once_the_leases_are_back(
             await asyncio.sleep(0.01)
         ownership = node.parts.ownership
         owned = ownership.owned
-        ownership.on_lost(
-            owned
-        )  # as when the coordinator was unavailable for longer than a lease lasts
+        ownership.on_lost(owned)  # as if the coordinator was unavailable for longer than a lease
         assert not ownership.owned
         ownership.on_gained(owned)
         gate.set()

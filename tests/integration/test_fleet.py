@@ -1,5 +1,5 @@
-"""Random fleets on virtual time: nodes with different queues and versions come, leave, die and lose
-their store, while tasks end oddly. Each seed is one fleet; a failure prints its history.
+"""Random fleets on virtual time: nodes of different queues and versions start, stop, die and lose
+their store, while handlers end oddly. Each seed is one fleet; a failure prints its history.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 
 import fairlead
 from fairlead import App
+from fairlead.engine.lease_names import owners_of
 from fairlead.engine.node import Node
-from fairlead.engine.ownership import owners_of
 from fairlead.engine.settings import LEASE_SECONDS, Intervals
 from fairlead.errors import StoreUnavailable
 from tests.tiers import seeds
@@ -32,8 +32,8 @@ DRAIN = 10.0
 LONGEST = 2.0
 """Seconds of the longest task."""
 IDLE_SECONDS = 6.0
-"""Seconds for which a task may wait while some node could run it all the time: a node that joins
-or an owner that dies is noticed within this time. Outages of the store are left out."""
+"""Seconds for which a task may wait while some node could run it. Nodes notice a new node and a dead
+owner within this time. Outages of the store do not count."""
 ODD = ("raise", "base", "cancel", "nan", "unprintable", "snooze")
 
 
@@ -45,7 +45,7 @@ class Unprintable(Exception):
 
 
 class Strange(BaseException):
-    """A user's exception beside `Exception`."""
+    """A user's exception that is no subclass of `Exception`."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Fleet:
     due: dict[int, float] = field(default_factory=dict)
     """When each task became ready."""
     idle: dict[int, float] = field(default_factory=dict)
-    """Since when some node could have run each waiting task."""
+    """The time since when some node could have run each waiting task."""
     history: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Fleet:
     def _application(
         self, names: tuple[str, ...], more: bool = False
     ) -> tuple[App, dict[tuple[str, str], Any]]:
-        """Return an application and its tasks. `more`: it declares more partitions than others."""
+        """Return an application and its tasks; with `more`, it declares more partitions than others."""
         app = App(self.url)
         for queue in QUEUES:
             app.queue(queue, order=self.orders[queue], partitions=self.partitions[queue] + more)
@@ -186,14 +186,14 @@ class Fleet:
         self.log(f"stopped {worker.number}")
 
     def _end_process(self, worker: Worker) -> None:
-        """Release the locks that the kernel releases with a process."""
+        """Release the locks that the kernel releases when a process ends."""
         presence: Any = worker.app.connector.connections.presence
         for descriptor in presence._held.values():
             os.close(descriptor)
         presence._held.clear()
 
     async def kill(self, worker: Worker) -> None:
-        """End a node as kill -9 does: nothing it does reaches the store any more."""
+        """End a node as kill -9 does: none of its later calls reaches the store."""
         self.log(f"kill {worker.number}")
         worker.killed_at = self.loop.time()
         connections = worker.app.connector.connections
@@ -212,7 +212,7 @@ class Fleet:
         worker.task.cancel()
 
     async def lose_store(self, worker: Worker) -> None:
-        """Let the store refuse a node for some seconds, at times after it did the work."""
+        """Let the store refuse a node for some seconds, sometimes after the store did the work."""
         seconds = self.chance.choice([0.5, 3.0])
         self.log(f"worker {worker.number} loses the store for {seconds} s")
         database: Any = worker.app.connector.connections.store.database
@@ -282,8 +282,8 @@ class Fleet:
                 await self.lose_store(self.chance.choice(living))
 
     async def watch(self) -> None:
-        """Check all the time that no node dies of a handler, and that no task waits for long
-        beside a free slot."""
+        """Check continuously that no handler ends its node, and that no task waits for long
+        while a slot is free."""
         while True:
             await asyncio.sleep(0.25)
             now = self.loop.time()
@@ -292,7 +292,7 @@ class Fleet:
                 assert not worker.task.done() or worker.node._stopping.is_set(), (
                     f"node {worker.number} died"
                 )
-            # A node that loses the store while it stops keeps its leases until they run out.
+            # A node that loses the store while it stops keeps its leases until they expire.
             if any(worker.outage_until > now - LEASE_SECONDS - 2 for worker in self.workers):
                 self.idle.clear()
                 continue
@@ -311,7 +311,7 @@ class Fleet:
             assert not late, f"at {now} {len(late)} tasks wait: {kinds}; slots: {free}"
 
     async def settle(self) -> None:
-        """Serve everything, and wait until all tasks have ended."""
+        """Start a node for all queues and task names, and wait until all tasks have ended."""
         await self.start(QUEUES, "new")
         store = self.submitter.store
         ends = self.loop.time() + 240
@@ -324,7 +324,7 @@ class Fleet:
         raise AssertionError(f"{left} tasks are left; never started: {lost}")
 
     async def check(self) -> None:
-        """Check what must be true at the end."""
+        """Check that each task ran once, except after outages, and that each partition has an owner."""
         assert [n for n in self.kinds if n not in self.starts] == []
         for n, starts in self.starts.items():
             again = starts[:-1]
@@ -346,7 +346,7 @@ class Fleet:
 
 
 class _Running:
-    """A run of a task, counted at its worker."""
+    """One run of a task, which counts as running on its worker."""
 
     def __init__(self, fleet: Fleet, app: App, n: int) -> None:
         self._fleet, self._n = fleet, n

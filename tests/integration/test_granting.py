@@ -1,4 +1,4 @@
-"""Work that one node cannot run is run by the others: the owner of a partition grants it."""
+"""The owner of a partition grants tasks that it cannot run itself to other nodes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.virtual_time
 
 
 SETTLE_SECONDS = 20.0
-"""Virtual seconds after which the nodes have shared the partitions."""
+"""Virtual seconds after which the nodes have divided the partitions among themselves."""
 
 
 class Fleet:
-    """Applications of one store, and what their handlers ran."""
+    """Applications of one store, and the runs of their handlers."""
 
     def __init__(self, url: str, **queue: Any) -> None:
         self.url = url
@@ -62,7 +62,7 @@ class Fleet:
     async def nodes(
         self, *settings: dict[str, Any], apps: Sequence[dict[str, Any]] = ()
     ) -> AsyncIterator[Sequence[Node]]:
-        """Run one node for each of the settings; `apps`: what each application declares."""
+        """Run one node for each of the settings; `apps` are the options of their applications."""
         made = [
             self.app(number, **(apps[number] if apps else {})) for number in range(len(settings))
         ]
@@ -166,7 +166,7 @@ async def test_a_task_runs_on_the_node_that_knows_its_name(sqlite_url: str) -> N
 
 
 class Lossy:
-    """Loses, doubles and delays the messages between nodes."""
+    """Lose, double and delay the messages between nodes."""
 
     def __init__(self, node: Node, random: Random) -> None:
         self._send = node.parts.context.channel.send

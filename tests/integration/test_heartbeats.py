@@ -23,8 +23,8 @@ pytestmark = pytest.mark.stores
 NOTHING = Heartbeat("", "work", "", 0)
 
 
-class Looking:
-    """A relay's part: hears of attempts, then looks."""
+class HeartbeatReader:
+    """A reader of attempts and heartbeats, as in a relay."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.0)
@@ -40,7 +40,7 @@ class Looking:
         rows = look(self.history.attempts(self.read, look(self.history.horizon()), 10_000))
         if rows:
             self.read = Position(*rows[-1][:2])
-        self.heartbeats.hear(rows)
+        self.heartbeats.add(rows)
         found = {heartbeat.queue: decode(encode(heartbeat)) for heartbeat in self.heartbeats.read()}
         for heartbeat in found.values():
             self.arrived.update(heartbeat.keys)
@@ -60,12 +60,12 @@ class Looking:
 
 
 @pytest.fixture
-def looking(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Looking]:
-    yield Looking(app, monkeypatch)
+def reader(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeartbeatReader]:
+    yield HeartbeatReader(app, monkeypatch)
 
 
 async def test_waiting_running_and_finished_tasks_are_counted_once(
-    app: App, looking: Looking
+    app: App, reader: HeartbeatReader
 ) -> None:
     gate = asyncio.Event()
 
@@ -77,10 +77,10 @@ async def test_waiting_running_and_finished_tasks_are_counted_once(
     app.queue("work")
     async with running(app) as node:
         await settled(app, node)
-    await asyncio.to_thread(looking.look)  # what there was before it began is no arrival
+    await asyncio.to_thread(reader.look)  # earlier tasks do not count as arrivals
     for n in range(6):
         job.options(fairness_key="ab"[n % 2]).submit(fails=n < 2)
-    heartbeat = (await asyncio.to_thread(looking.look))["work"]
+    heartbeat = (await asyncio.to_thread(reader.look))["work"]
     assert heartbeat.waits_since is not None and heartbeat.waits_since <= app.clock.now()
     assert (
         heartbeat.done,
@@ -92,26 +92,28 @@ async def test_waiting_running_and_finished_tasks_are_counted_once(
     async with running(app) as node:
         async with asyncio.timeout(60):
             while (
-                heartbeat := (await asyncio.to_thread(looking.look))["work"]
+                heartbeat := (await asyncio.to_thread(reader.look))["work"]
             ).running != 6 or heartbeat.waits_since:
-                looking.heartbeats._running_at = (
-                    0.0  # look at what runs, without being asked by silence
+                reader.heartbeats._running_at = (
+                    0.0  # count running tasks now, though attempts arrive
                 )
                 await asyncio.sleep(0.05)
         assert heartbeat.claimed_at > 0 and heartbeat.stuck == 0
         gate.set()
         await settled(app, node)
-        await looking.until(done=4, failed=2)
-    # Seen as they waited, or with their first run: once.
+        await reader.until(done=4, failed=2)
+    # Each arrival counts once: while its task waits, or with its first run.
     async with asyncio.timeout(60):
-        while looking.arrived.total() < 6:
-            await asyncio.to_thread(looking.look)
-    assert looking.arrived == {"a": 3, "b": 3}
+        while reader.arrived.total() < 6:
+            await asyncio.to_thread(reader.look)
+    assert reader.arrived == {"a": 3, "b": 3}
     app.management.pause("work")
-    assert (await asyncio.to_thread(looking.look))["work"].is_paused
+    assert (await asyncio.to_thread(reader.look))["work"].is_paused
 
 
-async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking: Looking) -> None:
+async def test_tasks_of_a_node_without_heartbeats_do_not_count(
+    app: App, reader: HeartbeatReader
+) -> None:
     gate = asyncio.Event()
 
     @app.task(queue="work")
@@ -121,8 +123,8 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking
     job.submit()
     async with running(app) as node:
         async with asyncio.timeout(60):
-            while (await asyncio.to_thread(looking.look)).get("work", NOTHING).running != 1:
-                looking.heartbeats._running_at = 0.0
+            while (await asyncio.to_thread(reader.look)).get("work", NOTHING).running != 1:
+                reader.heartbeats._running_at = 0.0
                 await asyncio.sleep(0.05)
         name = node.settings.name
 
@@ -131,13 +133,13 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking
             with app.store.database.transaction() as connection:
                 mark = "%s" if app.store.database.dialect == "postgres" else "?"
                 connection.execute(f"UPDATE fairlead_nodes SET heartbeat_at = {mark}", (long_ago,))
-            looking.heartbeats._running_at = 0.0
-            return looking.look()["work"]
+            reader.heartbeats._running_at = 0.0
+            return reader.look()["work"]
 
         async with asyncio.timeout(60):
             while not (
                 heartbeat := await asyncio.to_thread(silenced)
-            ).silent:  # it may beat in between
+            ).silent:  # a heartbeat may come in between
                 pass
         assert heartbeat.silent == [name]
         assert (heartbeat.running, heartbeat.claimed_at > 0) == (0, True)
@@ -145,25 +147,27 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, looking
 
 
 def test_tasks_of_nodes_are_recounted_rarely_and_within_a_bounded_time(
-    app: App, looking: Looking, monkeypatch: pytest.MonkeyPatch
+    app: App, reader: HeartbeatReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="work")
     async def job() -> None: ...
 
     monkeypatch.setattr(module, "RUNNING_EVERY", 2.0)
     app.store.database.run(app.sql_store.registration({"work": 1}))
-    assert looking.look()["work"].running == 0
-    assert looking.look()["work"].running is None, "just counted, and nothing waits"
+    assert reader.look()["work"].running == 0
+    assert reader.look()["work"].running is None, "just counted, and nothing waits"
     job.submit()
-    while looking.look()["work"].running is None:
-        time.sleep(0.01)  # something waits and nothing ends: who holds what?
-    counting = looking.history.running
+    while reader.look()["work"].running is None:
+        time.sleep(0.01)  # a task waits and none ends, so running tasks are counted again
+    counting = reader.history.running
 
     def slow(now: int):  # type: ignore[no-untyped-def]
-        time.sleep(0.2)  # a table of millions
+        time.sleep(0.2)  # as in a table of millions of rows
         return (yield from counting(now))
 
-    monkeypatch.setattr(looking.history, "running", slow)
-    while looking.look()["work"].running is None:
+    monkeypatch.setattr(reader.history, "running", slow)
+    while reader.look()["work"].running is None:
         time.sleep(0.01)
-    assert looking.look()["work"].running is None, "not again before ten times that has passed"
+    assert reader.look()["work"].running is None, (
+        "the next count waits ten times as long as the last one took"
+    )

@@ -1,4 +1,4 @@
-"""Incidents reach `on_incident` at least once, and each once while nodes end in order."""
+"""Incidents reach `on_incident` at least once, and exactly once if no node crashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAST = Intervals(incidents=1.0)
 
 
 def failing(app: App, count: int) -> list[str]:
-    """Submit so many tasks that go to ERROR; return their ids."""
+    """Submit `count` tasks that go to ERROR; return their ids."""
 
     @app.task(retry=NoRetry())
     async def bad(n: int) -> None:
@@ -36,26 +36,26 @@ def failing(app: App, count: int) -> list[str]:
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:
-    """Return when the condition holds."""
+    """Wait until the condition is true."""
     while not is_so():
         await asyncio.sleep(0.05)
 
 
 def delivery(app: App, timeout: float = 30.0) -> IncidentDelivery:
-    """Return the delivery of a node of this application."""
+    """Return the incident delivery of a node of this application."""
     return IncidentDelivery(app.store.incidents, Silent(), app.clock, app.on_incident, timeout)
 
 
 @asynccontextmanager
 async def erring(app: App, count: int) -> AsyncIterator[list[str]]:
-    """Move so many tasks to ERROR, without a node; give their ids."""
+    """Move `count` tasks to ERROR without a node; yield their ids."""
     yield await in_error(app.store, count)
     await app.store.database.close_async()
 
 
 @pytest.fixture
 def lite(sqlite_url: str) -> Iterator[App]:
-    """Return an application on SQLite, for tests of minutes, which virtual time shortens."""
+    """Yield an application on SQLite, for tests that take minutes of virtual time."""
     application = App(sqlite_url)
     application.migrate()
     yield application
@@ -138,7 +138,9 @@ async def test_a_node_that_stops_lets_running_calls_end_and_begins_no_other(lite
     assert calls == Counter(ids)
 
 
-async def test_what_a_dead_node_had_claimed_is_reported_after_its_claim(lite: App) -> None:
+async def test_an_incident_claimed_by_a_dead_node_is_reported_when_the_claim_has_expired(
+    lite: App,
+) -> None:
     app = lite
     calls: list[str] = []
     app.on_incident = lambda incident: calls.append(incident.subject)
@@ -190,11 +192,11 @@ async def test_an_async_callback_that_does_not_end_in_time_is_called_again(
     app.on_incident = receive
     async with erring(app, 10) as ids:
         odd = ids[0]
-        told = delivery(app)
-        pause = await told.round()
+        delivering = delivery(app)
+        pause = await delivering.round()
         assert calls == Counter(ids) and pause is not None
         await asyncio.sleep(3000)
-        await told.round()
+        await delivering.round()
         repeats = 1 if how == "ignores its cancellation" else 2
         assert calls == Counter({**dict.fromkeys(ids, 1), odd: repeats})
         assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
@@ -215,15 +217,15 @@ async def test_a_callback_that_hangs_in_its_thread_holds_up_neither_others_nor_t
     app.on_incident = receive
     async with erring(app, 30) as ids:
         odd = ids[3]
-        told = delivery(app, timeout=0.05)
-        await told.round()
+        delivering = delivery(app, timeout=0.05)
+        await delivering.round()
         assert calls == Counter(ids)
         (left,) = app.store.database.read_now(app.store.incidents.undelivered(10))
         assert left.subject == odd
-        # The call returns late, which delivers the incident all the same.
+        # The call returns late, and its incident counts as delivered.
         gate.set()
-        await eventually(lambda: all(call.done() for call in told._hanging.values()))
-        await told.round()
+        await eventually(lambda: all(call.done() for call in delivering._hanging.values()))
+        await delivering.round()
         assert calls == Counter(ids)
         assert app.store.database.read_now(app.store.incidents.undelivered(10)) == []
 
@@ -239,9 +241,9 @@ async def test_calls_that_all_hang_take_a_bounded_number_of_threads(app: App) ->
 
     app.on_incident = receive
     async with erring(app, 40):
-        told = delivery(app, timeout=0.01)
-        await told.round()
-        await told.round()
+        delivering = delivery(app, timeout=0.01)
+        await delivering.round()
+        await delivering.round()
         assert len(calls) <= 12
         gate.set()
 
@@ -255,21 +257,21 @@ async def test_the_doctor_names_incidents_that_are_not_delivered(lite: App) -> N
     app.on_incident = receive
     async with erring(app, 5) as ids:
         await delivery(app).round()
-        said = [finding.what for finding in await examine(app.operate_context)]
-        (what,) = [what for what in said if "incidents are not delivered" in what]
+        findings = [finding.what for finding in await examine(app.operate_context)]
+        (what,) = [what for what in findings if "incidents are not delivered" in what]
         assert what.startswith("5 incidents") and what.endswith("and 2 more")
         assert f"error of {ids[0]} after 1 calls" in what
 
 
-async def test_without_a_callback_the_log_takes_the_incidents(
+async def test_without_a_callback_incidents_are_logged(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with erring(app, 3) as ids:
         app.on_incident = None
         for _ in range(2):
             await delivery(app).round()
-    told = [record.subject for record in caplog.records if record.msg == "incident"]
-    assert sorted(told) == sorted(ids)
+    logged = [record.subject for record in caplog.records if record.msg == "incident"]
+    assert sorted(logged) == sorted(ids)
 
 
 async def test_an_incident_settled_before_its_delivery_is_not_reported(app: App) -> None:
@@ -327,8 +329,8 @@ async def test_a_lane_record_that_cannot_be_read_stops_its_lane_only_until_it_is
             await eventually(lambda: ran["other lane"] == 1 and ran["other queue"] == 1)
             await eventually(lambda: len(incidents) == 1)
     assert ran["waits"] == 0
-    said = [finding.what for finding in await examine(app.operate_context)]
-    assert any("priority 5 of partition 0 of shop stands still" in what for what in said)
+    findings = [finding.what for finding in await examine(app.operate_context)]
+    assert any("priority 5 of partition 0 of shop stands still" in what for what in findings)
     (why,) = await explain(app.operate_context, waiting.id)
     assert "its record cannot be read" in why.what
     (incident,) = incidents
@@ -354,7 +356,9 @@ def one_lane(app: App) -> Steps[str]:
 # stuck runs ---------------------------------------------------------------------------------------
 
 
-async def test_a_run_beyond_its_greatest_time_is_reported_once_and_continues(lite: App) -> None:
+async def test_a_run_longer_than_its_greatest_time_is_reported_once_and_continues(
+    lite: App,
+) -> None:
     app, incidents = lite, list[Incident]()
     gate = asyncio.Event()
 

@@ -1,5 +1,5 @@
-"""Triggers through a real Kafka: the cases of the published systems that concern a channel, and the
-promises of this one."""
+"""Triggers through a real Kafka: the published failures that concern a channel, and the promises of
+this channel."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def in_topic(app: App, queue: str, partitions: int) -> list[Any]:
     return found
 
 
-def committed(app: App, queue: str = "default") -> dict[int, int]:
-    """Return the messages that are not done, by partition."""
+def lags(app: App, queue: str = "default") -> dict[int, int]:
+    """Return the number of uncommitted messages, by partition."""
     return {status.partition: status.lag for status in endpoint_of(app).status([queue]).partitions}
 
 
 async def all_committed(app: App, queue: str = "default") -> None:
     async with asyncio.timeout(SOON):
-        while any((await asyncio.to_thread(committed, app, queue)).values()):
+        while any((await asyncio.to_thread(lags, app, queue)).values()):
             await asyncio.sleep(0.1)
 
 
@@ -124,7 +124,7 @@ async def test_tasks_submitted_before_any_worker_run_and_their_messages_are_drop
     assert sorted(ran) == list(range(30))
 
 
-async def test_unreadable_messages_stop_nothing_before_and_after_a_start(
+async def test_unreadable_messages_from_before_or_after_the_start_of_a_worker_do_not_stop_it(
     app: App,
 ) -> None:
     ran = []
@@ -314,8 +314,8 @@ async def test_a_corrupted_message_is_counted_and_the_next_one_is_processed(
         await until(lambda: counts(app)["corrupt_triggers"] == 1)
         await all_committed(app)
     assert handle.state() == State.DONE
-    (said,) = [record for record in caplog.records if "unreadable message" in record.message]
-    assert (said.partition, said.offset) == (2, 0)
+    (record,) = [record for record in caplog.records if "unreadable message" in record.message]
+    assert (record.partition, record.offset) == (2, 0)
 
 
 async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(
@@ -337,8 +337,9 @@ async def test_triggers_beyond_the_look_ahead_wait_for_no_sweep(
         app.channel._heal_at = app.clock.monotonic() + NEVER
         for n in range(0, 3000, 30):
             await send.submit_many_async([{"n": n + i} for i in range(30)])
-        await until(lambda: node.in_flight == 20 and not any(committed(app, "mail").values()))
-        assert len(node.parts.context.table) <= 100 and app.channel._arrived_count <= 50
+        await until(lambda: node.in_flight == 20 and not any(lags(app, "mail").values()))
+        await until(lambda: len(node.parts.context.table) <= 100)  # the rest is written first
+        assert app.channel._arrived_count <= 50
         gate.set()
         await settled(app, node, 60)
     assert sorted(ran) == list(range(3000))
@@ -364,17 +365,17 @@ async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
             await low.options(priority=9).submit_async(n)
         for n in range(0, 2000, 40):
             await high.options(priority=0).submit_many_async([{"n": n + i} for i in range(40)])
-        await all_committed(app, "mail")  # though two of the first three still wait
+        await all_committed(app, "mail")  # although two of the first three tasks still wait
         assert len(node.parts.context.table) == 2 and not app.channel._progress._held
         gate.set()
         await settled(app, node)
 
 
-@pytest.mark.parametrize("heard", ["by the notifier", "by nobody"])
+@pytest.mark.parametrize("healed_by", ["notifier", "sweeps"])
 async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
-    app: App, heard: str, monkeypatch: pytest.MonkeyPatch
+    app: App, healed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lose the notifications of the database too for "nobody", so that only the sweeps can heal."""
+    """In the second case the node gets no notification either, so that only sweeps can heal."""
     seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
@@ -394,7 +395,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
 
     monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
-    if heard == "by nobody":
+    if healed_by == "sweeps":
         monkeypatch.setattr(
             type(app.channel), "_on_any_notification", lambda self, notification: None
         )
@@ -421,11 +422,11 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
 async def test_5000_tasks_run_with_the_pollers_off_and_without_reads_of_rows(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: Counter[str] = Counter()
+    statements: Counter[str] = Counter()
 
     class Counted(dict[str, str]):
         def __getitem__(self, name: str) -> str:
-            asked[name] += 1
+            statements[name] += 1
             return super().__getitem__(name)
 
     @app.task
@@ -442,15 +443,13 @@ async def test_5000_tasks_run_with_the_pollers_off_and_without_reads_of_rows(
             await note.submit_many_async([{"n": n + i} for i in range(10)])
         await settled(app, node, 120)
     submits = sum(
-        count for name, count in asked.items() if name.startswith(("insert", "next_seqs"))
+        count for name, count in statements.items() if name.startswith(("insert", "next_seqs"))
     )
-    looking = asked["unfinished"]  # asked by this test itself
-    others = sum(asked.values()) - submits - looking
+    own = statements["unfinished"]  # statements of this test
+    others = sum(statements.values()) - submits - own
     assert len(claims(app)) == 5001
-    print(f"statements a task, submits aside: {others / 5000:.3f}", dict(asked.most_common()))
-    assert asked["ready"] < 500, (
-        asked
-    )  # asked now and then by the clock, not for each task or submit
+    print(f"statements a task without submits: {others / 5000:.3f}", dict(statements.most_common()))
+    assert statements["ready"] < 500, statements  # read at intervals, not for each task or submit
     assert others < 5000
 
 
@@ -460,7 +459,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caugh
     app, page, most = sqlite_app, 20, 50
     monkeypatch.setattr(kafka_receiver, "PAGE", page)
     monkeypatch.setattr(kafka_receiver, "MOST_UNPROCESSED", most)
-    # Only messages of Kafka count here.
+    # Let only messages of Kafka arrive.
     monkeypatch.setattr(kafka.KafkaChannel, "_on_any_notification", lambda self, notification: None)
     monkeypatch.setattr(app.channel, "_heal_every", NEVER)
     ran, lying, is_stalled, received = [], [], True, kafka.KafkaChannel.on_messages
@@ -510,16 +509,16 @@ async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
             for n in range(1, 50):
                 await note.submit_async(n)
             await settled(app, node)  # found by their rows
-            # The first send, which had to connect, may have taken longer than its second too.
+            # The first send had to connect, and may have failed too.
             await until(lambda: counts(app)["unsent_triggers"] in (49, 50))
-            told = [
+            problems = [
                 finding
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "Kafka" in told[0].what and "start it" in (told[0].cure or "")
+            assert "Kafka" in problems[0].what and "start it" in (problems[0].cure or "")
             server.start()
-            # as in a new process: nothing waits for another try to connect
+            # as in a new process, without a wait before the next try to connect
             app.channel.close_sender()
             async with asyncio.timeout(SOON):
                 while not ran.count(100):
@@ -559,10 +558,12 @@ async def test_the_doctor_shows_brokers_topics_and_lag(sqlite_app: App) -> None:
     async with owning(app) as node:
         await settled(app, node)
         await all_committed(app)
-        said = [finding.what for finding in await examine(app.operate_context)]
-        assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in said), said
-        assert any("topic of default: 1 partitions, lag 0" in what for what in said), said
-        assert not any("nobody reads" in what for what in said), said
+        findings = [finding.what for finding in await examine(app.operate_context)]
+        assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in findings), (
+            findings
+        )
+        assert any("topic of default: 1 partitions, lag 0" in what for what in findings), findings
+        assert not any("nobody reads" in what for what in findings), findings
         view = await overview(app.operate_context, "default")
         assert {partition.owner for partition in view.partitions} == {node.settings.name}
 

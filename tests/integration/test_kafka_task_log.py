@@ -1,4 +1,4 @@
-"""The task log on a real Kafka: its own behaviour, beside the contract of every log."""
+"""The task log on a real Kafka: behaviour that the contract of every log does not cover."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def produce(log: KafkaTaskLog, values: Sequence[bytes | None], **settings: Any) 
     if settings:
         producer.init_transactions(SOON)
     for value in values:
-        if settings:  # each value in a transaction, whose end takes an offset too
+        if settings:  # each value in a transaction, whose end marker takes an offset too
             producer.begin_transaction()
         producer.produce(log._endpoint.topic("reminders"), value, partition=0)
         if settings:
@@ -177,8 +177,8 @@ async def test_an_unsent_commit_counts_when_the_partition_is_rewound(
 async def test_entries_committed_by_an_earlier_owner_after_a_rewind_are_received_by_the_new_one(
     kafka_url: str,
 ) -> None:
-    """A fenced earlier owner may have been writing: its commit says nothing about the memory of the
-    new owner."""
+    """The earlier owner, fenced meanwhile, committed these entries, but the new owner does not have
+    them in memory."""
     async with opened(kafka_url) as earlier, opened(kafka_url) as later:
         new = entries(5)
         await append(earlier, new)
@@ -254,8 +254,8 @@ async def test_empty_and_broken_messages_are_counted_logged_and_skipped(
                 unreadable += batch.unreadable
                 await log.commit(batch)
     assert (found, unreadable) == ([*before, *after], 5)
-    told = [record for record in caplog.records if "cannot be read" in record.message]
-    assert [(record.topic, record.partition, record.offset) for record in told] == [
+    skipped = [record for record in caplog.records if "cannot be read" in record.message]
+    assert [(record.topic, record.partition, record.offset) for record in skipped] == [
         (log._endpoint.topic("reminders"), 0, n) for n in range(1, 6)
     ]
     assert not await log.is_behind(P0)
@@ -313,8 +313,8 @@ async def test_an_unwanted_partition_is_dropped_and_can_be_read_again(
 
 
 async def test_every_message_arrives_soon_after_it_was_appended(log: KafkaTaskLog) -> None:
-    """Nothing sleeps on the way: 200 messages in a row would take minutes if each met one pause of
-    a second."""
+    """Append each of 200 messages after the arrival of the previous one. With a pause of a second for
+    each, this would take minutes."""
     await append(log, entries(1))
     assert len(await received(log, 1)) == 1
     began = time.monotonic()
@@ -453,8 +453,8 @@ async def test_appends_wait_or_fail_while_a_broker_is_away_and_work_afterwards(
         await append(log, third := entries(2, P1))
         assert (await received(log, 3, [P1]))[-2:] == third
         await waits(log, {})
-    said = [record for record in caplog.records if "reports errors" in record.message]
-    assert 1 <= len(said) <= 3
+    records = [record for record in caplog.records if "reports errors" in record.message]
+    assert 1 <= len(records) <= 3
 
 
 @pytest.mark.full("an outage")
@@ -477,7 +477,7 @@ async def test_the_log_closes_in_time_while_kafka_is_away_and_loses_nothing(
         found: list[Entry] = []
         while more[0] not in found:
             found += await received(log, 1)
-        assert found in (more, new + more), "the commit was not sent, or was sent at last"
+        assert found in (more, new + more), "the commit was either lost or sent before the close"
 
 
 # processes ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A handler that blocks the event loop of its worker harms no other run there."""
+"""A handler that blocks the event loop of its worker harms no other run of the worker."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from fairlead.testing import running
 
 SILENT = 1.5
 BLOCK = 4.0
-"""Seconds; longer than a node may be silent, and than its leases last."""
+"""Seconds for which a handler blocks: longer than the allowed silence and the leases of a node."""
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nodes lose patience with a silent node soon."""
+    """Let nodes treat a silent node as dead soon."""
     for module in (membership, pollers):
         monkeypatch.setattr(module, "SILENT_SECONDS", SILENT)
     monkeypatch.setattr(membership, "HEARTBEAT_SECONDS", 0.3)
     monkeypatch.setattr(liveness, "BLOCKED_SECONDS", 0.5)
-    monkeypatch.setattr(liveness, "KEEP_EVERY", 0.3)
+    monkeypatch.setattr(liveness, "RENEW_EVERY", 0.3)
 
 
 @contextmanager
 def worker(app: App) -> Iterator[Node]:
-    """Run a node with an event loop in a thread of its own."""
+    """Run a node on an event loop in its own thread."""
     nodes: queue.Queue[tuple[Node, Callable[[], object]]] = queue.Queue()
 
     async def serve() -> None:
@@ -121,7 +121,7 @@ async def incidents(app: App) -> list[Incident]:
 def test_a_loop_that_responds_is_never_blocked(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thread may block for as long as it likes."""
+    """A handler in a thread blocks, which leaves the loop free."""
     app = App(sqlite_url)
     app.migrate()
 

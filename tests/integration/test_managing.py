@@ -153,11 +153,11 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
     store_url: str,
 ) -> None:
     registry = CollectorRegistry()
-    told: list[str] = []
+    reported: list[str] = []
     app = App(
         store_url,
         observer=PrometheusObserver(registry),
-        on_incident=lambda incident: told.append(incident.subject),
+        on_incident=lambda incident: reported.append(incident.subject),
     )
     app.migrate()
 
@@ -184,7 +184,7 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
         await pollers.gauges()
     kind = {**labels, "kind": "error"}
     assert registry.get_sample_value("fairlead_incidents", kind) == 1
-    assert told == [handle.id]  # once, however often it is seen
+    assert reported == [handle.id]  # once, though several checks find it
     assert registry.get_sample_value("fairlead_submitted_total", labels) == 1
     assert (
         registry.get_sample_value("fairlead_finished_total", {**labels, "outcome": "failed"}) == 1

@@ -1,4 +1,4 @@
-"""Handlers that end oddly: each ends as an attempt with an honest error, and hurts no other task."""
+"""Each handler that ends oddly leaves an attempt with a true error and affects no other task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWICE = Fixed(0, max_attempts=2)
 
 
 def declare(app: App) -> tuple[Any, dict[str, Any]]:
-    """Return the harmless tasks by executor with their runs, and the odd tasks by executor."""
+    """Return the harmless tasks by executor with their runs, and the odd tasks by kind."""
     runs: list[int] = []
 
     @app.task(name="plain async")
@@ -79,7 +79,7 @@ def declare(app: App) -> tuple[Any, dict[str, Any]]:
 
 
 def declare_in_process(app: App) -> tuple[Any, dict[str, Any]]:
-    """Return the same for the process executor, without the runs, which a child does not share."""
+    """Return the harmless and the odd tasks of the process executor, without a record of their runs."""
 
     @app.task(name="plain process", executor="process")
     def plain_process(n: int) -> None: ...
@@ -114,7 +114,7 @@ ALL = [
 
 
 async def every_slot_is_free(node: Node) -> None:
-    """Wait for it: a channel may name a finished task again, and its claim takes a slot."""
+    """Wait until all slots are free: a late trigger of a finished task takes a slot for a moment."""
     async with asyncio.timeout(30):
         while node.parts.context.ledger.acquired:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -199,7 +199,7 @@ async def test_odd_endings_in_child_processes_hurt_no_other_task(
 
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 @pytest.mark.system_time
-async def test_an_attempt_names_the_type_of_the_error_and_says_where_there_is_no_text(
+async def test_an_attempt_names_the_type_of_an_error_and_states_if_it_has_no_text(
     app: App, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "odd_app.py").write_text(
@@ -240,7 +240,7 @@ async def test_an_attempt_names_the_type_of_the_error_and_says_where_there_is_no
     ],
     ids=["snooze until yesterday", "snooze until the year 1", "retry now", "retry by policy"],
 )
-async def test_a_task_that_spends_no_try_and_asks_for_now_runs_once_a_second(
+async def test_a_task_that_always_asks_for_an_immediate_run_without_a_try_runs_once_a_second(
     app: App, kind: str, ask: Callable[[], BaseException]
 ) -> None:
     if kind == "async":
@@ -405,7 +405,7 @@ async def test_a_transactional_handler_hurts_no_other_task(app: App, kind: str, 
 
 
 @pytest.mark.parametrize("how", ASYNC_FAILING)
-async def test_a_shutdown_hands_back_a_run_whose_handler_plays_with_its_own_task(
+async def test_a_shutdown_hands_back_a_run_whose_handler_changes_its_own_asyncio_task(
     app: App, how: str
 ) -> None:
     started = asyncio.Event()
@@ -415,7 +415,7 @@ async def test_a_shutdown_hands_back_a_run_whose_handler_plays_with_its_own_task
         with suppress(asyncio.CancelledError, Exception, OwnBase):
             async with asyncio.timeout(0.01):
                 await ASYNC_FAILING[how]()
-        with suppress(asyncio.CancelledError):  # one that is not delivered yet
+        with suppress(asyncio.CancelledError):  # a cancellation that is not delivered yet
             await asyncio.sleep(0)
         started.set()
         await asyncio.sleep(1000)
@@ -513,7 +513,7 @@ async def test_odd_endings_in_an_ordered_queue_hurt_no_other_task_of_their_key(
     app.close()
 
 
-async def test_an_ordered_queue_tries_a_task_again_whatever_it_raised(sqlite_url: str) -> None:
+async def test_an_ordered_queue_retries_a_task_after_any_exception(sqlite_url: str) -> None:
     app = App(sqlite_url)
     app.queue("reminders", kind="ordered", partitions=1)
     app.migrate()

@@ -1,5 +1,5 @@
-"""Spans of submits and runs: linked through the task on every store, whatever runs it and whoever's
-transaction it is in."""
+"""Spans of submits and runs are linked through the task, on every store, with every executor, and in
+transactions of the user."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def spans() -> Spans:
 
 @pytest.fixture
 def app(store_url: str, spans: Spans) -> Iterator[App]:
-    """An application that traces, on a fresh store of each kind in turn."""
+    """Yield an application with tracing, on a fresh store of each kind in turn."""
     application = App(store_url, interceptors=[Tracing(spans.provider)])
     application.migrate()
     yield application
@@ -211,7 +211,7 @@ async def test_spans_and_submits_of_a_handler_are_below_its_run(
             assert task is not None
             await follow.options(
                 context=task.context
-            ).submit_async()  # passes on what it has, as a request id
+            ).submit_async()  # passes its context on, as an application does with a request id
 
     else:
 
@@ -268,7 +268,7 @@ async def test_concurrent_runs_on_one_loop_keep_their_spans_apart(app: App, span
 
 
 @pytest.mark.parametrize("size", [5, 2500])
-async def test_a_bulk_is_one_span_to_which_all_its_runs_are_linked(
+async def test_a_bulk_submit_is_one_span_to_which_all_its_runs_are_linked(
     app: App, spans: Spans, size: int
 ) -> None:
     runs: list[dict[str, str]] = []
@@ -291,17 +291,17 @@ async def test_a_bulk_is_one_span_to_which_all_its_runs_are_linked(
     assert len(runs) == size and {context["bulk"] for context in runs} == {"1"}
 
 
-def test_a_bulk_that_shares_its_options_shares_the_changed_ones(
+def test_tasks_of_a_bulk_submit_that_share_their_options_also_share_the_traced_options(
     sqlite_url: str, spans: Spans
 ) -> None:
     seen: list[Any] = []
 
-    class Looking(Interceptor):
+    class Recording(Interceptor):
         def submission(self, submission):
             seen.extend(submission.drafts)
             return super().submission(submission)
 
-    app = App(sqlite_url, interceptors=[Tracing(spans.provider), Looking()])
+    app = App(sqlite_url, interceptors=[Tracing(spans.provider), Recording()])
 
     @app.task
     async def work(n: int) -> None: ...
@@ -319,7 +319,7 @@ def test_a_bulk_that_shares_its_options_shares_the_changed_ones(
     app.close()
 
 
-# how runs end -------------------------------------------------------------------------------------
+# ends of runs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
@@ -473,7 +473,7 @@ def test_a_submit_that_is_refused_fails_its_span(app: App, spans: Spans) -> None
     assert attributes(submit)["error.type"] == "fairlead.errors.InvalidTask"
 
 
-async def test_a_submit_in_the_users_transaction_travels_with_it(
+async def test_the_trace_context_of_a_submit_is_stored_in_the_users_transaction(
     sqlite_url: str, postgres_url: str, spans: Spans
 ) -> None:
     psycopg = pytest.importorskip("psycopg", reason="needs the extra postgres")
@@ -485,7 +485,7 @@ async def test_a_submit_in_the_users_transaction_travels_with_it(
         @app.task
         async def work() -> None: ...
 
-        assert app.store  # looked at before the file is locked by the transaction
+        assert app.store  # checks the tables before the transaction locks the file
         if url == sqlite_url:
             with app.transaction(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
                 work.options(connection=connection).submit()
@@ -514,11 +514,11 @@ async def test_the_span_of_a_submit_says_that_its_unique_key_was_taken(
     first, second = (work.options(unique_key="one").submit() for _ in range(2))
     await drain(app)
     assert first.id == second.id
-    told = [
+    key_taken = [
         (attributes(s)["messaging.message.id"], attributes(s)["fairlead.is_new"])
         for s in spans.named("submit default")
     ]
-    assert told == [(first.id, True), (first.id, False)]
+    assert key_taken == [(first.id, True), (first.id, False)]
     assert linked(spans.only("run default")) == [ids(spans.named("submit default")[0])]
 
 
@@ -550,7 +550,9 @@ async def test_baggage_travels_into_the_handler_and_on(app: App, spans: Spans) -
     assert found == ["acme", "acme"]
 
 
-async def test_own_traces_are_linked_only(store_url: str, spans: Spans) -> None:
+async def test_runs_with_traces_of_their_own_are_only_linked_to_their_submits(
+    store_url: str, spans: Spans
+) -> None:
     app = App(store_url, interceptors=[Tracing(spans.provider, own_traces=True)])
     app.migrate()
 
@@ -567,9 +569,7 @@ async def test_own_traces_are_linked_only(store_url: str, spans: Spans) -> None:
     app.close()
 
 
-async def test_tasks_submitted_without_tracing_are_traced_from_their_run_on(
-    app: App, spans: Spans
-) -> None:
+async def test_runs_of_tasks_submitted_without_tracing_are_traced(app: App, spans: Spans) -> None:
     plain = App(app.url)
     for each in (app, plain):
 
@@ -599,10 +599,12 @@ async def test_log_lines_of_a_run_name_its_span(
     assert record.context["traceparent"] == traceparent(spans.only("run default"))
 
 
-# without ------------------------------------------------------------------------------------------
+# without tracing ------------------------------------------------------------------------------------------
 
 
-async def test_without_a_tracer_provider_nothing_travels_and_tasks_run(sqlite_url: str) -> None:
+async def test_without_a_tracer_provider_no_trace_context_is_stored_and_tasks_run(
+    sqlite_url: str,
+) -> None:
     app = App(sqlite_url, interceptors=[Tracing()])
     contexts: list[Any] = []
 
@@ -638,7 +640,7 @@ def test_the_example_of_the_how_to_makes_one_trace(tmp_path: Path) -> None:
     )
     (tmp_path / "traced.py").write_text(example)
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{tmp_path}"}
-    said = ""
+    output = ""
     for command in (["traced.py"], ["-m", "fairlead", "worker", "traced:app", "--until-empty"]):
         done = subprocess.run(
             [sys.executable, *command],
@@ -648,7 +650,7 @@ def test_the_example_of_the_how_to_makes_one_trace(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        said += done.stdout
-    names = re.findall(r'^    "name": "(.*)"', said, re.MULTILINE)
+        output += done.stdout
+    names = re.findall(r'^    "name": "(.*)"', output, re.MULTILINE)
     assert sorted(names) == ["POST /orders", "call the bank", "run payouts", "submit payouts"]
-    assert len(set(re.findall(r'^        "trace_id": "(.*)"', said, re.MULTILINE))) == 1
+    assert len(set(re.findall(r'^        "trace_id": "(.*)"', output, re.MULTILINE))) == 1

@@ -1,5 +1,5 @@
-"""Spans on a real Redis: of the sharded queue, where a read is linked to the write of what it got,
-and of tasks on Redis alone."""
+"""Spans on a real Redis: a read of the sharded queue is linked to the write of its message, and the
+runs of a task on Redis alone to its submit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spans() -> Spans:
 
 @pytest.fixture(params=["asynchronous", "synchronous"])
 async def queue(request: pytest.FixtureRequest, redis_url: str, spans: Spans) -> AsyncIterator[Any]:
-    """Each of the two."""
+    """Yield the asynchronous and the synchronous queue in turn."""
     if request.param == "synchronous":
         with TracedSyncShardedQueue(redis_url, "q", tracer_provider=spans.provider) as found:
             yield Awaited(found)
@@ -173,7 +173,7 @@ async def test_the_runs_of_a_task_on_redis_alone_are_linked_to_its_submit(
     assert is_parent(request, submit)
     for run in (first, second):
         assert is_parent(submit, run) and linked(run) == [ids(submit)]
-        # Delay of the first message from its submit on, and of the second from its due time on.
+        # The first message is delayed since its submit, the second since its due time.
         assert attributes(run)["queue.pickup_delay_ms"] >= 0
     assert [attributes(run)["fairlead.attempt"] for run in (first, second)] == [1, 2]
     app.close()

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.virtual_time
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On SQLite in `make test`, on all pairs in `make test-all`; smoke tests on all in both."""
+    """Run the tests on SQLite, and on the other pairs only in `make test-all`; smoke tests run on all
+    pairs in both."""
     if "url" in metafunc.fixturenames:
         is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
         metafunc.parametrize("url", PAIRS if is_smoke else matrix(*PAIRS), indirect=True)
@@ -44,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The task store of a fresh pair of each kind in turn."""
+    """Return the URL of the task store of each pair in turn."""
     return open_pair(request.param, request, monkeypatch)
 
 
@@ -78,7 +79,7 @@ async def test_tasks_with_any_mix_of_ordering_keys_times_and_unique_keys_run_onc
 
 
 @pytest.mark.smoke
-async def test_a_task_that_fell_due_while_no_worker_ran_runs_once_right_after_a_start(
+async def test_a_task_that_became_due_while_no_worker_ran_runs_once_right_after_a_start(
     kit: Kit,
 ) -> None:
     async with running(kit.app) as node:
@@ -102,7 +103,7 @@ async def test_a_task_due_beyond_the_look_ahead_runs_on_time(url: str) -> None:
         kit.submit("tomorrow", at=kit.at(86_400))
         kit.submit("far", at=at)
         await kit.runs.until("far")
-        async with asyncio.timeout(SOON):  # nothing is left in memory, "tomorrow" neither
+        async with asyncio.timeout(SOON):  # wait until no task is in memory, not even "tomorrow"
             while any(
                 p.tenure is None or len(p.tenure.schedule)
                 for p in node.parts.ordered._partitions.values()
@@ -125,7 +126,7 @@ async def test_each_of_two_tasks_runs_at_its_time_when_the_later_one_is_submitte
             if await is_loaded_before(kit, early, node, f"late {soon}", f"early {soon}"):
                 break
         await kit.runs.until(f"late {soon}", f"early {soon}")
-    if keys == "aa":  # of two keys that are both due, either may be first
+    if keys == "aa":  # two due tasks of different keys may start in either order
         assert kit.runs.names[-2:] == [f"early {soon}", f"late {soon}"]
     assert (
         kit.runs.at(f"late {soon}") >= late.timestamp()
@@ -162,7 +163,7 @@ async def test_a_task_submitted_again_with_the_same_key_runs_once_with_its_last_
     kit.app.close()
 
 
-async def test_a_task_late_within_the_grace_runs_at_once_and_a_later_one_is_refused(
+async def test_a_submit_late_within_the_grace_runs_at_once_and_a_later_one_is_refused(
     url: str,
 ) -> None:
     kit = open_app(url, grace=20.0)
@@ -219,7 +220,7 @@ async def test_a_failing_task_is_retried_after_its_wait_and_delays_its_own_key_o
     assert "RuntimeError: not yet" in str(attempts[0].error_text)
 
 
-async def test_two_nodes_share_the_ordering_keys_and_a_leaving_node_loses_and_doubles_none(
+async def test_two_nodes_share_the_ordering_keys_and_a_node_that_leaves_loses_and_doubles_no_task(
     url: str,
 ) -> None:
     runs = Runs()
@@ -284,7 +285,7 @@ async def test_a_partition_moves_to_another_node_only_after_its_runs_have_ended(
 
         @kit.app.task(queue="reminders", name="next")
         async def follow(key: str) -> None:
-            assert key in ended, "beside the one before"
+            assert key in ended, "the previous task of this key still runs"
             runs.start(f"next {key}", 0.0)
 
         tasks.append((hold, follow))
@@ -300,7 +301,7 @@ async def test_a_partition_moves_to_another_node_only_after_its_runs_have_ended(
                     await asyncio.sleep(0.02)
             for key in keys:
                 follow.options(ordering_key=key).submit(key=key)
-            await asyncio.sleep(1.2)  # two rounds of leases
+            await asyncio.sleep(1.2)  # two renewals of the leases
             assert (len(one.parts.ownership.owned), len(two.parts.ownership.owned)) == (8, 0)
             finish.set()
             await runs.until(*(f"next {key}" for key in keys))
@@ -464,7 +465,7 @@ async def test_all_due_tasks_run_in_order_after_any_downtime(url: str, hours: in
     async with running(kit.app) as node:
         await kit.runs.until("a17", "b17")
         await settled(kit.app, node, SOON)
-    due = {3: 18, 72: 20}[hours]  # 60 s + 17 * 600 s are the last within 3 hours
+    due = {3: 18, 72: 20}[hours]  # the last within 3 hours is due after 60 s + 17 * 600 s
     for key in "ab":
         ran = [name for name in kit.runs.names if name.startswith(key) and name[1:].isdigit()]
         assert ran == [f"{key}{n}" for n in range(due)]
@@ -560,7 +561,9 @@ async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(
     assert (gauge("in_flight"), gauge("stale"), gauge("failing_partitions")) == (0.0, 0.0, 0.0)
 
 
-async def test_a_submit_in_the_callers_transaction_exists_if_that_commits(kit: Kit) -> None:
+async def test_a_task_submitted_in_the_callers_transaction_exists_only_after_the_commit(
+    kit: Kit,
+) -> None:
     database, log = kit.app.store.database, kit.app.connections.log
     assert log is not None
     if not log.joins_transactions:
@@ -590,14 +593,14 @@ async def test_options_that_an_ordered_queue_lacks_are_refused_when_declared(
     app.queue("reminders", kind="ordered")
     for wrong in ({"keep_result": True}, {"transactional": True}):
         with pytest.raises(
-            ConfigurationError, match="does not go with the ordered queue 'reminders'"
+            ConfigurationError, match="does not work with the ordered queue 'reminders'"
         ):
 
             @app.task(queue="reminders", **wrong)  # type: ignore[call-overload, untyped-decorator]
             async def remind(connection: Any = None) -> None: ...
 
 
-async def test_a_queue_with_tasks_from_before_it_was_ordered_is_not_served_and_loses_none(
+async def test_a_queue_that_became_ordered_while_it_had_tasks_is_not_served_and_loses_none(
     url: str,
 ) -> None:
     before = App(url)
@@ -648,7 +651,7 @@ async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit:
     bare.close()
 
 
-async def test_interceptors_context_and_timeouts_work_in_ordered_queues_too(url: str) -> None:
+async def test_interceptors_context_and_timeouts_work_in_ordered_queues(url: str) -> None:
     kit = open_app(url)
 
     @kit.app.task(queue="reminders", timeout=0.2, retry=NoRetry())
@@ -668,7 +671,7 @@ async def test_interceptors_context_and_timeouts_work_in_ordered_queues_too(url:
     kit.app.close()
 
 
-async def test_concurrency_limits_and_pauses_hold_for_ordered_queues_too(url: str) -> None:
+async def test_concurrency_limits_and_pauses_hold_for_ordered_queues(url: str) -> None:
     from fairlead import Limit
 
     kit = open_app(url, concurrency=Limit(2))
@@ -710,7 +713,7 @@ async def test_a_node_that_stops_writes_the_ends_of_its_runs_before_it_releases_
         for _ in range(20):
             await asyncio.sleep(0.01)
             assert len(node.parts.ownership.owned) == 8, (
-                "its partitions are its own while anything of them runs"
+                "a node keeps its partitions while their tasks run"
             )
         finish.set()
     assert handle.state() == State.DONE

@@ -1,5 +1,5 @@
-"""An ordered queue beside another one whose triggers go through a server: who owns what is decided
-apart."""
+"""An ordered queue beside another queue whose triggers go through Kafka or Redis: each kind of queue
+shares its partitions by its own rule."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ordering keys: one at a time, in (run_at, submission) order, on fair and fifo queues; a failing
-head holds its own key only."""
+"""Ordering keys on fair and fifo queues: tasks of a key run one at a time, by (run_at, submission),
+and a failing first task holds back its own key only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_tasks_of_a_key_run_one_at_a_time_in_order(app: App, order: str) -
     assert ran == dict.fromkeys(ran, list(range(40)))
 
 
-async def test_run_at_comes_before_submission_and_priority_does_not_change_it(
+async def test_tasks_of_a_key_run_by_run_at_then_by_submission_whatever_their_priority(
     app: App, order: str
 ) -> None:
     app.queue("q", order=order)
@@ -61,7 +61,7 @@ async def test_run_at_comes_before_submission_and_priority_does_not_change_it(
     assert ran == ["first", "second", "third"]
 
 
-async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(
+async def test_the_first_task_of_a_key_keeps_its_position_while_it_is_retried_and_holds_back_only_its_key(
     app: App, order: str
 ) -> None:
     app.queue("q", order=order, partitions=1)
@@ -88,7 +88,7 @@ async def test_a_failing_head_retries_in_place_and_holds_back_only_its_own_key(
 
 
 @pytest.mark.parametrize("on_failure", ["hold", "skip"])
-async def test_a_head_in_error_holds_its_key_or_is_skipped(
+async def test_the_first_task_of_a_key_in_error_holds_its_key_or_is_skipped(
     app: App, order: str, on_failure: str
 ) -> None:
     app.queue("q", order=order, partitions=1)

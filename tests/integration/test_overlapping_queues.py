@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -71,3 +72,39 @@ async def test_a_submitter_with_more_partitions_than_the_workers_loses_no_task(
     assert sorted(ran) == sorted(f"a{n}" for n in range(TASKS))
     task.app.close()
     other.app.close()
+
+
+async def test_shares_are_computed_only_after_something_has_changed(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [task] = declare(sqlite_url, ["a"], [])
+    task.app.migrate()
+    async with running(task.app) as node:
+        ownership = node.parts.ownership
+        computed: list[int] = []
+        beyond = ownership.shares.beyond
+
+        def counting(*arguments: Any) -> Any:
+            computed.append(len(arguments[1]))
+            return beyond(*arguments)
+
+        async with asyncio.timeout(60):
+            while len(ownership.owned) < 4:
+                await asyncio.sleep(1.0)
+        await ownership.renew()
+        monkeypatch.setattr(ownership.shares, "beyond", counting)
+        expires = ownership._expires
+        await asyncio.sleep(20.0)
+        assert computed == []
+        assert ownership._expires > expires
+        [other] = declare(sqlite_url, ["a"], [])
+        async with running(other.app):
+            async with asyncio.timeout(60):
+                while len(ownership.owned) > 2:
+                    await asyncio.sleep(1.0)
+            assert computed
+        other.app.close()
+        async with asyncio.timeout(60):
+            while len(ownership.owned) < 4:
+                await asyncio.sleep(1.0)
+    task.app.close()

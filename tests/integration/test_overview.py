@@ -39,26 +39,26 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
             while not (await overview(app.operate_context, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
                 await asyncio.sleep(
                     0.02
-                )  # until all is stored, and what is in memory was kept for people to see
+                )  # until all tasks are stored and the record of the lane is saved
         (finding,) = await explain(app.operate_context, last.id)
-        told = re.fullmatch(
+        matched = re.fullmatch(
             r"SUBMITTED in partition 0 of q, owner (\S+), level \((\d+), \d+\), (\d+) tasks ahead of it from 2 keys, "
             r"its key's share 50\.0%",
             finding.what,
         )
-        assert told is not None, finding.what
-        owner, pass_, ahead = told.groups()
+        assert matched is not None, finding.what
+        owner, pass_, ahead = matched.groups()
         assert owner == node.settings.name
-        assert int(pass_) == 99_000_000  # the hundredth of its key
+        assert int(pass_) == 99_000_000  # the level of the hundredth task of its key
         assert (
             195 <= int(ahead) <= 200
-        )  # 99 of its own and 100 of the other's, less what was dispatched already
+        )  # 99 of its own key and 100 of the other, without those already dispatched
         found = await overview(app.operate_context, "q")
         (partition,) = found.partitions
         (lane,) = partition.lanes
         assert (partition.owner, partition.range_id) == (node.settings.name, 1)
         assert lane.ack_level < lane.read_level < lane.max_level
-        assert 0 < lane.buffered <= 63  # the look-ahead and its slack
+        assert 0 < lane.buffered <= 63  # the look-ahead and its tolerance
         assert lane.stored > 300
         assert [(load.fairness_key, load.weight) for load in found.heaviest] == [
             ("a", 1.0),

@@ -27,7 +27,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 @pytest.fixture
 def app(sqlite_url: str) -> Iterator[App]:
-    """Return an application on SQLite, for hours of virtual time; the contract of periodic tasks
+    """Yield an application on SQLite, for hours of virtual time; the contract suite of periodic tasks
     covers the other stores."""
     application = App(sqlite_url)
     application.migrate()
@@ -36,14 +36,14 @@ def app(sqlite_url: str) -> Iterator[App]:
 
 
 def seconds_to(app: App, minute: int, second: float = 0) -> float:
-    """Return the seconds until this minute of the next hour."""
+    """Return the seconds until this minute and second of the next hour."""
     now = to_datetime(app.clock.now())
     at = now.replace(minute=minute, second=0, microsecond=0) + timedelta(hours=1, seconds=second)
     return (at - now).total_seconds()
 
 
 async def at(app: App, minute: int, second: float = 0) -> None:
-    """Sleep until this minute of the next hour."""
+    """Sleep until this minute and second of the next hour."""
     await asyncio.sleep(seconds_to(app, minute, second))
 
 
@@ -52,10 +52,10 @@ def minutes(slots: list[datetime]) -> list[int]:
 
 
 def ticking(url: str, cron: str, name: str = "tick", **options: Any) -> tuple[App, list[datetime]]:
-    """Return an application with one periodic task, and the slots that it runs."""
+    """Return an application with one periodic task, and the list of slots that have run."""
     app, slots = App(url), []
 
-    # A queue for each name: a node does not yet leave tasks of names it does not know to others.
+    # A queue for each name, so that each node serves only its own task.
     @app.periodic(cron, **options)
     @app.task(name=name, queue=name)
     async def tick(slot: datetime) -> None:
@@ -122,7 +122,7 @@ async def test_several_nodes_run_each_slot_once(app: App) -> None:
     assert minutes(slots) == [*range(1, 11)]
 
 
-async def test_slots_of_a_pause_do_not_run(app: App) -> None:
+async def test_slots_during_a_pause_do_not_run(app: App) -> None:
     app, slots = ticking(app.url, "* * * * *", catch_up="all")
     await at(app, 0, 30)
     async with nodes(app):
@@ -137,7 +137,7 @@ async def test_slots_of_a_pause_do_not_run(app: App) -> None:
 @pytest.mark.parametrize(
     ("policy", "ran"), [("last", [10]), ("all", [2, 4, 6, 8, 10]), ("none", [])]
 )
-async def test_the_catch_up_policy_chooses_the_missed_slots(
+async def test_the_catch_up_policy_chooses_which_missed_slots_run(
     app: App, policy: str, ran: list[int]
 ) -> None:
     app, slots = ticking(app.url, "*/2 * * * *", catch_up=policy)
@@ -150,7 +150,7 @@ async def test_the_catch_up_policy_chooses_the_missed_slots(
     assert sorted(minutes(slots)) == ran
 
 
-async def test_all_missed_slots_are_at_most_the_latest_thousand(app: App) -> None:
+async def test_the_catch_up_policy_all_runs_at_most_the_latest_thousand_slots(app: App) -> None:
     app, slots = ticking(app.url, "* * * * *", catch_up="all")
     await at(app, 0, 30)
     async with nodes(app):
@@ -225,7 +225,7 @@ async def test_two_declarations_of_one_task_keep_their_own_slots(app: App) -> No
     assert (names, minutes(slots)) == (["tick", "tick#2"], [10, 20])
 
 
-async def test_a_periodic_task_runs_now_on_request(app: App) -> None:
+async def test_a_periodic_task_runs_at_once_on_request(app: App) -> None:
     app, slots = ticking(app.url, "0 2 * * *", timezone="Europe/Athens")
     app.management.periodic.run("tick")
     asked = to_datetime(app.clock.now())
@@ -278,7 +278,7 @@ async def test_a_node_that_dies_in_a_submit_loses_no_slot(
 
 
 def chosen(policy: str, due: list[int], now: float) -> list[int]:
-    """Return the minutes that run of those that are due at `now` (seconds)."""
+    """Return which of the minutes `due` at `now` (seconds) the policy runs."""
     if policy == "none":
         return [minute for minute in due if now - minute * MINUTE <= LATE_SECONDS]
     return due if policy == "all" else due[-1:]
@@ -286,7 +286,7 @@ def chosen(policy: str, due: list[int], now: float) -> list[int]:
 
 @asynccontextmanager
 async def periodic_parts(app: App, count: int) -> AsyncIterator[None]:
-    """Run the periodic tasks of some nodes during the block, and kill them at its end."""
+    """Submit periodic tasks from `count` nodes during the block, and kill these at its end."""
     store = app.store
     parts = [
         PeriodicTasks(

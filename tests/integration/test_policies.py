@@ -1,5 +1,5 @@
-"""Computed weights and limits and running workers: taken up with the next heartbeat, given up by
-the kill switch, no restart."""
+"""Running workers apply published weights and limits with their next heartbeat, and drop them when
+they are switched off, without a restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Gate:
         self._note.options(fairness_key="gate", priority=0).submit(key="gate")
 
     async def order_of(self, node, keys: str) -> str:
-        """In which order these run when they are pushed while the one slot is taken."""
+        """Submit a task for each of the keys while the slot is taken, and return the order of their runs."""
         self.close()
         async with asyncio.timeout(SOON):
             while not node.in_flight:
@@ -68,7 +68,7 @@ async def test_a_running_worker_applies_published_weights_until_they_are_switche
 ) -> None:
     gate, policies = Gate(app), PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
-        # The lane is there before any weight is.
+        # The lane exists before any weight.
         assert await gate.order_of(node, "aaaaabbbbb") == "ababababab"
         version = await asyncio.to_thread(policies.publish, draft(b=3.0), None)
         await until_weights(node, {"b": 3.0})
@@ -89,10 +89,10 @@ async def test_a_running_worker_applies_published_weights_until_they_are_switche
         assert await gate.order_of(node, "aaaabbbb") in ("abababab", "babababa")
 
 
-async def test_without_notifications_the_heartbeat_brings_new_weights(
+async def test_a_node_without_notifications_loads_new_weights_with_its_heartbeat(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command on another machine, whose wake is lost."""
+    """The command runs on another machine, and its notification is lost."""
     Gate(app)
     policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
@@ -104,8 +104,7 @@ async def test_without_notifications_the_heartbeat_brings_new_weights(
 
 
 class Crowd:
-    """A queue on four slots: tasks of `long` run until they are let go, those of other keys end at
-    once. Each change of what runs is an event."""
+    """A queue whose tasks of the key `long` run until `release`; tasks of other keys end at once."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -139,12 +138,12 @@ class Crowd:
         )
 
     def release(self, count: int) -> None:
-        """So many runs of `long` end."""
+        """Let `count` runs of `long` end."""
         for _ in range(count):
             self._released.release()
 
     async def until(self, running: int | None = None, short: int | None = None) -> None:
-        """So many of `long` run; so many others have run."""
+        """Wait until `running` tasks of `long` run, and at least `short` others have run."""
         async with asyncio.timeout(SOON), self._changed:
             await self._changed.wait_for(
                 lambda: running in (None, self.running) and (short is None or self.short >= short)
@@ -155,7 +154,7 @@ class Crowd:
             self._changed.notify_all()
 
 
-async def took_up(node, limits: dict[str, int]) -> None:
+async def until_limits(node, limits: dict[str, int]) -> None:
     async with asyncio.timeout(SOON):
         while node.parts.context.ledger.limits("q") != limits:
             await asyncio.sleep(0.01)
@@ -170,9 +169,9 @@ async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
         await crowd.until(running=4)
         crowd.push("long", 20)
         crowd.push("short", 5)
-        # Every slot is held: no short task can run. The limit ends no run.
+        # Tasks of `long` hold every slot, so no short task can run. The limit ends no run.
         version = await asyncio.to_thread(policies.publish, limited(long=2), None)
-        await took_up(node, {"long": 2})
+        await until_limits(node, {"long": 2})
         assert (crowd.running, crowd.short) == (4, 0)
         crowd.release(2)
         await crowd.until(running=2, short=5)
@@ -180,13 +179,13 @@ async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
         crowd.release(6)
         crowd.push("short", 5)
         await crowd.until(running=2, short=10)
-        # A tighter one while two run.
+        # Publish a tighter limit while two tasks of `long` run.
         second = await asyncio.to_thread(policies.publish, limited(long=1), version)
-        await took_up(node, {"long": 1})
+        await until_limits(node, {"long": 1})
         crowd.release(3)
         await crowd.until(running=1)
         assert crowd.most <= 2
-        # Back to two, then to none: what waits is let in at once, though nothing ends.
+        # Raise the limit to two, then remove it: waiting tasks start at once, though no run ends.
         third = await asyncio.to_thread(
             policies.roll_back, policies.policy(second), version, "ann", "too tight"
         )
@@ -195,21 +194,21 @@ async def test_a_published_limit_holds_long_tasks_back_until_it_is_rolled_back(
         await crowd.until(running=4)
         assert node.parts.context.ledger.limits("q") == {}
         await asyncio.to_thread(policies.publish, limited(long=1), third + 1)
-        await took_up(node, {"long": 1})
+        await until_limits(node, {"long": 1})
         await asyncio.to_thread(policies.switch, SwitchMode.OFF, "ann", "a test")
-        await took_up(node, {})
+        await until_limits(node, {})
         crowd.release(24)
         await settled(app, node)
 
 
-async def test_unchanged_limits_cost_a_heartbeat_nothing(
+async def test_unchanged_limits_add_no_work_to_a_heartbeat(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Crowd(app)
     policies = PolicyManagement(app.operate_context)
     async with running(app, concurrency=1) as node:
         await asyncio.to_thread(policies.publish, limited(long=2), None)
-        await took_up(node, {"long": 2})
+        await until_limits(node, {"long": 2})
         reads: list[str] = []
         for name in ("weights", "limits"):
             monkeypatch.setattr(app.store, name, lambda queue: reads.append(queue) or iter(()))

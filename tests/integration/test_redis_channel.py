@@ -89,10 +89,10 @@ async def is_empty(app: App, queue: str = "default") -> None:
             await asyncio.sleep(0.05)
 
 
-# the way of a trigger -----------------------------------------------------------------------------
+# delivery of triggers -----------------------------------------------------------------------------
 
 
-async def test_triggers_through_redis_run_their_tasks_and_none_stays_there(
+async def test_triggers_through_redis_run_their_tasks_and_none_stays_in_redis(
     app: App, unhealed: None
 ) -> None:
     note, ran = noting(app)
@@ -172,9 +172,9 @@ async def test_an_unreadable_message_is_counted_and_skipped(
         await until(lambda: counts(app)["corrupt_triggers"] == 4)
         await is_empty(app)
     assert ran == [1]
-    said = [record for record in caplog.records if "unreadable message" in record.message]
-    assert len(said) == 4 and all(
-        record.id.count("/") == 1 and record.priority == 5 for record in said
+    records = [record for record in caplog.records if "unreadable message" in record.message]
+    assert len(records) == 4 and all(
+        record.id.count("/") == 1 and record.priority == 5 for record in records
     )
 
 
@@ -228,16 +228,16 @@ def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
 
 @pytest.fixture
 def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a node take few triggers ahead, since no newcomer overtakes those."""
-    monkeypatch.setattr("fairlead.engine.intake.FEW_AHEAD", 10)
+    """Let a node take few triggers ahead: a new tenant cannot overtake those."""
+    monkeypatch.setattr("fairlead.engine.intake.LEAST_LOOK_AHEAD", 10)
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
 async def test_a_tenant_gets_its_share_beside_one_that_floods(
     app: App, few_ahead: None, weight: float
 ) -> None:
-    """By start-time fair queueing neither tenant is ahead of its share by more than a task of each,
-    plus the triggers taken ahead before the second tenant came."""
+    """By start-time fair queueing, a tenant exceeds its share by at most one task of each tenant, plus
+    the triggers taken ahead before the second tenant submitted."""
     note, ran = order_of(app)
     submit = {
         key: note.options(fairness_key=key, weight=weight if key == "b" else 1.0) for key in "ab"
@@ -262,7 +262,7 @@ async def test_a_late_tenant_does_not_wait_for_a_flood(app: App, few_ahead: None
         await note.options(fairness_key="b").submit_async("b")
         before = len(ran)
         await until(lambda: "b" in ran)
-        assert ran.index("b") - before < 200, "the flood of 2,000 was before it"
+        assert ran.index("b") - before < 200, "the flood has 2,000 earlier tasks"
         await settled(app, node, 60)
 
 
@@ -290,7 +290,7 @@ async def test_a_weight_set_at_run_time_counts_for_waiting_tasks(app: App, few_a
         assert weights == {"b": 4.0}
         gate.set()
         await until(lambda: len(ran) >= 130)
-        # Leave out the triggers taken ahead before, and the next one in line.
+        # Leave out the triggers that the node took before the weight was set.
         found = Counter(ran[30:130])
         assert 75 <= found["b"] <= 85, found
         app.management.set_weight("default", "b", None)
@@ -337,7 +337,7 @@ async def test_tasks_stopped_by_a_limit_starve_no_other_task(app: App) -> None:
 
 
 @pytest.mark.parametrize("order", ["fair", "fifo"])
-def test_a_queue_declared_before_the_channel_opens_is_refused_too(
+def test_an_order_declared_before_the_channel_opens_is_refused_too(
     sqlite_app: App, order: str
 ) -> None:
     other = twin(sqlite_app)
@@ -362,7 +362,7 @@ def test_a_wrong_url_is_refused_with_its_fault(
         _ = App(sqlite_url, channel="redis://host/0").channel
 
 
-# what is lost -------------------------------------------------------------------------------------
+# lost triggers -------------------------------------------------------------------------------------
 
 
 async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, client: Any) -> None:
@@ -434,7 +434,7 @@ async def test_triggers_of_a_dead_node_are_reclaimed_by_another(
     dead.serve(["default"])
     work = asyncio.create_task(dead.run())
     await until(lambda: len(taken) == 50)
-    work.cancel()  # as if killed: nothing is handed back, nothing extended
+    work.cancel()  # as if killed: no trigger is handed back, no claim extended
     await asyncio.wait([work])
     await dead.close()
     monkeypatch.setattr(channel_module.RedisChannel, "_rows", no_rows)
@@ -467,7 +467,7 @@ async def test_triggers_that_a_live_node_holds_for_long_are_not_reclaimed(
             # More than twice the time after which other nodes reclaim a trigger.
             until_then = loop.time() + 2.5
             await until(lambda: loop.time() > until_then)
-            # Each node runs one, whichever of them owns the partition by now.
+            # Each node runs one task, whichever owns the partition now.
             await until(lambda: node.in_flight == second.in_flight == 1)
             assert len(node.parts.context.table) in (28, 29)
             gate.set()
@@ -497,7 +497,7 @@ async def test_triggers_of_a_node_that_stops_go_to_the_others_at_once(
         async with running(other) as second:
             await until(
                 lambda: len(ran) == 80
-            )  # the first node still drains: its task has not ended
+            )  # the first node still drains, because its task runs
             assert first.in_flight == 1
             gate.set()
             await settled(other, second)
@@ -541,7 +541,7 @@ async def submit(app: App, handler: Any, numbers: range) -> None:
 async def test_submits_work_while_redis_is_away_and_all_tasks_run_afterwards(
     sqlite_url: str,
 ) -> None:
-    """Redis comes back empty, as it keeps nothing on disk."""
+    """Redis comes back empty, because it keeps nothing on disk."""
     with RedisServer() as server:
         app = counting(sqlite_url, server.url)
         note, ran = noting(app)
@@ -556,17 +556,17 @@ async def test_submits_work_while_redis_is_away_and_all_tasks_run_afterwards(
             server.crash()
             for n in range(1, 50):
                 await note.submit_async(n)
-            # The trigger of the long task may not have been sent before the crash either.
+            # The trigger of the long task may be unsent too.
             await until(lambda: counts(app)["unsent_triggers"] in (49, 50))
             gate.set()
             await until(lambda: handle.state() == State.DONE)
             assert ran == [0] and len(node.parts.ownership.owned) == 1
-            told = [
+            problems = [
                 finding
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "redis://" in told[0].what and "start it" in (told[0].cure or "")
+            assert "redis://" in problems[0].what and "start it" in (problems[0].cure or "")
             server.start()
             await settled(app, node)
         app.close()
@@ -593,7 +593,7 @@ async def test_a_redis_that_restarts_empty_loses_no_task(sqlite_url: str) -> Non
 
 
 async def test_a_silent_redis_does_not_block_a_submitter(sqlite_url: str) -> None:
-    """The socket accepts everything and never responds."""
+    """The server accepts connections and never responds."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -636,19 +636,21 @@ async def test_the_doctor_shows_waiting_triggers(sqlite_app: App) -> None:
     stuck.submit_many([{"n": n} for n in range(500)])
     app.channel.close_sender()
 
-    async def said() -> list[str]:
+    async def waiting_findings() -> list[str]:
         return [finding.what for finding in await examine(app.operate_context)]
 
-    assert any("redis://127.0.0.1" in what and "reachable" in what for what in await said())
+    assert any(
+        "redis://127.0.0.1" in what and "reachable" in what for what in await waiting_findings()
+    )
     assert any(
         "triggers of default: 500 waiting, 0 held by workers, the oldest for" in what
-        for what in await said()
+        for what in await waiting_findings()
     )
     async with owning(app) as node:
         await until(lambda: len(node.parts.context.table) == 499)
-        assert any("triggers of default: 0 waiting, 499 held" in what for what in await said()), (
-            await said()
-        )
-        assert not any("nobody reads" in what for what in await said())
+        assert any(
+            "triggers of default: 0 waiting, 499 held" in what for what in await waiting_findings()
+        ), await waiting_findings()
+        assert not any("nobody reads" in what for what in await waiting_findings())
         gate.set()
         await settled(app, node)

@@ -1,5 +1,5 @@
-"""Tasks that live in Redis alone: the same decorators, at-least-once runs, and clear errors for
-what Redis cannot do."""
+"""Tasks stored in Redis alone: the same decorators, at-least-once runs, and clear errors for features
+that Redis lacks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def in_error(app: App) -> list[fairlead.model.TaskRecord]:
 
 
 def counting(counter: Counter[int], until: asyncio.Event | None = None) -> Any:
-    """Return a handler for one of several applications."""
+    """Return a handler that counts its runs, for one of several applications."""
 
     async def note(n: int) -> None:
         counter[n] += 1
@@ -127,7 +127,7 @@ async def test_ten_thousand_tasks_of_many_tenants_run_once_on_two_nodes(redis_ur
         await settled(apps[1], other)
     both = ran[0] + ran[1]
     assert len(both) == 10_000 and set(both.values()) == {1}
-    assert ran[0] and ran[1], "both had a part"
+    assert ran[0] and ran[1], "both nodes ran tasks"
     for app in apps:
         app.close()
 
@@ -163,12 +163,12 @@ async def test_a_better_priority_overtakes_a_backlog_that_no_node_has_in_memory(
         note.options(priority=0).submit_many([{"name": "high"}] * 20)
         await settled(app, node)
     last = max(n for n, name in enumerate(order) if name == "high")
-    assert last - before < 2500, "what the node had read, and nothing of what it had not"
+    assert last - before < 2500, "only tasks that the node had read run before the higher priority"
     assert Counter(order) == {"low": 5000, "high": 20}
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
-async def test_a_newcomer_does_not_wait_behind_a_flood(app: App, weight: float) -> None:
+async def test_a_new_tenant_does_not_wait_behind_a_flood(app: App, weight: float) -> None:
     order: list[str] = []
 
     @app.task
@@ -178,13 +178,13 @@ async def test_a_newcomer_does_not_wait_behind_a_flood(app: App, weight: float) 
     note.options(fairness_key="flood").submit_many([{"tenant": "flood"}] * 4000)
     note.options(fairness_key="small", weight=weight).submit_many([{"tenant": "small"}] * 300)
     await drain(app, concurrency=10)
-    # The share is one in two, or three in four, from the tenant's first task to its last.
+    # The tenant gets one run in two, or three in four, until its last task.
     last = max(n for n, tenant in enumerate(order) if tenant == "small") + 1
     share = 300 / last
     assert weight / (weight + 1) - 0.1 < share < weight / (weight + 1) + 0.1
 
 
-async def test_weights_set_at_run_time_count(app: App) -> None:
+async def test_weights_set_at_run_time_apply_to_waiting_tasks(app: App) -> None:
     order: list[str] = []
 
     @app.task
@@ -261,7 +261,7 @@ async def test_periodic_tasks_run_once_for_each_slot_with_several_submitters(
         app.close()
 
 
-# trying again -------------------------------------------------------------------------------------
+# retries -------------------------------------------------------------------------------------
 
 
 async def test_a_failing_task_is_retried_by_its_policy_and_then_goes_to_error(
@@ -327,7 +327,7 @@ async def test_a_handler_may_ask_for_a_later_run(app: App) -> None:
 
     note.submit()
     await drain(app)
-    assert seen == [1, 1, 2], "a snooze spends no try"
+    assert seen == [1, 1, 2], "a snooze does not count as a try"
 
 
 async def test_a_unique_key_holds_for_its_window_and_no_longer(redis_url: str) -> None:
@@ -338,14 +338,14 @@ async def test_a_unique_key_holds_for_its_window_and_no_longer(redis_url: str) -
 
     first = note.options(unique_key="invoice 7", priority=1).submit(n=1)
     again = note.options(unique_key="invoice 7").submit(n=2)
-    assert (again.id, again.is_new) == (first.id, False), "whatever its priority"
+    assert (again.id, again.is_new) == (first.id, False), "a unique key holds across priorities"
     await drain(app)
     await asyncio.sleep(0.25)
     assert note.options(unique_key="invoice 7").submit(n=3).is_new
     app.close()
 
 
-# dying --------------------------------------------------------------------------------------------
+# deaths --------------------------------------------------------------------------------------------
 
 
 class Dead:
@@ -356,11 +356,11 @@ class Dead:
         self._queue = SyncShardedQueue(endpoint.url, "unused")
         self._steps = endpoint.lanes(queue, 5).at(priority)
 
-    def reads(self, count: int) -> list[str]:
+    def read_tasks(self, count: int) -> list[str]:
         steps = self._steps.read_many(GROUP, "dead", count, 0.0)
         return [message.id for message in self._queue._do(steps)]
 
-    def takes_over(self) -> list[str]:
+    def reclaim_tasks(self) -> list[str]:
         return [
             message.id
             for message in self._queue._do(self._steps.reclaim(GROUP, "dead too", 0.0, 100))
@@ -368,8 +368,8 @@ class Dead:
 
 
 def test_unfinished_tasks_count_a_retry_that_becomes_due_during_the_count(app: App) -> None:
-    """Before each command of the count in turn; otherwise a worker with `--until-empty` could end
-    before the retry has run."""
+    """Let the retry become due before each command of the count in turn. If the count missed it, a
+    worker with `--until-empty` would end too early."""
     lane = app.store.endpoint.lanes("default", 5).at(5)
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
     with SyncShardedQueue(app.store.endpoint.url, "unused") as redis:
@@ -410,7 +410,7 @@ async def test_tasks_of_a_dead_node_run_on_another_one_and_no_other_task_runs_tw
         await asyncio.sleep(2.5 if n == 40 else 0)  # longer than a claim lasts without an extension
 
     note.submit_many([{"n": n} for n in range(50)])
-    assert len(Dead(f"{redis_url}?reclaim=1").reads(20)) == 20
+    assert len(Dead(f"{redis_url}?reclaim=1").read_tasks(20)) == 20
     await drain(app)
     assert set(ran) == set(range(50)) and set(ran.values()) == {1}
     assert paths == {1: 30, 2: 20}
@@ -427,9 +427,9 @@ async def test_a_task_that_kills_its_workers_goes_to_error(redis_url: str) -> No
 
     poison.submit()
     dead = Dead(f"{redis_url}?reclaim=1")
-    dead.reads(1)
+    dead.read_tasks(1)
     for _ in range(4):
-        dead.takes_over()
+        dead.reclaim_tasks()
     async with running(app):
         await until(lambda: bool(in_error(app)))
     assert not ran and in_error(app)[0].error_type == "fairlead.errors.NodeLost"
@@ -449,7 +449,7 @@ async def test_a_node_that_stops_hands_back_unstarted_tasks_at_once(redis_url: s
         await until(lambda: sum(node.parts.context.table.sizes().values()) == 99)
         go_on.set()
         node.stop()
-    # No task waits for the thirty seconds after which other nodes reclaim it.
+    # Other nodes reclaim a task of a dead node after thirty seconds only.
     await drain(apps[1], timeout=20.0)
     both = ran[0] + ran[1]
     assert set(both) == set(range(100)) and set(both.values()) == {1}
@@ -481,7 +481,7 @@ async def test_a_message_that_is_no_task_becomes_a_dead_letter_and_the_others_ru
     assert status.error == 1
 
 
-async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_restart(
+async def test_after_an_outage_of_redis_no_task_is_lost_and_no_restart_is_needed(
     caplog: Any,
 ) -> None:
     with RedisServer(appendonly=True) as server:
@@ -503,10 +503,10 @@ async def test_a_redis_that_goes_away_and_comes_back_loses_nothing_and_needs_no_
             await settled(app, node)
         app.close()
     assert set(ran) == set(range(2100))
-    assert sum(ran.values()) - len(ran) <= 10, "twice only what was running when it went"
+    assert sum(ran.values()) - len(ran) <= 10, "only tasks that ran during the crash run twice"
 
 
-# what Redis cannot do -----------------------------------------------------------------------------
+# features that Redis lacks -----------------------------------------------------------------------------
 
 
 def test_unsupported_features_are_refused_with_the_stores_that_have_them(app: App) -> None:
@@ -530,7 +530,9 @@ def test_unsupported_features_are_refused_with_the_stores_that_have_them(app: Ap
             call()
     with pytest.raises(InvalidTask, match="ordering_key"):
         note.options(ordering_key="k").submit()
-    assert app.management.queues()[0].submitted == 1, "only the one that asked for nothing special"
+    assert app.management.queues()[0].submitted == 1, (
+        "only the task without unsupported options was submitted"
+    )
 
 
 async def test_unsupported_features_stop_a_worker_at_its_start(redis_url: str) -> None:

@@ -243,7 +243,7 @@ async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_n
     assert sorted(len(outcomes(app, handle)) for handle in handles) == [0, 0, 0, 0, 1]
 
 
-async def test_every_task_under_a_rate_limit_runs_in_the_end(app: App) -> None:
+async def test_every_task_under_a_rate_limit_runs_eventually(app: App) -> None:
     @app.task(concurrency=RateLimit(5, per=0.5, burst=1))
     async def limited(n: int) -> None:
         pass
@@ -271,7 +271,7 @@ async def test_handlers_that_raise_system_exit_stop_no_other_task(app: App) -> N
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_task_that_fails_five_times_of_five_goes_to_error(app: App, kind: str) -> None:
+async def test_a_task_that_fails_all_its_five_tries_goes_to_error(app: App, kind: str) -> None:
     tries: list[int] = []
 
     def fail() -> None:
@@ -381,7 +381,7 @@ async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:
     works.submit_many([{"n": n} for n in range(20)])
     async with running(app, concurrency=4) as node:
         await settled(app, node)
-        assert node.parts.context.ledger.room == 4  # nothing leaked
+        assert node.parts.context.ledger.room == 4  # every slot is free again
     assert sorted(ran) == list(range(20))
     assert broken.state() == retried.state() == State.ERROR
     assert "ZeroDivisionError" in (broken.record().error_type or "")
@@ -412,7 +412,7 @@ async def test_no_limit_of_concurrent_runs_is_exceeded(app: App) -> None:
 
     for n in range(60):
         pay.options(fairness_key="acme" if n % 2 else "other").submit(acme=bool(n % 2))
-        if n < 40:  # in the end only `pay` is left, and takes all that it may
+        if n < 40:  # at the end only `pay` is left and uses its whole limit
             other.submit()
     await drain(app)
     assert most == {"all": 6, "pay": 4, "acme": 2}
@@ -472,7 +472,7 @@ async def test_interceptors_edit_every_submit_and_wrap_every_run(store_url: str)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_interceptors_are_around_every_submit_and_every_run_the_first_outermost(
+async def test_interceptors_surround_every_submit_and_run_and_the_first_one_is_outermost(
     sqlite_url: str, kind: str
 ) -> None:
     calls: list[str] = []
@@ -638,7 +638,9 @@ async def test_results_are_kept_when_asked_for(app: App) -> None:
 
 
 @pytest.mark.system_time
-async def test_cpu_work_runs_in_processes(app: App, tmp_path, monkeypatch) -> None:
+async def test_tasks_of_the_process_executor_run_in_child_processes(
+    app: App, tmp_path, monkeypatch
+) -> None:
     (tmp_path / "sum_app.py").write_text(
         "import os\nimport fairlead\napp = fairlead.App()\n"
         "@app.task(executor='process', keep_result=True)\ndef add(a: int, b: int) -> list[int]:\n"
@@ -663,7 +665,7 @@ async def test_cpu_work_runs_in_processes(app: App, tmp_path, monkeypatch) -> No
 
 
 async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app: App) -> None:
-    """SUBMITTED tasks need no such rescue here: their owner's sweep finds them."""
+    """SUBMITTED tasks need no such rescue: a sweep of the owner of their partition finds them."""
 
     @app.task(name="again", processing=Processing(max_stuck=0.05, when_stuck="resume"))
     async def again() -> None: ...
@@ -704,7 +706,7 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
 async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
     app: App, what: Literal["resume", "error", "ignore"]
 ) -> None:
-    """The poller knows no handlers: the claim has written the policy."""
+    """The poller knows no handlers; the claim stores the policy of the task."""
     if app.channel.decides_order:
         pytest.skip("the channel keeps no ordering keys")
     gate = asyncio.Event()
@@ -846,7 +848,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from
 
 
 def ghost_beats(app: App, ago_seconds: float) -> None:
-    """A node of which only this heartbeat is known."""
+    """Register the node `ghost` with one heartbeat, `ago_seconds` ago."""
 
     def steps():
         yield app.store.statement(

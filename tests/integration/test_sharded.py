@@ -1,5 +1,5 @@
-"""The sharded queue: refused uses, the synchronous twin, and the cost of one message for waiting
-readers."""
+"""The sharded queue: refused values, the synchronous queue, and how many waiting readers one message
+wakes."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ async def test_bad_writes_are_refused_before_anything_is_written(queue, client) 
 
 @pytest.mark.parametrize("kind", [ShardedQueue, SyncShardedQueue])
 def test_bad_settings_are_refused(kind, redis_url) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as refused:
         kind("redys://user:secret@host/0", "q")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refused.value)
     for wrong in (
         {"reads": "turns"},
         {"ttl": 0},
@@ -66,9 +66,9 @@ async def test_a_refused_login_raises_configuration_error_without_the_password(
 ) -> None:
     address = redis_server.url.rpartition("@")[2]
     async with ShardedQueue(f"redis://:wrong@{address}", "q") as queue:
-        with pytest.raises(ConfigurationError) as told:
+        with pytest.raises(ConfigurationError) as refused:
             await queue.len()
-    assert "wrong" not in str(told.value)
+    assert "wrong" not in str(refused.value)
     with SyncShardedQueue(redis.Redis(port=1, retry=None), "q") as away:
         with pytest.raises(StoreUnavailable):
             away.len()
@@ -76,7 +76,9 @@ async def test_a_refused_login_raises_configuration_error_without_the_password(
         SyncShardedQueue(redis.Redis(decode_responses=True), "q")
 
 
-async def test_a_cancellation_that_the_client_loses_ends_the_read(redis_url, client) -> None:
+async def test_a_cancelled_read_ends_though_the_client_swallows_the_cancellation(
+    redis_url, client
+) -> None:
     class Forgetful(redis.asyncio.Redis):
         async def xread(self, *arguments: Any, **more: Any) -> Any:
             try:
@@ -110,7 +112,7 @@ def test_the_synchronous_queue_has_the_same_surface() -> None:
 async def test_one_message_makes_two_of_fifty_waiting_readers_look_through_the_streams(
     redis_url, client, monkeypatch
 ) -> None:
-    monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)  # no reader looks by itself
+    monkeypatch.setattr(steps, "WAIT_SECONDS", 3600.0)  # no reader wakes by itself
     patient = redis.asyncio.Redis.from_url(redis_url, socket_timeout=None, max_connections=100)
     queue = ShardedQueue(patient, "q", streams=16, streams_per_shard=2)
 
@@ -131,8 +133,8 @@ async def test_one_message_makes_two_of_fifty_waiting_readers_look_through_the_s
                 lambda: waiting() == left and sum(reader.done() for reader in readers) == 50 - left
             )
             looked_into = calls("xlen") - before
-            # The writer looks into the two streams of its shard; one pass finds the message, one
-            # finds nothing.
+            # The writer looks into the two streams of its shard; one reader finds the message, the
+            # next one finds nothing.
             assert looked_into <= 2 + 16 + 16, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()
@@ -159,8 +161,8 @@ async def test_a_message_for_later_makes_three_of_fifty_waiting_readers_look_thr
         await until(lambda: any(reader.done() for reader in readers))
         await until(lambda: info("clients", "blocked_clients") == 49)
         looked_into = client.info("commandstats")["cmdstat_xlen"]["calls"]
-        # One reader finds that nothing is there yet, which spares the others a pass; when the time
-        # has come, one takes the message and one finds nothing.
+        # One reader finds that the message is not due, and no other looks. At its time, one reader
+        # takes the message and one finds nothing.
         assert looked_into <= 3 * 16 + 2, f"{looked_into / 16:.1f} passes"
         for reader in readers:
             reader.cancel()

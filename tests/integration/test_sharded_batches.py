@@ -70,7 +70,7 @@ def test_a_message_for_later_comes_at_its_time_and_not_before(queue) -> None:
     assert id.startswith("later/") and queue.stats("g").later == 1 and queue.len() == 0
     with pytest.raises(Empty):
         queue.read("g", "c")
-    # A waiting reader wakes by itself: nothing is written meanwhile.
+    # The waiting reader wakes by itself, since nothing is written meanwhile.
     message = queue.read("g", "c", block=30.0)
     assert datetime.now(UTC) >= at - timedelta(milliseconds=2)
     assert number(message) == 1 and queue.stats("g").later == 0
@@ -108,10 +108,10 @@ def test_a_claim_that_is_extended_is_not_reclaimed(queue) -> None:
     assert queue.extend("g", "alive", *ids) == [message.id for message in held]
     # With min_idle 0 every claim may be taken, except those extended since.
     assert {message.id for message in queue.reclaim("g", "other", min_idle=0.0)} == set(ids)
-    assert queue.extend("g", "alive", *ids) == [], "another one has them by now"
+    assert queue.extend("g", "alive", *ids) == [], "another consumer has reclaimed the messages"
 
 
-def test_an_extension_is_no_delivery(queue) -> None:
+def test_an_extension_does_not_count_as_a_delivery(queue) -> None:
     queue.write({"n": 1})
     message = queue.read("g", "c")
     for _ in range(10):
@@ -124,14 +124,14 @@ def test_the_context_of_a_writer_reaches_the_reader(queue) -> None:
     assert queue.read("g", "c").context == {"traceparent": "00-a-b-01"}
 
 
-# how claims end -----------------------------------------------------------------------------------
+# ends of claims -----------------------------------------------------------------------------------
 
 
 def finish(queue: SyncShardedQueue, consumer: str, *finishes: ClaimEnd) -> list[bool]:
     return queue._do(queue._steps.finish("g", consumer, finishes))
 
 
-def test_claims_end_in_their_own_ways_in_one_act(queue) -> None:
+def test_claims_that_end_in_different_ways_end_in_one_step(queue) -> None:
     queue.write_many(some(4, tenants=1))
     done, again, later, dead = queue.read_many("g", "c", count=4)
     rewritten = entry(NewMessage({"n": 10}, "tenant 0"))
@@ -178,20 +178,20 @@ def test_a_claim_of_another_consumer_is_not_ended(queue) -> None:
     assert queue.len() == 0
 
 
-# writing once -------------------------------------------------------------------------------------
+# marked messages -------------------------------------------------------------------------------------
 
 
 def put(queue: SyncShardedQueue, *entries: Entry) -> list[Any]:
     return queue._do(queue._steps.put(entries))
 
 
-def test_a_marked_message_is_not_written_while_one_with_the_mark_is_there(queue) -> None:
+def test_a_marked_message_is_not_written_while_another_one_has_its_mark(queue) -> None:
     marked = entry(NewMessage({"n": 1}))._replace(once="task 1")
     marked = marked._replace(fields=[*marked.fields, "fairlead:once", "task 1"])
     (first,), (second,) = put(queue, marked), put(queue, marked)
     assert first[0] is not None and second[0] is None and queue.len() == 1
     message = queue.read("g", "c")
-    assert put(queue, marked)[0][0] is None, "it is claimed: it is there"
+    assert put(queue, marked)[0][0] is None, "a claimed message still holds its mark"
     queue.ack("g", message.id)
     assert put(queue, marked)[0][0] is not None
 
@@ -204,10 +204,12 @@ def test_a_mark_ends_with_its_message_unless_the_message_is_written_again(queue)
     put(queue, later)
     queue.delete("later/t")
     for how, rewritten in (("again", marked), ("later", later)):
-        assert put(queue, marked)[0][0] is not None, "its like is gone"
+        assert put(queue, marked)[0][0] is not None, "the message with the mark is deleted"
         message = queue.read("g", "c")
         assert finish(queue, "c", ClaimEnd(message.id, how, rewritten)) == [True]
-        assert put(queue, marked)[0][0] is None, "it is there, be it for later"
+        assert put(queue, marked)[0][0] is None, (
+            "the rewritten message holds the mark, also if it is for later"
+        )
         if how == "again":
             queue.ack("g", queue.read("g", "c").id)
 

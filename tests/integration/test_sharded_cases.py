@@ -1,4 +1,4 @@
-"""The behaviour of the published queue on a real Redis, asynchronous and synchronous."""
+"""Behaviour of the published queue, on a real Redis, asynchronous and synchronous."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_waiting_reader_gets_the_next_message(queue, client) -> None:
     began = time.monotonic()
     written = await queue.write({"a": "b"})
     assert (await reading).id == written
-    assert time.monotonic() - began < steps.WAIT_SECONDS, "it was not woken, but looked by itself"
+    assert time.monotonic() - began < steps.WAIT_SECONDS, "the write did not wake the reader"
 
 
 async def test_a_reader_waits_for_its_block_time_and_not_longer_than_for_a_message(queue) -> None:
@@ -85,7 +85,7 @@ async def test_reads_rotate_over_the_streams_and_drain_a_preferred_one_first(
         assert order == [(str(stream), n) for stream in range(4) for n in range(10)]
 
 
-async def test_a_write_sets_all_that_readers_need_and_an_expiry_on_every_key(queue, client) -> None:
+async def test_a_write_makes_the_keys_that_readers_need_and_lets_each_expire(queue, client) -> None:
     for n in range(20):
         await queue.write(
             {"n": n, "text": "ä", "raw": b"\xff\x00"}, shard_key="a", deadline=ago(hours=-1)
@@ -96,7 +96,7 @@ async def test_a_write_sets_all_that_readers_need_and_an_expiry_on_every_key(que
     assert len(streams) == 2
     for stream in streams:
         entries = client.xrange(stream)
-        assert len(entries) == 10, "they went to the shortest each time"
+        assert len(entries) == 10, "each message goes to the shortest stream"
         numbers = [int(fields[b"n"]) for _, fields in entries]
         assert numbers == sorted(numbers)
         assert all(
@@ -108,7 +108,7 @@ async def test_a_write_sets_all_that_readers_need_and_an_expiry_on_every_key(que
     for key in client.keys("*"):
         assert client.pttl(key) > 23 / 24 * DAY * 1000, key
     assert {key.partition(b"}")[0] for key in client.keys("*")} == {b"{q"}, (
-        "all in one slot of a cluster"
+        "all keys are in one slot of a cluster"
     )
 
 
@@ -225,7 +225,7 @@ async def test_cordon_handles_more_messages_than_one_pass_can(sync_queue, client
 
 
 async def test_readers_pick_up_messages_within_milliseconds(redis_url) -> None:
-    """Four writers, each ten times a second at random, and four readers, for three seconds."""
+    """Four writers write ten times a second each, at random times, to four readers for three seconds."""
     seed = tiers.seed()
     chance = random.Random(seed)
     waits: list[float] = []
@@ -259,5 +259,5 @@ async def test_readers_pick_up_messages_within_milliseconds(redis_url) -> None:
     )
     assert len(waits) == written
     assert mean < 0.25, (
-        f"seed {seed}: readers that are not woken look by themselves after two seconds"
+        f"seed {seed}: readers that no write wakes look by themselves after two seconds"
     )

@@ -1,4 +1,4 @@
-"""The sharded queue with foreign data in its keys, on a full server, or beside malformed entries of
+"""The sharded queue with foreign data in its keys, on a full server, and with malformed entries of
 other writers."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlead.backends.redis.sharded.message import ClaimEnd, Entry  # noqa: E40
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
 from tests.sharded_queues import ago, drain  # noqa: E402
 
-LAST = (
+KEYS = (
     "meta",
     "notifications",
     "groups",
@@ -31,9 +31,9 @@ LAST = (
 )
 
 
-class Lived:
-    """A queue with something in each of its keys: waiting, claimed, dead and cordoned messages, for
-    two groups and by tenants."""
+class UsedQueue:
+    """A queue of two groups with data in each of its keys: waiting, claimed, dead and cordoned
+    messages, and weights of tenants."""
 
     def __init__(self, url: str) -> None:
         self.queue = SyncShardedQueue(
@@ -55,7 +55,7 @@ class Lived:
         self.queue.cordon(count=1)
         self.queue.set_weight("k1", 2.0)
 
-    def deeds(self) -> dict[str, Callable[[], object]]:
+    def calls(self) -> dict[str, Callable[[], object]]:
         queue = self.queue
         return {
             "write": lambda: queue.write({"n": 9}, shard_key="k1", deadline=ago(hours=-1)),
@@ -71,7 +71,7 @@ class Lived:
         }
 
     def found(self) -> set[str]:
-        """Return everything that the other group can still get, and all removed messages."""
+        """Return the ids of all messages that the other group can still get or that were removed."""
         ids = {message.id for message in drain(self.queue, "two", "last", ack=False)}
         for _ in range(2):
             ids |= {
@@ -80,23 +80,25 @@ class Lived:
         return ids | {each.id for each in (*self.queue.cordoned(), *self.queue.dead_letters())}
 
 
-@pytest.mark.parametrize("last", LAST)
-def test_no_message_is_lost_while_any_one_key_holds_foreign_data(redis_url, client, last) -> None:
-    key, refused = f"{{q}}:{last}", 0
-    for name in Lived(redis_url).deeds():
+@pytest.mark.parametrize("name_of_key", KEYS)
+def test_no_message_is_lost_while_any_one_key_holds_foreign_data(
+    redis_url, client, name_of_key
+) -> None:
+    key, refused = f"{{q}}:{name_of_key}", 0
+    for name in UsedQueue(redis_url).calls():
         client.flushdb()
-        lived = Lived(redis_url)
+        used = UsedQueue(redis_url)
         kept = client.dump(key)
         client.set(key, "somebody's")
         try:
-            lived.deeds()[name]()
+            used.calls()[name]()
         except QueueDamaged as damaged:
             refused += 1
-            if last.startswith("s"):
+            if name_of_key.startswith("s"):
                 assert key in str(damaged) or name == "ack", name
         client.restore(key, 0, kept, replace=True)
-        assert lived.found() >= set(lived.written), name
-        lived.queue.close()
+        assert used.found() >= set(used.written), name
+        used.queue.close()
     assert refused
 
 
@@ -107,7 +109,7 @@ def test_a_full_server_refuses_writes_and_can_be_drained(redis_url, client, read
         queue.read("g", "dead")
         queue.write({"n": 10}, at=(due := ago(seconds=-0.1)))
         while datetime.now(UTC) <= due:
-            pass  # time must pass, and no event announces it
+            pass  # wait until the message is due
         client.config_set("maxmemory", 1)
         try:
             with pytest.raises(StoreUnavailable):
@@ -116,7 +118,7 @@ def test_a_full_server_refuses_writes_and_can_be_drained(redis_url, client, read
             queue.ack("g", *(message.id for message in reclaimed))
             read = drain(queue)
             assert {message.id for message in (*reclaimed, *read)} >= written
-            assert len(read) == 10, "the one for later too"
+            assert len(read) == 10, "the message for later is read too"
         finally:
             client.config_set("maxmemory", 0)
         assert queue.len() == 0
@@ -145,7 +147,7 @@ def test_a_foreign_message_with_too_many_fields_is_copied_with_the_first_of_them
         queue.read("g", "dead")
         assert queue.reclaim("g", "c", min_idle=0) == []
         assert len(queue.dead_letters()) == 2, (
-            f"{other} too: one message must not stand before all others"
+            f"{other} too: one message must not hold back all others"
         )
         client.xadd("q", {"fairlead:deadline": "1", **many})
         with pytest.raises(Empty):

@@ -1,5 +1,5 @@
-"""The order of reads: rotation of the streams, shares of the tenants, and the protection of shuffle
-sharding against a flood."""
+"""The order of reads: rotation over streams, shares of tenants, and the protection by shuffle
+sharding from a flood."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ class Bulk:
 
 
 def test_by_streams_six_full_streams_get_six_reads_to_one(opened) -> None:
-    """The small tenant writes its next message once a cycle has passed the streams of its shard:
-    one read in seven."""
+    """The small tenant writes its next message after each cycle, so it gets one read in seven."""
     queue = opened(reads="streams")
     bulk, small = apart(64, 6, 2)
     for n in range(600):
@@ -103,7 +102,7 @@ def test_by_streams_a_small_tenant_waits_for_at_most_six_others(opened) -> None:
     served = Bulk(opened(reads="streams")).read(350)
     assert "b" * 7 not in served
     assert served.count("b") > 2 * served.count("s"), (
-        "nearer to six turns to one the less its next stream lies ahead"
+        "two to six reads of the flood for each read of the small tenant"
     )
 
 
@@ -139,7 +138,9 @@ def test_by_tenants_an_idle_tenant_saves_up_no_share(opened) -> None:
     assert abs(counts[a] - counts[b]) <= 2
 
 
-def test_by_tenants_virtual_time_restarts_long_before_it_is_too_great(opened, redis_url) -> None:
+def test_by_tenants_virtual_time_is_lowered_long_before_it_exceeds_the_exact_integers(
+    opened, redis_url
+) -> None:
     queue = opened(reads="tenants")
     with redis.Redis.from_url(redis_url) as client:
         a, b = apart(64, 6, 2)
@@ -182,13 +183,13 @@ def test_by_tenants_wrong_records_of_stream_heads_are_corrected(opened, redis_ur
 
 
 ROUNDS, TENANTS, READS = 100, 99, 320
-"""Reads after rounds in which each tenant writes once beside a flood of 90 % of all messages; three
-times the messages of the tenants."""
+"""Rounds in which each tenant writes one message and the flood 90 % of all; number of tenants; reads
+after each round."""
 
 
 def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
-    """Return for each tenant the number of reads that 99 of its 100 messages waited at most. A
-    message that is never read waits to the end."""
+    """Return the 99th percentile of the waits of each tenant's messages, in reads. A message that is
+    never read waits until the end."""
     reads = 0
     waits: dict[str, list[int]] = {f"tenant {n}": [] for n in range(TENANTS)}
     written: dict[str, tuple[str, int]] = {}
@@ -219,10 +220,10 @@ def p99_waits(queue: SyncShardedQueue, flood: str | None) -> dict[str, int]:
 
 @pytest.mark.full("a long run")
 def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> None:
-    """100 tenants, one with 90 % of the messages, 16 streams, 2 a shard. A message goes into the
-    shorter of its two streams, so a flood affects the tenants with both of its streams: one in
+    """One of 100 tenants has 90 % of the messages; there are 16 streams, 2 a shard. A message goes into
+    the shorter of its two streams, so the flood affects only tenants with the same two streams: one in
     C(16, 2) = 120."""
-    # The first key of a flood that affects one of these tenants; any other key would show nothing.
+    # Choose a flood that affects at least one tenant, so that the test shows something.
     reached = {
         flood: {key for key in (f"tenant {n}" for n in range(TENANTS)) if is_same_shard(key, flood)}
         for flood in (f"flood {n}" for n in range(300))
@@ -238,9 +239,9 @@ def test_a_flood_affects_as_many_tenants_as_shards_coincide(opened, client) -> N
         f"p99 waits in reads, the worst: quiet {max(quiet.values())}, under the flood {sorted(flooded.values())[-4:]}"
     )
     untouched = 1 - len(touched) / TENANTS
-    assert touched == reached[flood], "as the placement says"
+    assert touched == reached[flood], "the flood affects exactly the tenants with its shard"
     assert abs(untouched - (1 - 1 / comb(16, 2))) <= 0.05
-    # Over many placements: every flood beside every tenant.
+    # Average over many placements: every flood beside every tenant.
     mean = sum(1 - len(those) / TENANTS for those in reached.values()) / len(reached)
     print(
         f"untouched: {untouched:.4f}; of 300 floods {mean:.4f}; expected {1 - 1 / comb(16, 2):.4f}"
@@ -253,9 +254,8 @@ def is_same_shard(key: str, other: str) -> bool:
 
 
 def test_a_read_of_64_streams_costs_a_known_number_of_commands(opened, redis_url) -> None:
-    """Count commands to the server's store, not seconds. A full queue needs by streams two commands
-    for each stream that it passes; by tenants one for every stream, and one more for each that it
-    takes from."""
+    """Count the server's commands. With reads by streams, a full queue needs two commands for each
+    stream that it passes; by tenants, one for each stream and one more for each that it reads."""
     with redis.Redis.from_url(redis_url) as client:
 
         def cost(queue: Any, group: str) -> tuple[int, float]:

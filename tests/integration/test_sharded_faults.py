@@ -35,7 +35,7 @@ def test_messages_of_a_dead_consumer_are_reclaimed_with_their_deliveries_counted
     client.xadd("q", {"n": 20})
     claimed = drain(queue, consumer="dead", ack=False)
     assert [message.deliveries for message in claimed] == [1] * 21
-    assert queue.reclaim("g", "live", min_idle=3600) == [], "it may still be at work"
+    assert queue.reclaim("g", "live", min_idle=3600) == [], "its consumer may still work on it"
     reclaimed: list[Any] = []
     while part := queue.reclaim("g", "live", min_idle=0, count=4):
         reclaimed += part
@@ -50,7 +50,7 @@ def test_messages_of_a_dead_consumer_are_reclaimed_with_their_deliveries_counted
     assert (found.messages, found.pending) == (0, 0)
 
 
-def test_a_message_that_is_never_acknowledged_ends_among_the_dead_letters(queue) -> None:
+def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(queue) -> None:
     poison = queue.write(
         {"n": b"\xff"}, shard_key="acme", deadline=datetime.now(UTC) + timedelta(hours=1)
     )
@@ -84,8 +84,8 @@ def test_a_dead_letter_of_one_group_stays_a_message_of_the_other(queue) -> None:
 def test_reclaim_cordons_messages_past_their_deadline(queue) -> None:
     id = queue.write({"n": 1}, deadline=datetime.now(UTC) + timedelta(seconds=0.4))
     claimed = queue.read("g", "c")
-    while datetime.now(UTC) <= claimed.deadline:  # time must pass, and no event announces it
-        assert queue.cordon() == [], "it is at work"
+    while datetime.now(UTC) <= claimed.deadline:  # wait until the deadline
+        assert queue.cordon() == [], "a claimed message is not cordoned"
     assert queue.cordon() == []
     assert queue.reclaim("g", "d", min_idle=0) == []
     assert [(each.id, each.deliveries) for each in queue.cordoned()] == [(id, 1)]
@@ -110,7 +110,7 @@ def test_consumers_without_messages_are_dropped_after_an_hour_of_silence(
     names = {each["name"] for each in client.xinfo_consumers(key, "g")}
     assert queue.reclaim("g", "d", min_idle=60) == []
     assert {each["name"] for each in client.xinfo_consumers(key, "g")} == names, (
-        "they were here just now"
+        "both consumers were active just now"
     )
 
     impatient = Script("reclaim")
@@ -178,8 +178,8 @@ async def test_scripts_that_the_server_drops_under_load_are_loaded_again(redis_u
 
 @pytest.mark.usefixtures("redis_server")  # skips the test without Redis
 async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
-    """Redis keeps every confirmed write (appendonly). A write whose response is lost is repeated,
-    and may be there twice."""
+    """Redis keeps every confirmed write (appendonly). A write whose response is lost is repeated, so
+    its message may be there twice."""
     with RedisServer(appendonly=True) as server:
         written: set[int] = set()
         read: set[int] = set()
@@ -232,7 +232,7 @@ async def test_a_restart_of_the_server_under_load_loses_nothing() -> None:
 
 
 class ClusterServer(RedisServer):
-    """A cluster of one node, which refuses the commands that any cluster refuses."""
+    """A cluster of one node, with the restrictions of any cluster."""
 
     def _prepare(self) -> None:
         super()._prepare()

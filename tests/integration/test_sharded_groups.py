@@ -20,7 +20,7 @@ async def test_each_group_gets_every_message_and_the_last_to_acknowledge_frees_i
     written = {await queue.write({"n": n}, shard_key=f"k{n}") for n in range(6)}
     first = [(await queue.read("one", "c")).id for _ in range(6)]
     assert await queue.ack("one", *first) == 6
-    assert await queue.len() == 6, "the other group has not met them yet, in any stream"
+    assert await queue.len() == 6, "the other group has read no stream yet"
     second = [(await queue.read("two", "c")).id for _ in range(6)]
     assert set(first) == set(second) == written
     for left in range(5, -1, -1):
@@ -28,7 +28,7 @@ async def test_each_group_gets_every_message_and_the_last_to_acknowledge_frees_i
         assert await queue.len() == left
 
 
-async def test_dropping_a_group_keeps_nothing_for_it(queue) -> None:
+async def test_a_dropped_group_holds_back_no_message(queue) -> None:
     for group in ("one", "two"):
         with pytest.raises(Empty):
             await queue.read(group, "c")
@@ -45,10 +45,10 @@ async def test_dropping_a_group_keeps_nothing_for_it(queue) -> None:
     assert await queue.len() == 0
     last = await queue.write({"n": 6})
     assert await queue.drop_group("one") == 0
-    assert (await queue.read("three", "c")).id == last, "what waits stays waiting"
+    assert (await queue.read("three", "c")).id == last, "the waiting message is still delivered"
 
 
-async def test_dropping_a_group_with_empty_streams_keeps_nothing_for_it(
+async def test_a_dropped_group_with_empty_streams_holds_back_no_message(
     queue,
 ) -> None:
     written = {await queue.write({"n": n}) for n in range(2)}
@@ -61,7 +61,7 @@ async def test_dropping_a_group_with_empty_streams_keeps_nothing_for_it(
         id = await queue.write({"n": n})
         await queue.read("one", "c")
         assert await queue.ack("one", id) == 1
-        assert await queue.len() == 0, "nobody else will come for it"
+        assert await queue.len() == 0, "no other group waits for the message"
 
 
 async def test_messages_acknowledged_by_one_group_wait_only_for_the_others(
@@ -108,14 +108,14 @@ async def test_old_producers_and_consumers_of_the_plain_stream_work_beside_new_o
     assert len(old) == 3
     assert sorted(int(message.values["n"]) for message in new) == list(range(3, 15))
     assert await queue.ack("g", *(message.id for message in new)) == 12
-    assert await queue.len() == 3, "what the old consumers hold is theirs"
-    assert client.pttl("q") == -1, "and their stream has no end"
+    assert await queue.len() == 3, "messages held by old consumers still count"
+    assert client.pttl("q") == -1, "the stream of the old consumers does not expire"
 
 
 async def test_old_and_new_producers_and_consumers_drain_the_queue_without_a_gap(
     redis_url,
 ) -> None:
-    """The old consumer dies while much is left, and its messages are reclaimed."""
+    """The old consumer dies while messages are left, and its messages are reclaimed."""
     old: list[int] = []
     new: list[int] = []
     plain = redis.asyncio.Redis.from_url(redis_url)

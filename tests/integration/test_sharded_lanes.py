@@ -1,4 +1,4 @@
-"""The priorities of a queue, and waits that claim the next message: no message may lie there while
+"""The priorities of a queue, and waits that claim the next message: no message may stay unread while
 every reader waits."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG = 600_000  # milliseconds
 
 
 class Party:
-    """One process of a queue: a connection, and the lanes that it knows."""
+    """One process that uses a queue: a connection, and the lanes that the process knows."""
 
     def __init__(self, url: str, name: str, streams: int = 4) -> None:
         self.redis = redis.Redis.from_url(url)
@@ -43,14 +43,14 @@ class Party:
         return self.do(self.lanes.read_once(GROUP, self.name, lambda priority: room))
 
     def wait(self, empty: Any, millis: int | None = None) -> list[Delivery]:
-        """`millis`: milliseconds that replace the two seconds after which every reader looks by
-        itself."""
+        """Wait for a message; `millis` (milliseconds) replaces the two seconds after which every
+        reader looks by itself."""
         wait = empty.wait if millis is None else empty.wait._replace(millis=min(millis, LONG))
         return self.do(self.lanes.wait(GROUP, self.name, empty._replace(wait=wait)))
 
     def waits(self, pool: ThreadPoolExecutor, is_long: bool = True) -> Future[list[Delivery]]:
-        """Look, find nothing and wait; without an end if `is_long`, so that only a write can wake
-        the reader."""
+        """Look, find nothing and wait; if `is_long`, wait so long that only a write can wake the
+        reader."""
         before = blocked(self.redis)
         while True:
             found, empty = self.read_once()
@@ -59,7 +59,7 @@ class Party:
             until(lambda: answer.done() or blocked(self.redis) > before)
             if not answer.done():
                 return answer
-            assert answer.result() == []  # an earlier message of the notifier
+            assert answer.result() == []  # an earlier notification woke the reader
 
 
 def blocked(client: Any) -> int:
@@ -104,7 +104,7 @@ def test_a_better_priority_is_read_first_and_one_without_room_not_at_all(parties
         reader.do(reader.lanes.read_once(GROUP, "r", lambda priority: {0: 1, 9: 5}[priority])),
         None,
     )
-    assert numbers(found[0]) == [4], "there may be more of it, and the lower one has to wait"
+    assert numbers(found[0]) == [4], "lane 0 may have more messages, so lane 9 is not read"
     found = reader.do(reader.lanes.read_once(GROUP, "r", lambda priority: {0: 0, 9: 2}[priority]))
     assert numbers(found[0]) == [1, 2] and not found[1].is_whole
     assert numbers(reader.read_once()[0]) == [5, 3]
@@ -194,7 +194,7 @@ def test_a_reader_can_ask_for_messages_whose_delivery_was_lost(parties) -> None:
     assert lost[0].id != known.message.id
 
 
-def test_a_stream_that_expired_under_a_reader_is_created_again(parties, pool) -> None:
+def test_a_stream_that_expires_while_a_reader_waits_is_created_again(parties, pool) -> None:
     writer, reader, *_ = parties
     writer.write(0)
     reader.read_once()
@@ -202,7 +202,7 @@ def test_a_stream_that_expired_under_a_reader_is_created_again(parties, pool) ->
     reader.wait(empty, 1)
     for key in writer.redis.keys("{q}:5:s*"):
         writer.redis.delete(key)
-    assert reader.wait(empty, LONG) == [], "it says that something is gone, and does not raise"
+    assert reader.wait(empty, LONG) == [], "the reader finds a stream missing and does not raise"
     answer = reader.waits(pool)
     writer.write(1)
     assert numbers(answer.result(SOON)) == [1]

@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 def test_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client) -> None:
     with SyncShardedQueue(redis_url, "q", streams=16, streams_per_shard=1, shrink_after=0) as queue:
-        # the published queue never looked at the first of these streams
+        # the published queue does not check stream 8
         for stream in range(8, 16):
             lonely = queue.write({"n": stream}, shard_key=key_of(16, stream))
             assert lonely.startswith(f"{stream}/")
@@ -30,7 +30,7 @@ def test_shrinking_waits_for_every_stream_beyond_the_new_count(redis_url, client
             queue.ack("g", below)
             queue.write({"n": 1}, streams=8)
             assert client.hget("{q}:meta", "streams") == b"16", (
-                "it is claimed, and may have to be delivered again"
+                "the claimed message may have to be delivered again"
             )
             queue.ack("g", lonely)
             after = queue.write({"n": 2}, streams=8)
@@ -57,7 +57,7 @@ def test_a_queue_that_shrinks_under_load_loses_nothing(redis_url) -> None:
 
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
-def test_an_offset_beyond_the_remaining_streams_skips_none(redis_url, client, reads) -> None:
+def test_an_offset_beyond_the_remaining_streams_skips_no_stream(redis_url, client, reads) -> None:
     with SyncShardedQueue(redis_url, "q", streams=4, streams_per_shard=1, reads=reads) as queue:
         for offset in range(16):
             for stream in range(4):
@@ -94,7 +94,7 @@ def test_readers_alone_keep_the_queue_alive_even_if_they_find_nothing(redis_url,
                 queue.read("g", "c")
         assert queue.len() == 1
         pass_time(client, "q", 1_200_000)
-        assert queue.len() == 0, "nobody came for longer than ttl"
+        assert queue.len() == 0, "no reader came for longer than ttl"
 
 
 def test_the_longest_ttl_of_all_writers_holds(redis_url, client) -> None:
@@ -133,7 +133,7 @@ def test_writers_with_different_stream_counts_do_not_make_the_count_flap(redis_u
         assert client.hget("{q}:meta", "streams") == b"8"
 
 
-def test_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> None:
+def test_a_failed_read_returns_no_message_and_moves_no_offset(sync_queue, client) -> None:
     sync_queue.write({"n": 1}, shard_key=key_of(16, 0, 1))
     sync_queue.read("g", "c")
     before = client.hget("{q}:meta", "offset:g")
@@ -145,7 +145,7 @@ def test_an_error_is_no_message_and_moves_no_offset(sync_queue, client) -> None:
             sync_queue.reclaim("g", "c", min_idle=0)
     assert client.hget("{q}:meta", "offset:g") == before
     client.delete("{q}:s5")
-    assert sync_queue.pending("g") == 1, "nothing was claimed on the way to the error"
+    assert sync_queue.pending("g") == 1, "the failed read claimed no message"
     good = sync_queue.write({"n": 2})
     assert sync_queue.read("g", "c").id == good
 
@@ -173,10 +173,12 @@ async def test_a_preferred_stream_needs_no_group_and_moves_no_offset(queue, clie
             await queue.read("new", "c", prefer_stream=wrong)
 
 
-async def test_cordoning_in_parts_loses_none_and_leaves_none(queue) -> None:
+async def test_cordoning_in_parts_loses_and_leaves_no_message(queue) -> None:
     written = {await queue.write({"n": n}, deadline=ago(days=n)) for n in range(1, 8)}
     claimed = await queue.write({"n": 0}, shard_key="other", deadline=ago(seconds=-0.3))
-    assert (await queue.read("g", "c")).id == claimed  # and cordons the messages that it meets
+    assert (
+        await queue.read("g", "c")
+    ).id == claimed  # the read also cordons messages past their deadline
     found = {each.id for each in await queue.cordoned()}
     while part := await queue.cordon(count=2):
         found |= {each.id for each in part}
@@ -223,5 +225,5 @@ async def test_the_shortest_stream_is_the_one_with_the_fewest_waiting_messages(q
     other = next(stream for stream in ("3", "4") if stream != claimed[0])
     await queue.write({"n": 4}, shard_key=key_of(16, int(other)), streams_per_shard=1)
     assert (await queue.write({"n": 5}, shard_key=key)).startswith(f"{claimed[0]}/"), (
-        "four are claimed there, none waits"
+        "four messages of this stream are claimed, and none waits"
     )

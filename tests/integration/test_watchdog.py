@@ -100,9 +100,11 @@ async def test_a_killed_watchdog_is_started_again_with_the_deadline(sqlite_url: 
         assert first is not None
         first._process.kill()
         async with asyncio.timeout(PATIENCE):
-            while (second := node.parts.limits._watchdog) is first or not (second and second._told):
+            while (second := node.parts.limits._watchdog) is first or not (
+                second and second._last_line
+            ):
                 await asyncio.sleep(0.02)
-        assert float(second._told.split()[0]) > time.monotonic()
+        assert float(second._last_line.split()[0]) > time.monotonic()
         gate.set()
         await settled(app, node)
     app.close()
@@ -134,7 +136,7 @@ async def test_the_watchdog_knows_a_child_process_before_it_runs_a_handler(
             ):
                 await asyncio.sleep(0.02)
         assert node.parts.limits._watchdog is not None
-        assert pid in node.parts.limits._watchdog._told.decode().split()[1:]
+        assert pid in node.parts.limits._watchdog._last_line.decode().split()[1:]
         (tmp_path / "go").touch()
         await settled(app, node)
     assert handle.state() == State.DONE

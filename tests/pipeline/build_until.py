@@ -1,4 +1,4 @@
-"""A build in a process of its own that is killed at a point: `python build_until.py LAKE POINT`."""
+"""A build in its own process, killed at a point: `python build_until.py LAKE POINT`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def die(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def after_first(function: Any) -> Any:
-    """The function, and death when it is called a second time."""
+    """Return a function that calls `function` once and kills the process at the second call."""
     calls: list[int] = []
 
     def called(*args: Any, **kwargs: Any) -> Any:

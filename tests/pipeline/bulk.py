@@ -17,7 +17,7 @@ OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march", "args_col
 
 
 def job_of(url: str, **options: str | None) -> BulkJob:
-    """A new run of the submission `march`, unless the options say otherwise."""
+    """Return a new run of the submission `march`, or of the submission in the options."""
     given = {**OPTIONS, "url": url, **options}
     return BulkJob(
         BulkOptions.read({name: value for name, value in given.items() if value is not None})
@@ -25,12 +25,12 @@ def job_of(url: str, **options: str | None) -> BulkJob:
 
 
 def numbers(first: int, last: int, **columns: Any) -> pa.RecordBatch:
-    """One task for each number."""
+    """Return rows with one task for each number."""
     return pa.record_batch({"n": pa.array(range(first, last)), **columns})
 
 
 def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[StagedPart]:
-    """Open the job and stage each part, if that is needed."""
+    """Open the job, and stage each part if the job needs rows."""
     job.open(next(batch.schema for part in parts for batch in part))
     assert job.opened is not None
     return (
@@ -43,7 +43,7 @@ def staged(job: BulkJob, parts: Sequence[Sequence[pa.RecordBatch]]) -> list[Stag
 def submit(
     url: str, parts: Sequence[Sequence[pa.RecordBatch]], **options: str | None
 ) -> SubmissionTotals:
-    """A whole run."""
+    """Stage and publish all parts; return the totals."""
     job = job_of(url, **options)
     return job.publish(staged(job, parts))
 
@@ -60,7 +60,7 @@ def rows(url: str, sql: str) -> list[dict[str, Any]]:
 
 
 def numbers_in(url: str) -> list[int]:
-    """The arguments of all tasks that may run, in the order of their lanes."""
+    """Return the arguments of all SUBMITTED tasks, in the order of their lanes."""
     found = rows(url, "SELECT payload FROM fairlead_tasks ORDER BY ready_seq")
     return [
         int(bytes(row["payload"]).decode().removeprefix('{"n":').removesuffix("}")) for row in found
@@ -68,7 +68,7 @@ def numbers_in(url: str) -> list[int]:
 
 
 def left_in_stage(url: str) -> int:
-    """Rows (PostgreSQL) or files (SQLite) that are staged."""
+    """Return the number of staged rows (PostgreSQL) or files (SQLite)."""
     if url.startswith("sqlite"):
         folder = Path(url.removeprefix("sqlite:///") + "-bulk")
         return sum(path.is_file() for path in folder.rglob("*"))

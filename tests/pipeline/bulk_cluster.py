@@ -1,6 +1,8 @@
-"""A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation
-on; the first task to have staged is killed with its executor before it can tell, and another one
-tells only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER."""
+"""A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation.
+
+The executor of the first task that has staged part 0 is killed before it reports. The first task of
+part 1 reports only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from fairlead.pipeline.source.sink import BulkWriter
 
 
 class Killed(BulkWriter):
-    """Kills the executor of the first attempt that has staged part 0, and keeps the first of part 1
-    until it has a twin."""
+    """Kill the executor of the first attempt that has staged part 0, and delay the first attempt of
+    part 1 until it has a twin."""
 
     folder = ""
 
@@ -61,8 +63,8 @@ class KilledSource(FairleadSource):
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers of one core, each with an address of its own: Spark starts no twin
-    on the host of the first."""
+    """Run a master and two workers of one core, each with its own address, because Spark starts no
+    twin on the host of the first attempt."""
     with ExitStack() as running:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = str(free.getsockname()[1])
@@ -90,7 +92,7 @@ def start(running: ExitStack, folder: Path, what: str, host: str, *arguments: st
         str(Path(pyspark.__file__).parent / "bin" / "spark-class"),
         f"org.apache.spark.deploy.{what}",
     ]
-    # The pages of master and workers listen there too.
+    # The web pages of master and workers use this address too.
     environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m"}
     log = running.enter_context((folder / f"{what}-{host}.log").open("w"))
     process = subprocess.Popen(

@@ -31,8 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def iceberg_jar() -> Path | Exception:
-    """The jar of Iceberg, or the error that says why it is missing. With FAIRLEAD_REQUIRE_ICEBERG=1,
-    raise the error."""
+    """Return the jar of Iceberg, or the error about its absence. With FAIRLEAD_REQUIRE_ICEBERG=1, raise
+    the error."""
     try:
         return iceberg.jar()
     except (MissingProgram, RuntimeError) as missing:

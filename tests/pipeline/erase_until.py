@@ -1,5 +1,4 @@
-"""A process that erases, and dies at once, as by kill -9, behind one step of it: LAKE KEY STEP
-TIMES."""
+"""A process that erases a key and kills itself after one step: LAKE KEY STEP TIMES."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "purged": (job, "purge"),
     "verified": (job, "verify"),
 }
-"""By step: the function behind whose call the process dies."""
+"""Function after whose call the process dies, by step."""
 
 
 def main(lake: str, key: str, step: str, times: str) -> None:

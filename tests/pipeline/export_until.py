@@ -1,5 +1,4 @@
-"""A process that exports, and dies at once, as by kill -9, behind one step of it: URL LAKE STEP
-TIMES.
+"""A process that exports and kills itself after one step: URL LAKE STEP TIMES.
 
 The step `never` exports until the process receives a signal to end.
 """
@@ -24,7 +23,7 @@ from fairlead.pipeline.lake.manifest import Manifests
 from fairlead.pipeline.lake.table import LakeTable
 
 ROWS = 7
-"""In a batch."""
+"""Rows in a batch."""
 
 KILLED = 9
 
@@ -49,15 +48,19 @@ STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "manifest flushed": (durable, "create", _is_manifest),
     "old manifests dropped": (Manifests, Manifests.drop_superseded.__name__, lambda *of: True),
     "files count": (LakeTable, LakeTable.append.__name__, lambda *of: True),
-    "store told": (export.Exporter, export.Exporter._save_position.__name__, lambda *of: True),
+    "position reported": (
+        export.Exporter,
+        export.Exporter._save_position.__name__,
+        lambda *of: True,
+    ),
     "events read": (SqlHistory, SqlHistory.events.__name__, lambda *of: True),
     "submits read": (SqlHistory, SqlHistory.submitted.__name__, lambda *of: True),
 }
-"""By step: the function behind whose call, with such arguments, the process dies."""
+"""By step, the function after whose call the process dies, and a condition on its arguments."""
 
 
-def die_behind(step: str, times: int) -> None:
-    """Let the process die when the step was taken so many times."""
+def die_after(step: str, times: int) -> None:
+    """Kill the process after the step has been done `times` times."""
     owner, name, is_meant = STEPS[step]
     real, taken = getattr(owner, name), 0
 
@@ -77,14 +80,14 @@ def main(url: str, lake: str, step: str, times: str) -> None:
         SqlHistory(task_store(url).database), Lake(lake), SYSTEM_CLOCK, rows=ROWS
     )
     if step != "never":
-        die_behind(step, int(times))
+        die_after(step, int(times))
         exporter.round()
         return
     print("exporting", flush=True)
     while True:
         try:
             exporter.round()
-        except StoreUnavailable as error:  # SQLite, when this machine is busy
+        except StoreUnavailable as error:  # SQLite on a busy machine
             print(error, flush=True)
         time.sleep(0.002)
 

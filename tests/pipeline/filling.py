@@ -1,4 +1,4 @@
-"""Rows put straight into a store: quicker than running tasks, and any row that there can be."""
+"""Rows inserted directly into a store, which is faster than running tasks and allows any row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS = (
 
 
 def migrated(url: str) -> Any:
-    """The task store of the URL, its tables made; the caller closes its database."""
+    """Return the migrated task store of the URL; the caller closes its database."""
     store = task_store(url)
     migrate(store.database)
     return store
@@ -56,14 +56,14 @@ def migrated(url: str) -> Any:
 
 @contextmanager
 def connected(url: str) -> Iterator[Any]:
-    """A connection of one's own, in autocommit."""
+    """Yield a separate connection, in autocommit mode."""
     with closing(task_store(url).database.connect()) as connection:
         yield connection
 
 
 def attempt(n: int) -> tuple[Any, ...]:
-    """The n-th attempt: no two columns hold the same value where they may differ, and every third
-    has no run."""
+    """Return the n-th attempt. Its columns have different values where possible, and every third
+    attempt has no run."""
     ran = n % 3 != 0
     at = START + n * 1000
     return (
@@ -97,7 +97,7 @@ def attempt(n: int) -> tuple[Any, ...]:
 
 
 def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
-    """Add attempts by their numbers, in one statement or in the connection's transaction."""
+    """Add the attempts with these numbers, in one statement or in the connection's transaction."""
     add_rows(connection, [attempt(n) for n in numbers])
 
 
@@ -110,8 +110,8 @@ def add_rows(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
 
 @contextmanager
 def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
-    """A thread adds about `most` attempts, or fewer when the block ends before; the list grows with
-    their numbers."""
+    """Add about `most` attempts in a thread, or fewer if the block ends before; yield the growing list
+    of their numbers."""
     added: list[int] = []
     ends = threading.Event()
 
@@ -132,7 +132,7 @@ def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
 
 
 def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger]:
-    """A lane of `count` triggers, its ack level stored at the `acked`-th; return those above it."""
+    """Add a lane of `count` triggers with the ack level at the `acked`-th; return the triggers above."""
     ids = [id_text(value) for value in IdSource().block(count, START)]
     entries = [
         Trigger(

@@ -1,4 +1,4 @@
-"""Gold tables in a lake, written by hand, as `build` leaves them: what `tune` reads, without a
+"""Gold tables in a lake, written by hand as `build` writes them, so that `tune` can be tested without
 Spark."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING: dict[str, Any] = {
 
 
 class GoldRows:
-    """Rows by hour; `write` puts them into the lake, as one more file each."""
+    """Writer of gold rows by hour; each `write` adds a file to the lake."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -48,10 +48,12 @@ class GoldRows:
         peaks: Mapping[str, float] | None = None,
         throughout: Collection[str] = (),
     ) -> None:
-        """Worker-seconds and dispatches of each key in an hour that has ended; all of them ask for
-        far more. `waits`: how long the tasks of a key waited, in seconds; `peaks`: how many workers
-        it had at once in its one busy minute, else all of that time is in it; `throughout`: who had
-        tasks waiting all through the hour."""
+        """Write worker-seconds and dispatches of each key in a past hour, with a demand for far more.
+
+        `waits` has the wait of the tasks of a key in seconds; `peaks` the workers of a key in its one
+        busy minute, by default all its time; `throughout` the keys with waiting tasks in the whole
+        hour.
+        """
         shares = []
         for window_s, at in ((3600, start), (60, start + timedelta(minutes=59))):
             for key in busy:
@@ -81,11 +83,11 @@ class GoldRows:
             )
 
     def page(self, start: datetime, state: str = "page") -> None:
-        """An objective in the five minutes from `start` on."""
+        """Write the state of an objective in the five minutes from `start` on."""
         self.write(SLO, [{"window_start": start, "slo_id": "soon", "state": state}])
 
     def storm(self, hour: datetime, recovered_at: datetime | None = None, queue: str = "q") -> None:
-        """More than half of the runs of `pay` failed in that hour."""
+        """Write that more than half of the runs of `pay` failed in an hour."""
         row = {
             "hour": hour,
             "queue": queue,
@@ -113,7 +115,7 @@ class GoldRows:
 def _waited(
     hour: datetime, queue: str, key: str, tasks: int, seconds: float
 ) -> Iterable[dict[str, Any]]:
-    """All tasks of the key, and again under '*', as the table has it."""
+    """Return the rows of a key's tasks, and again under '*', as in the table."""
     bucket = ceil(log(max(seconds * 1e6, 1)) / log(GROWTH))
     row = {
         "hour": hour,

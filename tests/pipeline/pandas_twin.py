@@ -1,5 +1,5 @@
-"""Silver and gold once more, in plain pandas and loops, written from the definitions and not from
-the Spark code.
+"""Silver and gold computed a second time, in plain pandas and loops, from the definitions and not
+from the Spark code.
 
 Instants are whole microseconds since 1970, as Int64 where they may be missing.
 """
@@ -24,7 +24,7 @@ MEASURES = ("pickup", "run", "e2e", "retry_delay")
 
 
 def rows_of(table: LakeTable) -> pd.DataFrame:
-    """The whole table, instants as microseconds."""
+    """Return the whole table, with instants as microseconds."""
     rows = table.load(table.manifests.newest())
     for position, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
@@ -40,12 +40,12 @@ def rows_of(table: LakeTable) -> pd.DataFrame:
 
 
 def sound(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Attempts whose clock went on; nothing else is ever wrong with generated ones."""
+    """Return the attempts whose clock did not go back, the only fault of generated attempts."""
     return attempts[~(attempts.finished_at < attempts.started_at).fillna(False)]
 
 
 def runs_of(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Sound attempts that ran, with their length."""
+    """Return the sound attempts that ran, with their run times."""
     ran = sound(attempts)
     ran = ran[ran.started_at.notna()]
     return ran.assign(
@@ -71,7 +71,7 @@ class Piece(NamedTuple):
 
 
 def pieces(runs: pd.DataFrame) -> pd.DataFrame:
-    """Every run cut at the minutes."""
+    """Return all runs, cut at full minutes."""
     return pd.DataFrame(piece for run in runs.itertuples() for piece in _pieces(run))
 
 
@@ -97,14 +97,14 @@ def _pieces(run: Any) -> Iterator[Piece]:
 
 
 def service(cut: pd.DataFrame) -> pd.DataFrame:
-    """silver.service of `pieces`."""
+    """Return silver.service from `pieces`."""
     sums = ["busy_us", "wasted_us", "attempts_started", "attempts_done", "failed"]
     how = dict.fromkeys(sums, "sum") | dict.fromkeys(["weight", "longest_run_us"], "max")
     return cut.groupby(["minute", "queue", "fairness_key", "name"]).agg(how)
 
 
 class Stays:
-    """Waiting and running times of the tasks of one key of a queue, for one minute at a time."""
+    """Waiting and running times of the tasks of one key of a queue."""
 
     def __init__(self, attempts: pd.DataFrame) -> None:
         rows = attempts[attempts.ready_at.notna()]
@@ -121,21 +121,21 @@ class Stays:
         self.run_us = np.where(ran, finished - started, 0)
 
     def work_at(self, instant: int) -> int:
-        """Worker time still to be spent then on what was ready before."""
+        """Return the worker time still needed at `instant` by tasks that were ready before."""
         left = np.maximum(0, self.finish - np.maximum(self.start, instant))
         return int(left[self.ready < instant].sum())
 
     def demand(self, since: int, until: int) -> int:
-        """Worker time it could use in an interval."""
+        """Return the worker time that the key could use in an interval."""
         arrived = (self.ready >= since) & (self.ready < until)
         return self.work_at(since) + int(self.run_us[arrived].sum())
 
     def waiting_in(self, second: int) -> Any:
-        """Which wait in this second, on a grid of seconds."""
+        """Return which tasks wait in this second, on a grid of seconds."""
         return (self.ready // SECOND * SECOND <= second) & (second < self.left // SECOND * SECOND)
 
     def minute(self, minute: int) -> dict[str, Any]:
-        """The row of silver.backlog."""
+        """Return the row of silver.backlog for a minute."""
         arrived = (self.ready >= minute) & (self.ready < minute + MINUTE)
         left = (self.left >= minute) & (self.left < minute + MINUTE)
         depths = [int(self.waiting_in(minute + n * SECOND).sum()) for n in range(-1, 60)]
@@ -155,8 +155,8 @@ class Stays:
 def entitlements(
     demands: Iterable[float], weights: Iterable[float], capacity: float
 ) -> list[float]:
-    """Water-filling, step by step: what is left is given out by weight, and who has enough drops
-    out."""
+    """Return the shares of the capacity by water-filling: step by step, divide the rest by weight, and
+    leave out keys whose demand is met."""
     demand, weight = list(demands), list(weights)
     given = [0.0] * len(demand)
     thirsty = {key for key, asked in enumerate(demand) if asked > 0}
@@ -174,7 +174,7 @@ def entitlements(
 
 
 def measured(attempts: pd.DataFrame) -> pd.DataFrame:
-    """One row for each attempt and measure: hour, queue, name, fairness_key, measure, us."""
+    """Return a row for each attempt and measure: hour, queue, name, fairness_key, measure, us."""
     rows = sound(attempts)
     took = {
         "pickup": rows.started_at - rows.ready_at,
@@ -188,7 +188,7 @@ def measured(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def nearest_ranks(us: pd.Series) -> dict[str, int]:
-    """The percentiles, each a value that is there: the one whose rank is ceil(q n)."""
+    """Return the percentiles by nearest rank: for q, the value of rank ceil(q n)."""
     ordered = np.sort(us.to_numpy())
     return {
         name: int(ordered[ceil(round(q * len(ordered), 9)) - 1]) for name, q in QUANTILES.items()
@@ -196,7 +196,7 @@ def nearest_ranks(us: pd.Series) -> dict[str, int]:
 
 
 def failures(attempts: pd.DataFrame) -> pd.DataFrame:
-    """gold.failures, a row for each hour, queue, name and fingerprint."""
+    """Return gold.failures, with a row for each hour, queue, name and fingerprint."""
     runs = runs_of(attempts)
     runs = runs.assign(hour=runs.finished_at // HOUR * HOUR)
     found = []
@@ -229,7 +229,7 @@ def failures(attempts: pd.DataFrame) -> pd.DataFrame:
 def good_and_bad(
     attempts: pd.DataFrame, queue: str, measure: str, threshold_us: int
 ) -> pd.DataFrame:
-    """Runs of an objective by five minutes: (good, bad)."""
+    """Return (good, bad) runs of an objective in each five minutes."""
     runs = runs_of(attempts)
     runs = runs[runs.queue == queue]
     failed = runs.outcome.isin(FAILED)

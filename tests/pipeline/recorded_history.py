@@ -1,4 +1,4 @@
-"""A recorded workload of a fair queue: 25 days up to now, put straight into a store."""
+"""A recorded workload of a fair queue: 25 days up to now, inserted directly into a store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ NEWCOMER = "newcomer"
 
 _HOUR = 3600 * MICROS
 _BUSY_HOURS = 5
-"""Last hours, with 60 tasks of each key."""
+"""Number of last hours with 60 tasks of each key."""
 
 _QUIET_HOURS = 72
-"""Before, one task of each key in every 72nd hour: builds take their time by hours with tasks."""
+"""Hours between tasks of a key before that: few, because a build takes its time by hours with
+tasks."""
 
 
 def record(url: str) -> None:

@@ -1,5 +1,4 @@
-"""A process that relays, and dies at once, as by kill -9, behind one step of it: URL KAFKA STEP
-TIMES.
+"""A process that relays and kills itself after one step: URL KAFKA STEP TIMES.
 
 The step `never` relays until the process is killed.
 """
@@ -26,13 +25,13 @@ STEPS: dict[str, tuple[type, str]] = {
     "read": (SqlHistory, SqlHistory.attempts.__name__),
     "one sent": (Sender, Sender.send.__name__),
     "confirmed": (Sender, Sender.confirm.__name__),
-    "store told": (Relay, Relay._advance.__name__),
+    "position reported": (Relay, Relay._advance.__name__),
 }
-"""By step: the function behind whose call the process dies."""
+"""Function after whose call the process dies, by step."""
 
 
-def die_behind(step: str, times: int) -> None:
-    """Let the process die when the step was taken so many times."""
+def die_after(step: str, times: int) -> None:
+    """Kill the process after the step has been done `times` times."""
     owner, name = STEPS[step]
     real: Callable[..., Any] = getattr(owner, name)
     taken = 0
@@ -53,7 +52,7 @@ def main(url: str, kafka: str, step: str, times: str) -> None:
     if step == "never":
         print("relaying", flush=True)
         one.run(0.01)
-    die_behind(step, int(times))
+    die_after(step, int(times))
     one.round()
 
 

@@ -12,7 +12,7 @@ from fairlead.lab.policies.virtual import VirtualSchedule
 
 
 def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = None) -> Arrivals:
-    """(seconds when it came, seconds it ran, key) of each, in any order."""
+    """Return arrivals of tasks given by (arrival in seconds, run time in seconds, key), in any order."""
     return arrivals_of(
         at=[round(at * MICROS) for at, _, _ in tasks],
         run=[round(run * MICROS) for _, run, _ in tasks],
@@ -22,7 +22,7 @@ def arrivals(*tasks: tuple[float, float, str], waits: Sequence[float] | None = N
 
 
 def schedule(*tasks: tuple[float, float, float, int]) -> VirtualSchedule:
-    """(seconds when it came, when it started, how long it ran, number of its key) of each."""
+    """Return a schedule of tasks given by (arrival, start, run time, number of the key), in seconds."""
     at, start, run, key = (np.array(column, float) for column in zip(*tasks, strict=True))
     return VirtualSchedule(
         *((times * MICROS).astype(np.int64) for times in (at, start, run)), key.astype(np.int64)

@@ -13,8 +13,7 @@ SECOND = 1_000_000
 
 
 def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any]:
-    """A row of silver.service: so many seconds of service of one key in that minute after T0, from
-    one run as long."""
+    """Return a row of silver.service: one run of `busy_s` seconds of a key in a minute after T0."""
     busy_us = round(busy_s * SECOND)
     return {
         "window_start": at(60 * minute),
@@ -34,8 +33,8 @@ def served(minute: int, key: str, busy_s: float, **fields: Any) -> dict[str, Any
 
 
 def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
-    """A row of silver.backlog: a key that had one task waiting all through that minute after T0,
-    and no known work."""
+    """Return a row of silver.backlog: one task of a key waits throughout a minute after T0, with no known
+    work."""
     return {
         "minute": at(60 * minute),
         "queue": "q",

@@ -1,5 +1,5 @@
-"""Follows attempts into Parquet, one folder for each micro-batch, until it is killed or has read
-all: run as a script.
+"""A script that copies attempts into Parquet, one folder for each micro-batch, until it is killed or
+has read all attempts.
 
 stream_until.py URL FOLDER forever|drain
 """
@@ -16,8 +16,8 @@ from fairlead.pipeline.session import session
 
 
 def follow(spark: SparkSession, url: str, folder: Path, is_forever: bool) -> int:
-    """Copy the attempts that are there (all to come, if `is_forever`) to `folder`; return how many
-    rows were read."""
+    """Copy the existing attempts, with `is_forever` also all later ones, to `folder`; return the number
+    of rows."""
     rows = 0
 
     def write(batch: DataFrame, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows of every table of the lake, made by hand: enough for jobs that need no Spark."""
+"""Rows of any table of the lake, made by hand, for jobs that need no Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def row(table: Table, **fields: Any) -> dict[str, Any]:
-    """A row of any table; columns that may be null are, unless they are given."""
+    """Return a row of any table. Columns that are not given are null, if they may be null."""
     unknown = fields.keys() - set(table.column_names)
     assert not unknown, unknown
     return {
@@ -43,7 +43,7 @@ def put(
     name: str = "by-hand",
     now: int | None = None,
 ) -> None:
-    """Let the rows count, in files of this name."""
+    """Add the rows to the table, in files of this name."""
     here = lake.table(table)
     written = here.write(
         pa.Table.from_pylist([dict(r) for r in rows], table.arrow()), "0", f"{name}.parquet"
@@ -65,14 +65,14 @@ def micros(instant: datetime) -> int:
 
 
 class MemoryTables:
-    """Tables in memory, as `fairlead.pipeline.in_memory` describes them: a lake writes each hour to
-    disk, and flushes it."""
+    """Tables in memory, as `fairlead.pipeline.in_memory` describes them, because a lake flushes each hour
+    to disk."""
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
         by_name = {table.name: table for table in TABLES}
-        for name, told in rows.items():
-            for each in told:
+        for name, given in rows.items():
+            for each in given:
                 self._put(by_name[name], dict(each))
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class MemoryTables:
         for each in rows.to_pylist():
             assert self._put(table, each) in parts
 
-    def _put(self, table: Table, told: dict[str, Any]) -> str:
-        part = f"{told[table.instant]:{'%Y-%m-%d/%H' if table.by == 'hour' else '%Y-%m-%d'}}"
-        self._rows.setdefault(table.name, {}).setdefault(part, []).append(told)
+    def _put(self, table: Table, row: dict[str, Any]) -> str:
+        part = f"{row[table.instant]:{'%Y-%m-%d/%H' if table.by == 'hour' else '%Y-%m-%d'}}"
+        self._rows.setdefault(table.name, {}).setdefault(part, []).append(row)
         return part

@@ -1,5 +1,5 @@
-"""The build against an independent computation in plain pandas, on the same generated attempts:
-equal to the last unit, percentiles within the error they state."""
+"""The build equals an independent computation in plain pandas on the same generated attempts, exactly
+or, for percentiles, within their stated error."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_task_is_the_sum_of_its_attempts(lake: Lake, attempts: pd.DataFrame) -
     same(rows(lake, TASKS).set_index("task_id"), expected)
 
 
-def test_service_is_every_run_cut_at_the_minutes(
+def test_service_has_every_run_cut_at_full_minutes(
     lake: Lake, attempts: pd.DataFrame, cut: pd.DataFrame
 ) -> None:
     found = rows(lake, SERVICE).rename(columns={"window_start": "minute"})
@@ -133,9 +133,7 @@ def test_service_is_every_run_cut_at_the_minutes(
     assert found.busy_us.sum() == twin.runs_of(attempts).run_us.sum()
 
 
-def test_backlog_is_what_counting_second_by_second_gives(
-    lake: Lake, stays: dict[Any, twin.Stays]
-) -> None:
+def test_backlog_equals_a_count_second_by_second(lake: Lake, stays: dict[Any, twin.Stays]) -> None:
     found = rows(lake, BACKLOG).set_index(["minute", *KEY])
     minutes = range(
         int(found.index.levels[0].min()), int(found.index.levels[0].max()) + 1, twin.MINUTE
@@ -164,7 +162,7 @@ def test_every_task_that_became_ready_arrived_once(lake: Lake, attempts: pd.Data
 
 
 @pytest.mark.parametrize("window_s", [60, 3600, 86_400])
-def test_busy_time_and_share_of_a_key_are_those_of_its_runs(
+def test_busy_time_and_share_of_a_key_follow_from_its_runs(
     lake: Lake, cut: pd.DataFrame, window_s: int
 ) -> None:
     window = window_s * twin.SECOND
@@ -218,7 +216,7 @@ def test_lag_adds_up_deficits_until_nothing_waits(lake: Lake) -> None:
                 last = row.window_start
 
 
-def test_fairness_is_that_of_the_keys_that_waited_throughout(
+def test_fairness_covers_the_keys_that_waited_throughout(
     lake: Lake, stays: dict[Any, twin.Stays]
 ) -> None:
     found = rows(lake, FAIRNESS)
@@ -263,13 +261,13 @@ def test_percentiles_are_within_their_stated_error_of_the_exact_ones(
             assert row[name] == pytest.approx(value, rel=ERROR_BOUND, abs=1), (key, name)
 
 
-def test_failures_are_counted_as_by_hand(lake: Lake, attempts: pd.DataFrame) -> None:
+def test_failures_equal_a_count_in_pandas(lake: Lake, attempts: pd.DataFrame) -> None:
     expected = twin.failures(attempts)
     assert len(expected) > 50 and expected.recovered_at.isna().any()
     same(rows(lake, FAILURES).set_index(expected.index.names), expected)
 
 
-def test_objectives_count_good_and_bad_runs_and_burn_by_them(
+def test_objectives_count_good_and_bad_runs_and_compute_burn_rates(
     lake: Lake, attempts: pd.DataFrame
 ) -> None:
     found = rows(lake, SLO)
@@ -310,9 +308,9 @@ def test_costs_add_up_to_the_bill_and_follow_the_worker_time(lake: Lake, cut: pd
         )
 
 
-def test_tables_show_the_truth_that_was_generated(lake: Lake, attempts: pd.DataFrame) -> None:
-    """Within five standard errors, the tenants' shares and the works' run times and failure rates
-    are the parameters."""
+def test_tables_show_the_generated_parameters(lake: Lake, attempts: pd.DataFrame) -> None:
+    """Shares of tenants, and run times and failure rates of works, equal the parameters within five
+    standard errors."""
     served = rows(lake, SERVICE).groupby("name")[["busy_us", "attempts_started", "failed"]].sum()
     for work in TRUTH.works:
         busy_us, started, failed = served.loc[work.name]

@@ -1,5 +1,5 @@
-"""Alerts as a stream: into gold.incidents beside those of the tables, with state that outlives the
-query and stays small."""
+"""The stream of alerts writes gold.incidents beside the job `incidents`, and keeps a small state that
+survives restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.alerts.heartbeat import Heartbeat, encode
-from fairlead.pipeline.alerts.seen import SEEN, incident_of, keep
+from fairlead.pipeline.alerts.incident_rows import FOUND_BY_ALERTS, incident_of, keep
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.gold.incidents import INCIDENTS
@@ -52,10 +52,16 @@ def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
     keep(tables, [])
     assert tables.parts(INCIDENTS) == []
     keep(tables, [alert("stall", 600), alert("flood", 610)])
-    assert incidents_in(tables) == [("flood", False, SEEN), ("stall", False, SEEN)]
-    for _ in range(2):  # a batch that comes again
+    assert incidents_in(tables) == [
+        ("flood", False, FOUND_BY_ALERTS),
+        ("stall", False, FOUND_BY_ALERTS),
+    ]
+    for _ in range(2):  # a repeated batch
         keep(tables, [alert("stall", 600, over=900, tasks=7)])
-    assert incidents_in(tables) == [("flood", False, SEEN), ("stall", True, SEEN)]
+    assert incidents_in(tables) == [
+        ("flood", False, FOUND_BY_ALERTS),
+        ("stall", True, FOUND_BY_ALERTS),
+    ]
     rows = tables.load(INCIDENTS, tables.parts(INCIDENTS), INCIDENTS.arrow().names).to_pylist()
     over = next(row for row in rows if row["kind"] == "stall")
     assert (over["start_at"], over["end_at"], over["tasks_delayed"]) == (at(600), at(900), 7)
@@ -64,7 +70,7 @@ def test_an_alert_is_an_open_incident_until_it_ends(tmp_path: Path) -> None:
 def test_an_alert_that_starts_and_ends_in_one_batch_is_one_incident(tmp_path: Path) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
     keep(tables, [alert("stall", 600), alert("stall", 600, over=640)])
-    assert incidents_in(tables) == [("stall", True, SEEN)]
+    assert incidents_in(tables) == [("stall", True, FOUND_BY_ALERTS)]
 
 
 def test_the_batch_job_replaces_its_own_incidents_only(
@@ -72,25 +78,25 @@ def test_the_batch_job_replaces_its_own_incidents_only(
 ) -> None:
     stalled = [waited(minute, "a", depth_min=2, depth_end=2) for minute in range(10, 15)]
     tables = MemoryTables({BACKLOG.name: stalled})
-    # The tables end with the hour: what began after it only alerts know.
+    # The tables end with the hour, so only alerts show an incident that began later.
     late = alert("flood", 3700)
     keep(tables, [alert("stall", 630), alert("stuck", 700), late])
     for _ in range(2):
         incidents(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK)
         assert incidents_in(tables) == [
-            ("flood", False, SEEN),
+            ("flood", False, FOUND_BY_ALERTS),
             ("stall", True, None),
-            ("stuck", False, SEEN),
+            ("stuck", False, FOUND_BY_ALERTS),
         ]
     keep(tables, [msgspec.structs.replace(late, is_over=True, at=late.at + MICROS)])
     assert incidents_in(tables) == [
-        ("flood", True, SEEN),
+        ("flood", True, FOUND_BY_ALERTS),
         ("stall", True, None),
-        ("stuck", False, SEEN),
+        ("stuck", False, FOUND_BY_ALERTS),
     ]
 
 
-def test_a_concurrent_change_of_the_table_is_waited_for(
+def test_a_write_that_loses_to_a_concurrent_change_of_the_table_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = LakeRows(Lake(tmp_path / "lake"), SYSTEM_CLOCK)
@@ -104,7 +110,7 @@ def test_a_concurrent_change_of_the_table_is_waited_for(
 
     monkeypatch.setattr(tables, "replace", replaced)
     keep(tables, [alert("stall", 600)])
-    assert incidents_in(tables) == [("stall", False, SEEN)]
+    assert incidents_in(tables) == [("stall", False, FOUND_BY_ALERTS)]
 
 
 def test_times_of_alerts_cause_no_rebuild_of_tables() -> None:
@@ -152,7 +158,7 @@ def test_rare_spark_failures_and_long_kafka_outages_do_not_end_the_alerts() -> N
 
 
 class Heartbeats:
-    """A folder that a stream of heartbeats is read from."""
+    """A stream of heartbeats from a folder, and the alerts raised from it."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -160,7 +166,7 @@ class Heartbeats:
         (folder / "in").mkdir()
         self._count = 0
         self.at = micros(at(0))
-        self.heard: list[Alert] = []
+        self.raised: list[Alert] = []
         self.rules = Rules(warm_up_seconds=0)
 
     def put(self, seconds: int, **what: Any) -> None:
@@ -175,14 +181,18 @@ class Heartbeats:
         temporary.rename(self.folder / "in" / f"{self._count}.json")
 
     @contextmanager
-    def watched(self, *hears: Callable[[Sequence[Alert]], None]) -> Iterator[Any]:
+    def running(self, *callbacks: Callable[[Sequence[Alert]], None]) -> Iterator[Any]:
         from fairlead.pipeline.jobs.alerts import alerts
 
         frame = self._spark.readStream.schema(
             "store_id string, queue string, heartbeat string"
         ).json(str(self.folder / "in"))
         query = alerts(
-            frame, self.folder / "checkpoint", self.rules, [self.heard.extend, *hears], every=0.5
+            frame,
+            self.folder / "checkpoint",
+            self.rules,
+            [self.raised.extend, *callbacks],
+            every=0.5,
         )
         try:
             yield query
@@ -191,14 +201,14 @@ class Heartbeats:
 
     def until(self, query: Any, count: int) -> None:
         """Wait until `count` alerts were raised."""
-        self.until_so(query, lambda: len(self.heard) >= count)
+        self.until_so(query, lambda: len(self.raised) >= count)
 
     def until_so(self, query: Any, is_so: Callable[[], bool]) -> None:
-        """Poll until `is_so`, as Spark does not notify of its progress."""
+        """Poll until `is_so`, because Spark does not notify of its progress."""
         until = time.monotonic() + 120
         while not is_so():
             assert query.exception() is None
-            assert time.monotonic() < until, (self.heard, query.lastProgress)
+            assert time.monotonic() < until, (self.raised, query.lastProgress)
             time.sleep(0.1)
 
 
@@ -211,22 +221,22 @@ def test_the_state_of_alerts_is_kept_in_rocksdb_and_survives_a_restart(
     heartbeats: Heartbeats,
 ) -> None:
     heartbeats.put(60, failed=5, done=1, keys={"a": 40}, arrived=40)
-    with heartbeats.watched() as query:
+    with heartbeats.running() as query:
         heartbeats.until(query, 2)
-        # Else the next query would say it again: a batch counts when it is written down.
+        # Wait for the commit of the batch; otherwise the next query would repeat its alerts.
         heartbeats.until_so(
             query, lambda: any(each["numInputRows"] for each in query.recentProgress)
         )
-        assert sorted(each.kind for each in heartbeats.heard) == ["error burst", "flood"]
+        assert sorted(each.kind for each in heartbeats.raised) == ["error burst", "flood"]
     heartbeats.put(400, done=5)
-    with heartbeats.watched() as query:
+    with heartbeats.running() as query:
         heartbeats.until(query, 4)
         heartbeats.until_so(
             query, lambda: bool(query.lastProgress and query.lastProgress["stateOperators"])
         )
         progress = query.lastProgress
-    begun = {incident_of(each) for each in heartbeats.heard if not each.is_over}
-    assert {incident_of(each) for each in heartbeats.heard if each.is_over} == begun and len(
+    begun = {incident_of(each) for each in heartbeats.raised if not each.is_over}
+    assert {incident_of(each) for each in heartbeats.raised if each.is_over} == begun and len(
         begun
     ) == 2
     assert any("rocksdb" in name for name in progress["stateOperators"][0]["customMetrics"])
@@ -237,19 +247,19 @@ def test_a_batch_whose_callback_failed_is_delivered_again(heartbeats: Heartbeats
         raise RuntimeError("the disk is full")
 
     heartbeats.put(60, failed=5)
-    with heartbeats.watched(fails) as query:
+    with heartbeats.running(fails) as query:
         with pytest.raises(Exception, match="the disk is full"):
             query.awaitTermination(120)
-    first = list(heartbeats.heard)
-    with heartbeats.watched() as query:
+    first = list(heartbeats.raised)
+    with heartbeats.running() as query:
         heartbeats.until(query, 2 * len(first))
-    assert heartbeats.heard == first * 2 and len(first) == 1
+    assert heartbeats.raised == first * 2 and len(first) == 1
 
 
 def test_only_recently_active_keys_have_state(heartbeats: Heartbeats) -> None:
     heartbeats.rules = Rules(forget_seconds=2.0)
     heartbeats.put(20, keys={f"k{n}": 1 for n in range(200)}, arrived=200)
-    with heartbeats.watched() as query:
+    with heartbeats.running() as query:
 
         def rows() -> int:
             found = [
@@ -260,22 +270,22 @@ def test_only_recently_active_keys_have_state(heartbeats: Heartbeats) -> None:
         heartbeats.until_so(query, lambda: rows() >= 200)
         heartbeats.until_so(
             query, lambda: rows() < 200
-        )  # none of them brings anything any more: they are forgotten
+        )  # keys without tasks are dropped from the state
 
 
 def test_a_queue_without_events_is_reported(heartbeats: Heartbeats) -> None:
     heartbeats.rules = Rules(queues={"q": {"silence_seconds": 3.0}})
     heartbeats.put(4, done=1)
-    with heartbeats.watched() as query:
+    with heartbeats.running() as query:
         heartbeats.until(query, 1)
-        (silence,) = heartbeats.heard
+        (silence,) = heartbeats.raised
         assert (silence.kind, silence.start, silence.is_over) == ("silence", heartbeats.at, False)
         heartbeats.put(4, done=1)
         heartbeats.until(query, 2)
         assert (
-            heartbeats.heard[1].kind,
-            heartbeats.heard[1].start,
-            heartbeats.heard[1].is_over,
+            heartbeats.raised[1].kind,
+            heartbeats.raised[1].start,
+            heartbeats.raised[1].is_over,
         ) == (
             "silence",
             silence.start,

@@ -1,5 +1,4 @@
-"""Alerts on generated history, whose truth is known: none while nobody bursts, and a flood where a
-tenant does."""
+"""Alerts on generated history with known bursts: none without bursts, and floods where tenants burst."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Keys(dict[str, KeyMinutes]):
 def heartbeats(
     queue: str, attempts: list[dict[str, Any]], begin: int, end: int
 ) -> Iterator[Heartbeat]:
-    """Yield the heartbeats a relay would send of a queue in (begin, end], one every two seconds."""
+    """Yield the heartbeats that a relay sends for a queue in (begin, end], one every two seconds."""
     arriving = sorted((a["submitted_at"], a["fairness_key"]) for a in attempts if a["attempt"] <= 1)
     ready = sorted(
         (a["ready_at"], a["claimed_at"] or a["finished_at"]) for a in attempts if a["ready_at"]
@@ -103,7 +102,8 @@ def alerts_of(spark: Any, folder: Path, truth: Truth) -> tuple[list[Alert], int]
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_workload_without_bursts_has_no_floods(spark: Any, tmp_path: Path, seed: int) -> None:
-    """Six hours of three queues, 8 tenants, five attempts a second, of which every tenth fails."""
+    """The workload has six hours of three queues, 8 tenants, and five attempts a second, of which every
+    tenth fails."""
     truth = Truth(
         rows=100_000,
         days=0.25,

@@ -1,5 +1,5 @@
-"""`backfill`: backfilled days equal the days of a build, a dry run shows the difference, a
-crash is gone on from."""
+"""`backfill` makes the same days as a build, shows differences in a dry run, and continues after a
+crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR, DAY = 3600.0, 86_400.0
 
 
 def spoil(lake: Lake) -> None:
-    """Two tables of the first day as if an older code had made them."""
+    """Change two tables of the first day, as if older code had made them."""
     tables = LakeRows(lake, SYSTEM_CLOCK)
     for table in (SERVICE, TENANT_SHARE):
         parts = [part for part in tables.parts(table) if part.startswith("2026-03-02")]
@@ -50,10 +50,13 @@ def test_a_backfill_equals_a_build_and_continues_after_a_crash(
     spoil(job.lake)
 
     shown = backfill(job, SETTINGS, T0, at(HOUR), dry_run=True)
-    told = {(d.table, d.day): (d.only_old, d.only_new) for d in shown.differences}
-    assert told == {(SERVICE.name, "2026-03-02"): (0, 1), (TENANT_SHARE.name, "2026-03-02"): (0, 1)}
+    differences = {(d.table, d.day): (d.only_old, d.only_new) for d in shown.differences}
+    assert differences == {
+        (SERVICE.name, "2026-03-02"): (0, 1),
+        (TENANT_SHARE.name, "2026-03-02"): (0, 1),
+    }
     assert len(rows_of(job.lake)[SERVICE.name]) == len(wanted[SERVICE.name]) - 1, (
-        "nothing was changed"
+        "a dry run changes no table"
     )
 
     one_day, days = module._one_day, []
@@ -66,8 +69,8 @@ def test_a_backfill_equals_a_build_and_continues_after_a_crash(
 
     monkeypatch.setattr(module, "_one_day", dies)
     with pytest.raises(KeyboardInterrupt):
-        backfill(job, SETTINGS, T0, at(DAY), show=False)
-    done = backfill(job, SETTINGS, T0, at(DAY), show=False)
+        backfill(job, SETTINGS, T0, at(DAY), compare=False)
+    done = backfill(job, SETTINGS, T0, at(DAY), compare=False)
     assert (done.skipped, done.days) == (["2026-03-02"], ["2026-03-03"])
     assert {name: list(map(rounded, rows)) for name, rows in rows_of(job.lake).items()} == wanted
     assert not (job.lake.root / "_backfill.json").exists() and done.notes == []

@@ -1,4 +1,4 @@
-"""The backlog, worked by hand and against a simulation that looks at every second."""
+"""The backlog in hand-made cases, and against a simulation that checks every second."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def built(
     first_hour: int = 0,
     end_hour: int = 3,
 ) -> Table:
-    """The measures by (minute, queue, fairness key)."""
+    """Return the measures by (minute, queue, fairness key)."""
     names = ("queue", "fairness_key", "weight", "ready_at")
     waits = spark.createDataFrame([tuple(row[name] for name in names) for row in waiting], WAITING)
     since, until = (T0 + timedelta(hours=hours) for hours in (first_hour, end_hour))
@@ -55,7 +55,7 @@ def built(
 
 
 def minutes(table: Table, *measures: str) -> dict[int, tuple[Any, ...]]:
-    """Some measures of a table of one key, by minute after T0."""
+    """Return measures of a table of one key, by minute after T0."""
     assert len({key[1:] for key in table}) <= 1
     return {
         (key[0] - T0) // timedelta(minutes=1): tuple(row[m] for m in measures)
@@ -134,7 +134,7 @@ def test_a_wait_shorter_than_a_second_is_counted_without_depth(spark: SparkSessi
     assert minutes(table, *names) == {0: (1, 1, 0, 0, 0, 2 * S, 0)}
 
 
-def test_a_task_that_arrives_as_a_minute_begins_waits_all_of_it(
+def test_a_task_that_arrives_at_the_start_of_a_minute_waits_throughout_it(
     spark: SparkSession,
 ) -> None:
     table = built(spark, [attempt(ready_at=60, claimed_at=120, finished_at=120)])
@@ -169,11 +169,11 @@ def test_an_unclaimed_task_waits_until_the_end_of_the_period(
         [waits(ready_at=at(3600 + 30), weight=4.0), waits(ready_at=at(3 * 3600))],
         end_hour=2,
     )
-    told = minutes(
+    counted = minutes(
         table, "arrived", "arrived_us", "depth_end", "work_us", "weight", "oldest_ready_at"
     )
     since = at(3630)
-    assert told == {60: (1, 0, 1, 0, 4.0, since)} | dict.fromkeys(
+    assert counted == {60: (1, 0, 1, 0, 4.0, since)} | dict.fromkeys(
         range(61, 120), (0, 0, 1, 0, 4.0, since)
     )
 
@@ -187,7 +187,7 @@ def test_a_task_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
     never_ready = attempt(
         ready_at=None, claimed_at=None, started_at=None, finished_at=70, outcome="cancelled"
     )
-    told = minutes(
+    counted = minutes(
         built(spark, [cancelled, never_ready]),
         "arrived",
         "claimed",
@@ -195,7 +195,7 @@ def test_a_task_cancelled_in_the_queue_waited_until_then_and_was_not_claimed(
         "backlogged_us",
         "work_us",
     )
-    assert told == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
+    assert counted == {0: (1, 0, 1, 60 * S, 0), 1: (0, 0, 0, 10 * S, 0)}
 
 
 def test_a_task_cancelled_before_its_second_run_has_one_claim(
@@ -204,11 +204,11 @@ def test_a_task_cancelled_before_its_second_run_has_one_claim(
     cancelled = attempt(
         ready_at=60, claimed_at=5, started_at=None, finished_at=130, outcome="cancelled"
     )
-    told = minutes(built(spark, [cancelled]), "arrived", "claimed", "depth_end", "backlogged_us")
-    assert told == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
+    counted = minutes(built(spark, [cancelled]), "arrived", "claimed", "depth_end", "backlogged_us")
+    assert counted == {1: (1, 0, 1, 60 * S), 2: (0, 0, 0, 10 * S)}
 
 
-def test_a_task_failed_by_a_person_waited_for_no_run(spark: SparkSession) -> None:
+def test_an_end_by_a_person_does_not_count_as_a_wait(spark: SparkSession) -> None:
     given_up = attempt(
         ready_at=0, claimed_at=90, started_at=None, finished_at=500, outcome="failed"
     )
@@ -217,13 +217,13 @@ def test_a_task_failed_by_a_person_waited_for_no_run(spark: SparkSession) -> Non
 
 def test_clocks_that_disagree_make_no_negative_depth_or_work(spark: SparkSession) -> None:
     row = attempt(ready_at=61, claimed_at=59, started_at=58, finished_at=130)
-    told = minutes(
+    counted = minutes(
         built(spark, [row]), "arrived", "claimed", "depth_min", "depth_end", "arrived_us", "work_us"
     )
-    assert told == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
+    assert counted == {1: (1, 1, 0, 0, 72 * S, 0), 2: (0, 0, 0, 0, 0, 10 * S)}
 
 
-def test_a_task_that_still_waits_does_so_up_to_the_last_known_minute(
+def test_a_task_that_still_waits_is_counted_up_to_the_last_known_minute(
     spark: SparkSession,
 ) -> None:
     still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
@@ -241,7 +241,7 @@ def test_bounds_off_the_hour_are_refused(spark: SparkSession) -> None:
         backlog(none, none, T0.replace(tzinfo=None), T0)
 
 
-def test_the_rows_are_moved_between_machines_once(
+def test_the_backlog_shuffles_its_rows_once(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
@@ -281,8 +281,8 @@ def simulated(
 
 
 def stay_of(row: Row) -> Row | None:
-    """When an attempt waited and ran; None when it never became ready, or a person gave it up
-    afterwards."""
+    """Return when an attempt waited and ran, or None if it never became ready or is an end by a
+    person."""
     by_hand = row["started_at"] is None and row["outcome"] in ("cancelled", "failed")
     if row["ready_at"] is None or (by_hand and row["outcome"] == "failed"):
         return None
@@ -333,7 +333,7 @@ def simulated_minute(stays: list[Row], minute: int) -> Row | None:
 
 
 def queue_of(seed: int) -> tuple[list[Row], list[Row]]:
-    """Some hours of attempts, and who still waits."""
+    """Return some hours of attempts, and the tasks that still wait."""
     random = Random(seed)
     still = [
         waits(
@@ -381,4 +381,6 @@ def test_depth_is_conserved_from_minute_to_minute(spark: SparkSession) -> None:
         for (minute, row), (following, _) in pairwise([*rows.items(), (at(1e9), {})]):
             depth += row["arrived"] - row["claimed"]
             assert row["depth_end"] == depth
-            assert depth == 0 or following == minute + timedelta(minutes=1), "dense while any wait"
+            assert depth == 0 or following == minute + timedelta(minutes=1), (
+                "there is a row for each minute while a task waits"
+            )

@@ -1,5 +1,4 @@
-"""The build: the same tables, however often and in however many steps they are made, and nothing
-shown that is wrong."""
+"""The build makes the same tables in any number of steps, and publishes nothing that is wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS)]
 
 
 class At(SystemClock):
-    """A clock that stands at so many hours after T0, when the history was exported."""
+    """A clock that stands still at `hours` after T0."""
 
     def __init__(self, hours: float) -> None:
         self.hours = hours
@@ -57,15 +56,15 @@ class At(SystemClock):
 def export(
     lake: Lake, table: Table, rows: Sequence[dict[str, Any]], name: str, hours: float = 6
 ) -> None:
-    """Put rows into bronze as the exporter does, so many hours after T0."""
+    """Add rows to bronze as the exporter does, `hours` after T0."""
     here = lake.table(table)
     data = pa.Table.from_pylist([dict(row) for row in rows], table.arrow())
     assert here.append(here.write(data, "0", name), {}, At(hours).now())
 
 
 def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Four exports of a day's tasks: attempts, and events of tasks that are not finished yet. Some
-    rows come late."""
+    """Return four exports of a day's tasks: attempts, and events of unfinished tasks. Some rows come
+    late."""
     rng = random.Random(seed)
     made: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [([], []) for _ in range(4)]
     for n in range(240):
@@ -82,7 +81,7 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
             "queue": rng.choice("qqr"),
         }
         outcome = rng.choice(["done", "done", "done", "retried", "failed", "cancelled"])
-        start = when + wait if outcome != "cancelled" else None  # before any node took it
+        start = when + wait if outcome != "cancelled" else None  # cancelled before a claim
         made[pass_][0].append(
             attempt(**common, started_at=start, finished_at=when + wait + run, outcome=outcome)
         )
@@ -94,15 +93,15 @@ def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]
                 )
             )
         if pass_ > 0 and rng.random() < 0.5:
-            told = {name: common[name] for name in ("task_id", "fairness_key", "queue")}
-            made[pass_ - 1][1].append(event(**told, at=when))
+            fields = {name: common[name] for name in ("task_id", "fairness_key", "queue")}
+            made[pass_ - 1][1].append(event(**fields, at=when))
     made[1][0].append(attempt(started_at=5000, finished_at=4000))  # a clock jumped
     made[3][1].extend(event(at=4 * HOUR + 10 * n) for n in range(3))  # still waiting at the end
     return made
 
 
 def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
-    """By table, in the order of their keys; instants as numbers."""
+    """Return the rows by table, in the order of their keys, with instants as numbers."""
     made = {}
     for table in MADE:
         here = lake.table(table)
@@ -114,7 +113,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
 
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
-    """Sums of fractions depend on the order in which they were added up."""
+    """Round the floats of a row, because sums of fractions depend on the order of addition."""
     return {
         name: f"{value:.9g}" if isinstance(value, float) else value for name, value in row.items()
     }
@@ -207,7 +206,7 @@ def test_invalid_rows_are_counted_and_quarantined(spark: SparkSession, job: JobC
     assert ParquetTables(spark, job.lake, SYSTEM_CLOCK).read(TASKS).count() == 1
 
 
-def test_an_empty_lake_builds_nothing_and_says_so(job: JobContext) -> None:
+def test_a_build_of_an_empty_lake_makes_no_tables_and_reports_this(job: JobContext) -> None:
     assert build(job, SETTINGS).rows_out == 0
     assert build(job, SETTINGS).state == "nothing to do"
 
@@ -225,7 +224,7 @@ def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(
     assert last_runs(job.lake)["build"]["state"] == "failed"
 
 
-def test_a_half_written_file_of_bronze_is_named(job: JobContext) -> None:
+def test_the_error_about_a_truncated_file_of_bronze_names_it(job: JobContext) -> None:
     put(job.lake, [([attempt()], [])])
     file = next(job.lake.root.glob("bronze.attempts/date=*/**/*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
@@ -233,7 +232,7 @@ def test_a_half_written_file_of_bronze_is_named(job: JobContext) -> None:
         build(job, SETTINGS)
 
 
-def test_two_builds_of_one_lake_are_refused(job: JobContext) -> None:
+def test_a_second_simultaneous_build_of_one_lake_is_refused(job: JobContext) -> None:
     import fcntl
 
     put(job.lake, [([attempt()], [])])
@@ -243,7 +242,7 @@ def test_two_builds_of_one_lake_are_refused(job: JobContext) -> None:
             build(job, SETTINGS)
 
 
-def test_a_task_that_still_waits_is_backlog_in_every_hour_since(
+def test_a_task_that_still_waits_counts_as_backlog_in_every_hour_since_its_submit(
     spark: SparkSession, job: JobContext
 ) -> None:
     put(
@@ -272,8 +271,7 @@ POINTS = [
 
 @pytest.fixture(scope="module")
 def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
-    """A lake that was built and has got new rows since; and what an undisturbed build makes of
-    it."""
+    """Return a built lake with new rows, and the lake that an undisturbed build makes of it."""
     folder = tmp_path_factory.mktemp("halfway")
     parts = batches(7)
     lake = Lake(folder / "lake")
@@ -288,7 +286,7 @@ def halfway(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-def test_a_build_killed_at_any_point_and_run_again_makes_the_same_tables(
+def test_a_build_killed_at_any_point_and_repeated_makes_the_same_tables(
     spark: SparkSession, tmp_path: Path, halfway: tuple[Path, Lake], point: str
 ) -> None:
     before, undisturbed = halfway

@@ -1,5 +1,4 @@
-"""Every way in which a bulk submit can die, with real processes that die there: no task is lost and
-none is doubled."""
+"""Real processes of a bulk submit die at every point, and no task is lost or doubled."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ PARTS = [[numbers(0, 60), numbers(60, 100)], [numbers(100, 200)]]
 
 @pytest.fixture
 def url(store_url: str) -> Iterator[str]:
-    """A fresh, migrated store of each kind in turn."""
+    """Yield the URL of a fresh, migrated store of each kind in turn."""
     application = App(store_url)
     application.migrate()
     application.close()
@@ -39,7 +38,7 @@ def url(store_url: str) -> Iterator[str]:
 
 
 def dies(work: Any, *arguments: Any) -> None:
-    """Run it in a process of its own, which must kill itself."""
+    """Run `work` in its own process, which must kill itself."""
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     process.start()
     process.join(60)
@@ -56,7 +55,7 @@ def opened(url: str, **options: str) -> BulkJob:
     return job
 
 
-# the table ----------------------------------------------------------------------------------------
+# parts and attempts ----------------------------------------------------------------------------------------
 
 
 def test_an_executor_that_dies_while_it_stages_leaves_nothing_and_its_next_attempt_counts(
@@ -94,17 +93,19 @@ def test_an_executor_that_dies_after_it_has_staged_leaves_an_unpublished_part(
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_only_the_named_one_of_two_finished_attempts_counts(url: str, winner: int) -> None:
+def test_of_two_finished_attempts_only_the_one_named_by_the_driver_counts(
+    url: str, winner: int
+) -> None:
     job = opened(url)
     twins = [job.stage(PARTS[0], 0) for _ in range(2)]
     other = job.stage(PARTS[1], 1)
-    with pytest.raises(ValueError, match="two of one part"):
+    with pytest.raises(ValueError, match="two messages of one part"):
         job.publish([*twins, other])
     job.publish([twins[winner], other])
     assert numbers_in(url) == ALL
 
 
-def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_the_janitor_removes_it(
+def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_its_rows_are_removed(
     url: str,
 ) -> None:
     job = opened(url)
@@ -178,7 +179,7 @@ def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_n
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_an_old_driver_that_wakes_while_another_run_stages_is_refused(url: str) -> None:
+def test_a_former_driver_that_continues_while_another_run_stages_is_refused(url: str) -> None:
     old = job_of(url)
     old_messages = staged(old, PARTS)
     new = opened(url)
@@ -194,7 +195,9 @@ def test_an_old_driver_that_wakes_while_another_run_stages_is_refused(url: str) 
     assert numbers_in(url) == ALL
 
 
-def test_an_old_driver_that_wakes_after_another_run_has_published_changes_nothing(url: str) -> None:
+def test_a_former_driver_that_continues_after_another_run_has_published_changes_nothing(
+    url: str,
+) -> None:
     old = job_of(url)
     old_messages = staged(old, PARTS)
     totals = submit(url, PARTS)
@@ -241,7 +244,7 @@ def test_a_driver_that_dies_between_chunks_is_followed_by_a_run_that_continues(
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
 
-def test_two_runs_that_publish_one_job_in_chunks_at_the_same_time_publish_each_row_once(
+def test_two_simultaneous_runs_that_publish_one_job_in_chunks_publish_each_row_once(
     url: str,
 ) -> None:
     first = job_of(url, publish="chunked", rows_per_chunk="7")
@@ -367,8 +370,10 @@ def test_on_a_cluster_with_speculation_an_executor_killed_while_it_stages_double
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "inserted=1000, duplicate=0" in ran.stdout
-    assert (tmp_path / "killed").exists(), "an executor was to be killed"
+    assert (tmp_path / "killed").exists(), "an executor must have been killed"
     for part in (0, 1):
-        assert len(list(tmp_path.glob(f"staged-{part}-*"))) > 1, "it was to be staged twice"
+        assert len(list(tmp_path.glob(f"staged-{part}-*"))) > 1, (
+            "each part must have been staged twice"
+        )
     assert sorted(numbers_in(url)) == list(range(1000))
     assert len(rows(url, "SELECT DISTINCT id FROM fairlead_tasks")) == 1000

@@ -1,5 +1,5 @@
-"""User rows become staged rows: the same bounds, words, ids and places as a single submit, whole
-batches at a time."""
+"""Rows of the user become staged rows, in batches, with the same bounds, errors, ids and partitions as
+single submits."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def test_a_payload_that_is_no_json_object_or_too_long_is_refused(
     assert rejects[0].reason.startswith(reason)
 
 
-def test_a_null_where_arguments_should_be_is_refused() -> None:
+def test_a_null_in_place_of_arguments_is_refused() -> None:
     args = pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())]))
     encoded, rejects = encode(pa.record_batch({"args": args}))
     assert [row["payload"] for row in encoded] == [b'{"n":1}']
     assert rejects == [Reject(1, "args", "args None: give a struct or a map", "None")]
 
 
-def test_text_that_is_no_unicode_is_refused_wherever_it_stands() -> None:
+def test_text_that_is_no_unicode_is_refused_in_every_column() -> None:
     bad = pa.array([b"fine", b"\xff\xfe"], pa.binary()).view(pa.string())
     for column in (
         "fairness_key",
@@ -170,7 +170,7 @@ texts = st.text(
     st.lists(texts | st.none(), min_size=1, max_size=5),
     st.sampled_from(["fairness_key", "ordering_key", "unique_key"]),
 )
-def test_a_key_is_refused_exactly_when_a_submit_refuses_it_and_in_the_same_words(
+def test_a_key_is_refused_exactly_when_a_submit_refuses_it_and_with_the_same_error(
     keys: list[str | None], column: str
 ) -> None:
     encoded, rejects = encode(pa.record_batch({column: pa.array(keys, pa.string())}))
@@ -197,7 +197,7 @@ def test_a_weight_is_refused_exactly_when_a_submit_refuses_it(weights: list[floa
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()])
-def test_a_priority_is_taken_from_any_whole_number_and_refused_out_of_bounds(
+def test_a_priority_may_have_any_integer_type_and_is_refused_out_of_bounds(
     kind: pa.DataType,
 ) -> None:
     encoded, rejects = encode(pa.record_batch({"priority": pa.array([0, 9, 10, None, 100], kind)}))
@@ -208,7 +208,7 @@ def test_a_priority_is_taken_from_any_whole_number_and_refused_out_of_bounds(
     ]
 
 
-def test_names_of_tasks_and_queues_come_from_columns_or_options_and_have_bounds() -> None:
+def test_names_of_tasks_and_queues_come_from_columns_or_options_and_are_checked() -> None:
     names = ["pay", None, "", "x" * 201, "a\0b"]
     batch = pa.record_batch({"name": names, "queue": ["known", "new", "new", "new", None]})
     encoded, rejects = encode(batch, task=None)
@@ -324,7 +324,9 @@ def test_an_error_names_all_wrong_options_at_once() -> None:
     )
 
 
-def test_a_relative_path_means_the_same_file_in_every_process(tmp_path, monkeypatch) -> None:
+def test_a_relative_path_of_a_sqlite_file_is_made_absolute_for_every_process(
+    tmp_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert options(url="sqlite:///tasks 1.db?synchronous=NORMAL").url == (
         f"sqlite:///{tmp_path}/tasks%201.db?synchronous=NORMAL"
@@ -341,7 +343,7 @@ def test_a_relative_path_means_the_same_file_in_every_process(tmp_path, monkeypa
     st.integers(1, 1000),
     st.integers(0, 2**48 - 1),
 )
-def test_ids_are_uuid7_and_ascend_and_their_partition_is_the_one_of_core(
+def test_ids_are_ascending_uuid7_and_give_the_same_partition_as_a_submit(
     part: int, salt: int, first: int, partitions: int, millis: int
 ) -> None:
     import numpy as np
@@ -374,7 +376,7 @@ def test_tasks_without_an_ordering_key_spread_evenly_over_the_partitions(partiti
     assert max(counts) - min(counts) <= 1
 
 
-def test_the_greatest_number_of_partitions_registered_or_asked_for_counts() -> None:
+def test_the_greater_of_the_registered_and_the_requested_number_of_partitions_counts() -> None:
     assert options().partitions_of({"orders": 7}, "orders") == 7
     assert options(partitions="3").partitions_of({"orders": 7}, "orders") == 7
     assert options(partitions="9").partitions_of({"orders": 7}, "orders") == 9
@@ -382,7 +384,7 @@ def test_the_greatest_number_of_partitions_registered_or_asked_for_counts() -> N
     assert options().partitions_of({}, "orders") == 1
 
 
-def test_more_partitions_of_a_dataframe_than_ids_have_room_for_are_refused() -> None:
+def test_a_dataframe_with_more_partitions_than_ids_can_number_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at most 16,384 partitions"):
         IdSpace.of(0, "march", "epoch", 2**14)
 

@@ -1,5 +1,4 @@
-"""Bulk submit: what goes in is what single submits would have put in, once for each submission, and
-it runs."""
+"""A bulk submit writes the same tasks as single submits, once for each submission, and the tasks run."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tests.pipeline.bulk import job_of, left_in_stage, numbers, numbers_in, rows
 
 
 def tasks_of(url: str) -> list[dict[str, Any]]:
-    """All tasks column by column, in the order in which they were written."""
+    """Return all columns of all tasks, in the order of writing."""
     order = "seq" if url.startswith("sqlite") else "ready_seq NULLS LAST, id"
     found = rows(url, f"SELECT * FROM fairlead_tasks ORDER BY {order}")
     return [
@@ -90,7 +89,7 @@ OWN = {
     "due_at",
     "seq",
 }
-"""Columns that depend on the id, the time or the position of a row; the tests check each one by itself."""
+"""Columns that depend on the id, the time or the position of a row, which tests check separately."""
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -160,7 +159,7 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
             assert ours["partition"] == theirs["partition"]
 
 
-def test_rows_of_one_ordering_key_stand_in_the_order_of_their_parts(app: App) -> None:
+def test_rows_of_one_ordering_key_run_in_the_order_of_their_parts(app: App) -> None:
     keys = pa.array(["k"] * 500)
     submit(app.url, [[numbers(0, 500, ordering_key=keys)], [numbers(500, 1000, ordering_key=keys)]])
     found = rows(app.url, "SELECT payload FROM fairlead_tasks ORDER BY ordering_key, order_at, id")
@@ -193,7 +192,7 @@ def test_an_unknown_queue_is_registered_and_the_greatest_number_of_partitions_co
     assert {row["partition"] for row in counts} == set(range(6))
 
 
-# once ---------------------------------------------------------------------------------------------
+# repeated submissions ---------------------------------------------------------------------------------------------
 
 
 def test_a_second_run_of_a_submission_changes_nothing_and_returns_the_same_totals(app: App) -> None:
@@ -210,7 +209,7 @@ def test_a_second_run_of_a_submission_changes_nothing_and_returns_the_same_total
     assert left_in_stage(app.url) == 0
 
 
-def test_nothing_is_a_task_before_the_job_is_published(app: App) -> None:
+def test_no_row_is_a_task_before_its_job_is_published(app: App) -> None:
     job = job_of(app.url)
     messages = staged(job, [[numbers(0, 50)]])
     assert tasks_of(app.url) == [] and job.totals() is None
@@ -260,7 +259,7 @@ def test_under_on_conflict_error_a_taken_key_fails_the_whole_job(app: App) -> No
     ):
         submit(app.url, [[batch]], on_conflict="error")
     assert numbers_in(app.url) == [0]
-    assert submit(app.url, [[batch]]).inserted == 2, "the same submission may be tried again"
+    assert submit(app.url, [[batch]]).inserted == 2, "the failed submission can be repeated"
 
 
 # bad rows -----------------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ def test_a_bad_row_fails_the_job_and_the_error_names_row_column_and_reason(app: 
     assert tasks_of(app.url) == [] and left_in_stage(app.url) == 0
 
 
-def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes_in(
+def test_under_quarantine_bad_rows_are_stored_with_their_reasons_and_the_others_are_submitted(
     app: App,
 ) -> None:
     bad = numbers(10, 20, weight=pa.array([1.0] * 7 + [0.0, 0.0, 1.0]))
@@ -307,7 +306,7 @@ def test_under_quarantine_bad_rows_are_kept_with_their_reasons_and_the_rest_goes
 # in chunks ----------------------------------------------------------------------------------------
 
 
-def test_in_chunks_each_row_goes_in_once_and_in_order(app: App) -> None:
+def test_in_chunks_each_row_is_submitted_once_and_in_order(app: App) -> None:
     parts = [[numbers(0, 25), numbers(25, 30)], [numbers(30, 30)], [numbers(30, 100)]]
     totals = submit(app.url, parts, publish="chunked", rows_per_chunk="7")
     assert totals == SubmissionTotals(
@@ -334,14 +333,14 @@ def test_a_half_published_job_continues_with_its_own_rows_in_the_next_run(
         "march", staged=100, inserted=100, duplicate=0, rejected=0, publish="chunked"
     )
     assert numbers_in(app.url) == list(range(100))
-    assert job.publish(messages) == totals, "the run before finds it done"
+    assert job.publish(messages) == totals, "the earlier run finds the job published"
     assert numbers_in(app.url) == list(range(100))
 
 
 async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
     app: App, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fairlead.pipeline.bulk.publish.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("fairlead.pipeline.bulk.publish.BACKLOG_POLL_SECONDS", 0.02)
 
     @app.task(name="pay", queue="orders")
     async def pay(n: int) -> None: ...
@@ -355,7 +354,7 @@ async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
             while len(numbers_in(app.url)) < 100:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)
-        assert len(numbers_in(app.url)) == 100, "the third chunk waits: 100 are waiting already"
+        assert len(numbers_in(app.url)) == 100, "the third chunk is held back while 100 tasks wait"
         async with running(app) as node:
             while not publishing.done():
                 depths.append(
@@ -364,7 +363,9 @@ async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
                 await asyncio.sleep(0.02)
             await until_settled(app, node)
     finally:
-        job_of(app.url).open(numbers(0, 1).schema)  # takes over: a publisher that still waits ends
+        job_of(app.url).open(
+            numbers(0, 1).schema
+        )  # takes over the job, so that the publisher that waits ends
     assert publishing.result().inserted == 300 and max(depths) <= 60 + 50
     assert len(rows(app.url, "SELECT * FROM fairlead_attempts WHERE outcome = 'done'")) == 300
 
@@ -373,7 +374,7 @@ async def test_a_publish_waits_between_chunks_while_the_backlog_is_too_long(
 
 
 def frame(spark: SparkSession, count: int) -> DataFrame:
-    """`count` rows in two partitions."""
+    """Return `count` rows in two partitions."""
     return spark.range(0, count, 1, 2).select(
         F.col("id").alias("n"), F.concat(F.lit("tenant-"), F.col("id") % 7).alias("fairness_key")
     )
@@ -427,24 +428,24 @@ async def test_each_lane_is_announced_once_with_its_first_position_and_next_due_
     )
     waiting = numbers(40, 41, priority=pa.array([0]), run_at=pa.array([due]))
     messages = staged(job, [[ready], [ready, waiting]])
-    heard: list[Notification] = []
-    await app.notifier.listen(heard.append)
+    notifications: list[Notification] = []
+    await app.notifier.listen(notifications.append)
     await asyncio.to_thread(job.publish, messages)
     async with asyncio.timeout(20):
-        while not any(notification.ready for notification in heard):
+        while not any(notification.ready for notification in notifications):
             await asyncio.sleep(0.01)
     await app.notifier.close()
-    told = [notification for notification in heard if notification.ready]
+    announced = [notification for notification in notifications if notification.ready]
     first = rows(
         app.url,
         "SELECT queue, partition, priority, min(ready_seq) AS seq FROM fairlead_tasks WHERE state = 'SUBMITTED' "
         "GROUP BY queue, partition, priority",
     )
-    assert len(told) == 1 and {Lane(*row.values()) for row in first} == set(told[0].ready)
-    assert len(told[0].ready) == len(first) == 2 and told[0].due == to_micros(due)
+    assert len(announced) == 1 and {Lane(*row.values()) for row in first} == set(announced[0].ready)
+    assert len(announced[0].ready) == len(first) == 2 and announced[0].due == to_micros(due)
 
 
-def test_a_second_run_starts_no_job_of_spark(app: App, spark: SparkSession) -> None:
+def test_a_second_run_of_a_submission_starts_no_spark_job(app: App, spark: SparkSession) -> None:
     def jobs_of(group: str) -> int:
         spark.sparkContext.setJobGroup(group, group)
         assert pay(frame(spark, 100), app.url).inserted == 100
@@ -479,7 +480,7 @@ def test_with_order_by_the_tasks_of_one_ordering_key_keep_that_order_in_their_la
         pay(frame(spark, 1), app.url, "other", order_by="when")
 
 
-def test_the_data_source_takes_appended_rows_and_refuses_to_overwrite(
+def test_the_data_source_appends_rows_and_refuses_to_overwrite(
     app: App, spark: SparkSession
 ) -> None:
     spark.dataSource.register(FairleadSource)
@@ -512,7 +513,7 @@ def test_unusable_dataframes_raise_errors_of_fairlead(app: App, spark: SparkSess
     assert numbers_in(app.url) == [0] and left_in_stage(app.url) == 0
 
 
-def test_without_a_submission_id_unique_keys_keep_a_repeat_from_doubling(
+def test_without_a_submission_id_unique_keys_prevent_doubles_in_a_repeated_submit(
     app: App, spark: SparkSession
 ) -> None:
     spark.dataSource.register(FairleadSource)
@@ -528,7 +529,7 @@ def test_without_a_submission_id_unique_keys_keep_a_repeat_from_doubling(
 
 
 def write_stream(spark: SparkSession, folder: Path, url: str) -> None:
-    """All there is to read, in micro-batches of one file; the checkpoint is kept."""
+    """Submit all files in micro-batches of one file, with a lasting checkpoint."""
     query = (
         spark.readStream.schema("n bigint")
         .option("maxFilesPerTrigger", 1)
@@ -547,7 +548,7 @@ def add_file(folder: Path, name: str, first: int, last: int) -> None:
     (folder / "in" / name).write_text("".join(f'{{"n":{n}}}\n' for n in range(first, last)))
 
 
-def test_a_stream_that_is_restarted_submits_each_row_once(
+def test_a_restarted_stream_submits_each_row_once(
     app: App, spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.dataSource.register(FairleadSource)
@@ -556,8 +557,8 @@ def test_a_stream_that_is_restarted_submits_each_row_once(
     write_stream(spark, tmp_path, app.url)
     assert sorted(numbers_in(app.url)) == list(range(50))
     add_file(tmp_path, "3.json", 50, 90)
-    # As after a crash between our commit and Spark's note of it: the last micro-batch comes once
-    # more, under its number.
+    # As after a crash between the commit of Fairlead and the one of Spark: the last micro-batch is
+    # repeated under its number.
     last = max(
         (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
     )
@@ -578,10 +579,10 @@ def test_a_stream_that_is_restarted_submits_each_row_once(
     assert left_in_stage(app.url) == 0
 
 
-# what is left behind ------------------------------------------------------------------------------
+# cleaning ------------------------------------------------------------------------------
 
 
-def test_the_janitor_deletes_abandoned_rows_after_a_day_and_jobs_after_a_month(
+def test_abandoned_rows_are_deleted_after_a_day_and_jobs_after_a_month(
     app: App,
 ) -> None:
     def swept(later: float) -> int:
@@ -598,14 +599,12 @@ def test_the_janitor_deletes_abandoned_rows_after_a_day_and_jobs_after_a_month(
         left.publish(messages)
     assert swept(1.1) == 0
     assert submit(app.url, [[numbers(0, 5)]], submission_id="done").inserted == 5
-    assert numbers_in(app.url) == list(range(5)), "a job that is remembered is not run again"
+    assert numbers_in(app.url) == list(range(5)), "a recorded job is not run again"
     assert swept(29) == 0 and swept(31) == 0
     assert rows(app.url, "SELECT * FROM fairlead_bulk_jobs") == []
 
 
-def test_the_janitor_keeps_the_rows_of_a_half_published_job_for_a_week(
-    app: App, monkeypatch
-) -> None:
+def test_rows_of_a_half_published_job_are_kept_for_a_week(app: App, monkeypatch) -> None:
     job = job_of(app.url, publish="chunked", rows_per_chunk="30")
     messages = staged(job, [[numbers(0, 50)]])
     stop_after(monkeypatch, 1)
@@ -620,7 +619,7 @@ def test_the_janitor_keeps_the_rows_of_a_half_published_job_for_a_week(
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
-    """Interrupt publishing before the chunk after these."""
+    """Interrupt the publishing after this number of chunks."""
     from fairlead.pipeline.bulk.publish import Publisher
 
     waited = iter(range(chunks))

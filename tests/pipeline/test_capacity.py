@@ -1,5 +1,5 @@
-"""Capacity: the queueing formula against known values and a simulation, the forecast against weeks
-that come true."""
+"""Capacity: the queueing formula against known values and a simulation, and the forecast against later
+weeks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tests.pipeline.tables_by_hand import MemoryTables, put, row
         (3, 0.0, 0.0),
     ],
 )
-def test_known_values_of_erlang_c(slots: int, load: float, waiting: float) -> None:
+def test_erlang_c_has_the_known_values(slots: int, load: float, waiting: float) -> None:
     assert erlang_c(slots, load) == pytest.approx(waiting, abs=5e-5)
 
 
@@ -83,7 +83,9 @@ _WORK = st.builds(
 
 
 @given(work=_WORK, wait=st.floats(0, 100), quantile=st.floats(0.01, 0.999))
-def test_the_slots_are_enough_and_one_less_is_not(work: Work, wait: float, quantile: float) -> None:
+def test_the_computed_slots_suffice_and_one_less_does_not(
+    work: Work, wait: float, quantile: float
+) -> None:
     slots = slots_for(work, wait, quantile)
     assert slots > work.load and late(slots, work, wait) <= 1 - quantile
     assert slots == 1 or slots - 1 <= work.load or late(slots - 1, work, wait) > 1 - quantile
@@ -111,8 +113,8 @@ def test_no_work_needs_no_slots_and_invalid_numbers_are_refused() -> None:
 
 
 def simulated(slots: int, arrivals: Any, service: Any, tasks: int) -> list[float]:
-    """Waits of so many tasks in one queue before so many workers, first come first served, the
-    first tenth left out."""
+    """Return the waits of `tasks` tasks in one fifo queue before `slots` workers, without the first
+    tenth."""
     free = [0.0] * slots
     now, waits = 0.0, []
     for _ in range(tasks):
@@ -143,8 +145,8 @@ def test_a_simulated_queue_with_poisson_arrivals_and_exponential_runs_waits_as_p
 def test_a_simulated_queue_of_other_distributions_waits_about_as_predicted(
     slots: int, sigma: float
 ) -> None:
-    """Allen and Cunneen's is an approximation: within a third of the mean wait at this load,
-    here."""
+    """The formula of Allen and Cunneen is an approximation: at this load, within a third of the mean
+    wait."""
     rng = random.Random(7)
     cv2 = math.exp(sigma**2) - 1
     work = Work(rate=0.85 * slots, mean_s=1.0, cv2_arrival=0.5, cv2_service=cv2)
@@ -175,14 +177,14 @@ def weeks_of(count: int, growth: float, noise: float, seed: int = 1) -> list[lis
     ]
 
 
-def test_weeks_that_are_all_the_same_are_forecast_exactly() -> None:
+def test_equal_weeks_are_forecast_exactly() -> None:
     weeks = weeks_of(5, 1.0, 0.0)
     found = forecast(weeks)
     assert found.middle == pytest.approx(weeks[0]) and found.high == pytest.approx(weeks[0])
     assert (found.method, found.held_out) == (DAMPED, 2) and sum(found.loss) < 1e-6
 
 
-def test_a_forecast_averages_noise_out_and_the_naive_one_repeats_it() -> None:
+def test_the_forecast_averages_noise_out_and_the_naive_forecast_repeats_it() -> None:
     found = forecast(weeks_of(8, 1.0, 0.3))
     assert found.method == DAMPED and found.skill is not None and found.skill > 0.1
     assert found.mase is not None and found.mase < 0.95
@@ -198,10 +200,10 @@ def test_the_naive_forecast_is_used_and_named_when_a_change_of_shape_makes_it_be
     assert sum(found.loss) > sum(found.naive_loss)
 
 
-def test_a_forecast_continues_growth_damped() -> None:
+def test_a_forecast_continues_growth_with_damping() -> None:
     weeks = weeks_of(8, 1.1, 0.0)
-    told, last, next_week = sum(damped(weeks)), sum(weeks[-1]), sum(weeks[-1]) * 1.1
-    assert last * 0.97 < told < next_week
+    forecasted, last, next_week = sum(damped(weeks)), sum(weeks[-1]), sum(weeks[-1]) * 1.1
+    assert last * 0.97 < forecasted < next_week
     assert naive(weeks) == weeks[-1]
 
 
@@ -209,16 +211,18 @@ def test_nine_of_ten_hours_stay_below_the_high_forecast() -> None:
     below = []
     for seed in range(5):
         *past, actual = weeks_of(9, 1.0, 0.25, seed)
-        below += [was <= told for was, told in zip(actual, forecast(past).high, strict=True)]
+        below += [
+            was <= forecasted for was, forecasted in zip(actual, forecast(past).high, strict=True)
+        ]
     assert 0.85 < sum(below) / len(below) < 0.96
 
 
-def test_held_out_hours_are_not_seen_by_the_methods() -> None:
+def test_the_methods_do_not_use_held_out_hours() -> None:
     weeks = weeks_of(6, 1.0, 0.2)
     changed = [*weeks[:5], [10 * each for each in weeks[5]]]
     assert forecast(weeks, 1).naive_loss != forecast(changed, 1).naive_loss
     by_hand = [
-        sum(pinball(told, was, q) for q, told in ((0.5, mid), (0.9, high))) / 2
+        sum(pinball(forecasted, was, q) for q, forecasted in ((0.5, mid), (0.9, high))) / 2
         for was, mid, high in zip(weeks[5], *(forecast(weeks[:5], 0)[:2]), strict=True)
     ]
     assert forecast(weeks[:5], 0).method == NAIVE
@@ -226,14 +230,16 @@ def test_held_out_hours_are_not_seen_by_the_methods() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_too_short_a_history_is_not_judged_and_next_week_is_like_the_last(count: int) -> None:
+def test_after_too_short_a_history_no_method_is_tested_and_next_week_equals_the_last(
+    count: int,
+) -> None:
     weeks = weeks_of(count, 1.0, 0.2)
     found = forecast(weeks)
     assert (found.method, found.held_out, found.loss, found.skill) == (NAIVE, 0, [], None)
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4), rate=st.floats(0, 20))
-def test_a_forecast_is_never_negative_and_half_is_no_more_than_nine_tenths(
+def test_a_forecast_is_never_negative_and_its_median_is_at_most_its_ninth_decile(
     seed: int, count: int, rate: float
 ) -> None:
     rng = random.Random(seed)
@@ -259,8 +265,8 @@ def poisson(rng: random.Random, rate: float) -> int:
 
 
 def filled(weeks: int, seed: int = 3) -> tuple[MemoryTables, list[list[float]]]:
-    """A queue whose arrivals are Poisson, ten times as many by day as at night; and the tasks of
-    each hour."""
+    """Return tables of a queue with Poisson arrivals, ten times as many by day as by night, and the
+    number of tasks by hour."""
     rng = random.Random(seed)
     backlog, latency, served, tasks = [], [], [], []
     made = []
@@ -298,13 +304,13 @@ def filled(weeks: int, seed: int = 3) -> tuple[MemoryTables, list[list[float]]]:
             row(TASKS, submitted_at=start, queue="q", priority=p, run_us=n)
             for p, n in ((5, 300), (8, 100))
         ]
-    told = {
+    tables_by_name = {
         BACKLOG.name: backlog,
         LATENCY_HIST.name: latency,
         SERVICE.name: served,
         TASKS.name: tasks,
     }
-    return MemoryTables(told), [made[n : n + HOURS] for n in range(0, len(made), HOURS)]
+    return MemoryTables(tables_by_name), [made[n : n + HOURS] for n in range(0, len(made), HOURS)]
 
 
 def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: Path) -> None:
@@ -319,10 +325,10 @@ def test_a_queue_of_known_rates_gets_the_slots_that_the_formula_gives(tmp_path: 
         == [hour_of_week(96 + n) for n in range(HOURS)]
     )
     run_s = 2 / 2.02 * 1.02**814 / 1e6
-    told = forecast(weeks)
+    expected = forecast(weeks)
     for n, r in enumerate(rows):
         assert (
-            r["forecast_p90"] == pytest.approx(told.high[n] / 3600)
+            r["forecast_p90"] == pytest.approx(expected.high[n] / 3600)
             and r["lambda_p50"] <= r["lambda_p99"]
         )
         assert r["mean_us"] == pytest.approx(run_s * 1e6) and r["cv2_service"] == pytest.approx(
@@ -381,14 +387,14 @@ def test_the_output_says_that_a_forecast_is_worse_than_the_naive_one(tmp_path: P
     lake = Lake(tmp_path / "lake")
     hours = [MONDAY + timedelta(hours=n) for n in range(4 * HOURS)]
     counts = [n % HOURS + 1 if n < 2 * HOURS else HOURS - n % HOURS for n in range(4 * HOURS)]
-    told = {
+    tables_by_name = {
         BACKLOG.name: [
             row(BACKLOG, minute=at, queue="q", arrived=c)
             for at, c in zip(hours, counts, strict=True)
         ],
         SERVICE.name: [row(SERVICE, window_start=at) for at in hours],
     }
-    found = capacity(lake, MemoryTables(told), SYSTEM_CLOCK, TARGET, Horizon(hold_out=1))
+    found = capacity(lake, MemoryTables(tables_by_name), SYSTEM_CLOCK, TARGET, Horizon(hold_out=1))
     assert (
         found.queues[0].method == NAIVE
         and "more loss" in found.notes[0]

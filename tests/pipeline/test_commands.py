@@ -1,5 +1,4 @@
-"""`fairlead pipeline`, as a person or a cron job runs it: from a file of jobs to a page, and what
-it says when it cannot."""
+"""`fairlead pipeline` as a person or a cron job runs it: from a file of jobs to a page, and its errors."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class Workspace:
         return json.loads(ran.stdout)
 
     def refused(self, *arguments: str) -> str:
-        """The one line that tells the cause and the cure."""
+        """Run a command that must be refused, and return its line with cause and cure."""
         ran = self.run(*arguments)
         assert ran.returncode == 2 and "Traceback" not in ran.stderr, ran.stderr[-2000:]
         return ran.stderr
@@ -66,7 +65,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.mark.spark
-def test_the_commands_lead_from_a_file_of_jobs_to_a_page(workspace: Workspace) -> None:
+def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Workspace) -> None:
     rows = "".join(f"p{n % 5},{n}.5,{'heavy' if n % 4 else 'light'}\n" for n in range(80))
     (workspace.folder / "jobs.csv").write_text("partner,amount,fairness_key\n" + rows)
     submit = (
@@ -129,7 +128,7 @@ def test_errors_about_missing_or_wrong_input_are_one_line(workspace: Workspace) 
     assert "jobs.txt" in workspace.refused("pipeline", "submit", "jobs.txt", "--task", "pay")
 
 
-def test_the_data_dictionary_is_json_too(workspace: Workspace) -> None:
+def test_the_data_dictionary_can_be_printed_as_json(workspace: Workspace) -> None:
     (attempts,) = [
         table
         for table in workspace.done("pipeline", "tables")

@@ -1,5 +1,4 @@
-"""Compaction: every row before is there after, sorted, in one file, and whoever reads or adds
-meanwhile is not disturbed."""
+"""Compaction puts all rows of an hour into one sorted file, without disturbing readers and writers."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from tests.pipeline.frames import T0, attempt, event
 
 HOUR_0 = "2026-03-02/10"
 END_0 = to_micros(T0) + HOUR
-"""When the hour of T0 ends."""
+"""End of the hour of T0, in microseconds."""
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(
     part = table.manifests.newest().parts[HOUR_0]
     assert files(table) == ["sorted.parquet"]
     assert (part.rows, part.changed_at, part.span) == (200, END_0, seen.parts[HOUR_0].span), (
-        "no row has changed"
+        "every row is unchanged"
     )
     found = (
         table.load(table.manifests.newest(), [HOUR_0])
@@ -83,20 +82,22 @@ def test_the_files_of_a_closed_hour_become_one_sorted_file_with_the_same_rows(
         found, key=lambda row: (row["queue"], row["fairness_key"], row["finished_at"])
     )
     table.check(table.manifests.newest())
-    assert len(table.load(seen)) == 201, "who opened it before still reads what it has seen"
+    assert len(table.load(seen)) == 201, "a reader that opened the table before reads its files"
     assert table.sweep(END_0 + HOUR)[1] == 0
 
 
-def test_a_closed_hour_is_compacted_once(table: LakeTable) -> None:
+def test_a_closed_hour_is_compacted_only_once(table: LakeTable) -> None:
     add(table, "a", 1)
     late = END_0 + CLOSES_AFTER
-    assert compact(table, late).parts == 1, "one file too, for it is not sorted"
+    assert compact(table, late).parts == 1, (
+        "a single file is compacted too, because it is not sorted"
+    )
     number = table.manifests.newest().number
     assert compact(table, late) == Compacted(0, 0, 0, [])
     assert table.manifests.newest().number == number
     add(table, "late", 2, changed_at=late)
     assert compact(table, late + CLOSES_AFTER - 1).parts == 0
-    assert compact(table, late + CLOSES_AFTER).files == 2, "a late row opens it again"
+    assert compact(table, late + CLOSES_AFTER).files == 2, "a late row opens the hour again"
 
 
 @pytest.mark.parametrize(
@@ -120,13 +121,13 @@ def test_an_hour_is_closed_26_hours_after_its_end_and_its_last_row(
     assert compact(table, now, everything=everything).parts == len(closed)
 
 
-def test_the_time_it_takes_to_close_may_be_set(table: LakeTable) -> None:
+def test_the_time_after_which_an_hour_is_closed_can_be_set(table: LakeTable) -> None:
     add(table, "a", 1)
     assert compact(table, END_0 + HOUR - 1, closes_after=HOUR).parts == 0
     assert compact(table, END_0 + HOUR, closes_after=HOUR).parts == 1
 
 
-def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
+def test_rows_added_during_a_compaction_are_kept_and_their_hour_is_skipped(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(table, "a", 1, 2)
@@ -140,12 +141,12 @@ def test_rows_that_are_added_meanwhile_are_kept_and_the_hour_waits(
         return part
 
     monkeypatch.setattr(compaction, "_rewritten", slowly)
-    heard: list[tuple[str, int]] = []
+    written: list[tuple[str, int]] = []
     done = compact(
-        table, END_0 + 9 * CLOSES_AFTER, on_rows=lambda part, rows: heard.append((part, rows))
+        table, END_0 + 9 * CLOSES_AFTER, on_rows=lambda part, rows: written.append((part, rows))
     )
     assert done.skipped == [HOUR_0]
-    assert heard == [("2026-03-02/11", 1)]
+    assert written == [("2026-03-02/11", 1)]
     assert len(rows(table)) == 4
     monkeypatch.undo()
     assert compact(table, END_0 + 9 * CLOSES_AFTER) == Compacted(1, 2, 3, [])
@@ -169,7 +170,9 @@ def test_lost_rows_fail_a_compaction_and_leave_the_table_unchanged(
     assert table.manifests.newest() == before
 
 
-def test_a_broken_file_is_named_and_not_compacted(table: LakeTable) -> None:
+def test_the_error_about_a_broken_file_names_it_and_the_file_is_not_compacted(
+    table: LakeTable,
+) -> None:
     add(table, "a", 1, 2, 3)
     (path,) = table.paths(table.manifests.newest())
     Path(path).write_bytes(Path(path).read_bytes()[:-20])
@@ -191,7 +194,7 @@ def test_many_rows_are_written_in_row_groups(
     assert rows(table) == before
 
 
-def test_tasks_are_found_by_a_bloom_filter_where_pyarrow_can_and_without_where_not(
+def test_files_have_a_bloom_filter_of_task_ids_where_pyarrow_supports_it(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     can = "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters
@@ -207,10 +210,10 @@ def test_events_are_sorted_by_their_instant_and_daily_tables_by_their_columns(
     tmp_path: Path,
 ) -> None:
     events = Lake(tmp_path).table(EVENTS)
-    told = pa.Table.from_pylist(
+    rows_ = pa.Table.from_pylist(
         [event(at=s, queue="q", fairness_key="a") for s in (3, 1, 2)], EVENTS.arrow()
     )
-    events.append(events.write(told, "0", "a.parquet"), {}, END_0)
+    events.append(events.write(rows_, "0", "a.parquet"), {}, END_0)
     compact(events, END_0 + CLOSES_AFTER)
     found = events.load(events.manifests.newest())["at"].to_pylist()
     assert found == sorted(found)
@@ -272,7 +275,7 @@ def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
     assert rows(table) == before
     assert compact(table, now).parts == (0 if step == "listed" else 1)
     assert rows(table) == before
-    # Long after, nothing is on disk but what counts.
+    # After a long time, only listed files are on disk.
     for path in table.folder.rglob("*"):
         os.utime(path, (1, 1))
     table.sweep(now + 1)

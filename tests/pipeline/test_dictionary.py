@@ -1,4 +1,4 @@
-"""The data dictionary: true, whole, and the same for Arrow and Spark."""
+"""The data dictionary is complete and true, and the same for Arrow and Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_the_page_in_the_docs_equals_the_output_of_the_command() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_table_is_the_same_to_arrow_and_to_spark(spark: SparkSession, table: Table) -> None:
+def test_a_table_has_the_same_schema_in_arrow_and_in_spark(
+    spark: SparkSession, table: Table
+) -> None:
     assert (
         spark.createDataFrame(table.arrow().empty_table(), table.spark()).columns
         == table.column_names
@@ -27,9 +29,9 @@ def test_a_table_is_the_same_to_arrow_and_to_spark(spark: SparkSession, table: T
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_table_says_what_its_columns_mean(table: Table) -> None:
+def test_every_column_of_a_table_has_a_description(table: Table) -> None:
     assert set(table.key) | {table.instant} <= set(table.column_names)
     assert table.column_names[-1] == "schema_version"
     assert all(len(column.doc) > 8 for column in table.columns)
-    # These name the folders of partitions, in which Spark would lose a column of the same name.
+    # Folders of partitions have these names, and Spark would lose a column of the same name.
     assert not {"date", "g", *(["hour"] if table.by == "hour" else [])} & set(table.column_names)

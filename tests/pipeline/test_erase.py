@@ -1,5 +1,5 @@
-"""`erase`: no row of a key is left in any table or file, nobody else loses anything, and nothing
-comes back."""
+"""`erase` removes every row of a key from all tables and files, no row of another key, and later
+exports do not bring rows back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
-from fairlead.pipeline.jobs.erase import Manner, erase, readmit_key
+from fairlead.pipeline.jobs.erase import ErasureOptions, erase, readmit_key
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
 from fairlead.pipeline.lake.lake import Lake
@@ -53,8 +53,8 @@ OTHERS = ("acme-corp2", "not-acme-corp0", "b", "")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Three hours of a day: in every table rows of the key and of others, whose texts mention it
-    and do not."""
+    """Return a lake with three hours of a day: every table has rows of the key and of other keys, some
+    of which mention the key."""
     lake = Lake(tmp_path / "lake")
     for number in range(3):
         rows = [
@@ -144,7 +144,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def erased(lake: Lake, key: str = KEY, **more: Any) -> Any:
-    return erase(lake, key, SYSTEM_CLOCK, Manner(**more))
+    return erase(lake, key, SYSTEM_CLOCK, ErasureOptions(**more))
 
 
 def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:
@@ -152,8 +152,8 @@ def all_rows(lake: Lake) -> dict[str, list[dict[str, Any]]]:
 
 
 def files_with(folder: Path, key: str) -> list[str]:
-    """Every file below a folder in which the key is: in its bytes, or in the text of any of its
-    columns. Knows nothing of the code under test."""
+    """Return every file below a folder with the key in its bytes or in the text of a column, without
+    using the code under test."""
     found = []
     for path in folder.rglob("*"):
         if not path.is_file() or path.suffix == ".crc":
@@ -242,7 +242,7 @@ def test_an_erasure_without_a_key_is_refused(lake: Lake) -> None:
         erased(lake, "")
 
 
-def test_a_dry_run_shows_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
+def test_a_dry_run_of_an_erasure_shows_where_the_key_is_and_changes_nothing(lake: Lake) -> None:
     before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
     done = erased(lake, dry_run=True)
     assert done.tables[ATTEMPTS.name].rows == 6 and done.tables[ATTEMPTS.name].redacted == 3
@@ -279,9 +279,7 @@ def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Lake) -> No
         f"2026-{day}/00" for day in ("02-27", "02-28", "03-01", "03-02")
     ]
     manifest = lake.table(ATTEMPTS).manifests.newest()
-    assert manifest.parts["2026-03-01/10"].rows == 0, (
-        "a partition that is gone would ask for a full build"
-    )
+    assert manifest.parts["2026-03-01/10"].rows == 0, "a missing partition would cause a full build"
 
 
 def test_the_record_of_an_erasure_does_not_reveal_the_key(lake: Lake) -> None:
@@ -313,7 +311,7 @@ def test_reports_that_show_the_key_or_its_digest_are_removed(lake: Lake, tmp_pat
 
 
 @pytest.mark.parametrize("key", ["Müller & Söhne", 'a "b" <c>', "C:\\x", "名前", "tenant/7", "50%"])
-def test_a_key_with_odd_letters_is_found_in_json_and_html_too(tmp_path: Path, key: str) -> None:
+def test_a_key_with_special_characters_is_found_in_json_and_html(tmp_path: Path, key: str) -> None:
     import html
 
     lake = Lake(tmp_path / "lake")
@@ -338,7 +336,7 @@ def test_a_key_with_odd_letters_is_found_in_json_and_html_too(tmp_path: Path, ke
 
 
 @given(text=st.text("ab1_- ,", max_size=12), key=st.sampled_from(["a", "ab", "a1", "b-a"]))
-def test_a_mention_is_a_whole_word(text: str, key: str) -> None:
+def test_only_a_whole_word_counts_as_a_mention_of_the_key(text: str, key: str) -> None:
     wanted = Wanted(frozenset({key}))
     redacted = wanted.redacted(text)
     assert wanted.mention.search(redacted.replace(ERASED, " , ")) is None
@@ -346,10 +344,10 @@ def test_a_mention_is_a_whole_word(text: str, key: str) -> None:
         assert redacted == text
 
 
-# files that do not count --------------------------------------------------------------------------
+# unlisted files --------------------------------------------------------------------------
 
 
-def test_unlisted_files_are_removed_too(lake: Lake) -> None:
+def test_unlisted_files_with_the_key_are_removed_too(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     everything = table.load(table.manifests.newest())
     table.write(everything, "dead-build", "left.parquet")
@@ -364,9 +362,7 @@ def test_unlisted_files_are_removed_too(lake: Lake) -> None:
     temporary = table.folder / "_temporary" / "0" / "part.parquet"
     temporary.parent.mkdir(parents=True)
     pq.write_table(everything, temporary)
-    compact(
-        table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True
-    )  # the files from before stay for a day
+    compact(table, SYSTEM_CLOCK.now() + 2 * DAY, everything=True)  # replaced files stay for a day
     done = erased(lake)
     assert not old.exists() and not temporary.exists()
     assert done.verified.unreadable == [str(new.relative_to(lake.root))] and not done.is_clean
@@ -381,13 +377,13 @@ def test_unlisted_files_are_removed_too(lake: Lake) -> None:
     assert {Path(p).name for p in table.paths(table.manifests.newest())} == {SORTED}
 
 
-def test_files_that_readers_use_are_removed_after_a_grace(lake: Lake) -> None:
+def test_replaced_files_that_readers_use_are_removed_after_the_grace(lake: Lake) -> None:
     table = lake.table(ATTEMPTS)
     reading = table.manifests.newest()
     rows = table.load(reading)
     done = erased(lake, grace_us=DAY)
-    assert table.load(reading) == rows, "who began before reads on"
-    assert done.is_clean and files_with(lake.root, KEY), "but for the files that wait"
+    assert table.load(reading) == rows, "a reader that began before can read on"
+    assert done.is_clean and files_with(lake.root, KEY), "the replaced files are still on disk"
     assert erased(lake, grace_us=0).is_clean and files_with(lake.root, KEY) == []
     with pytest.raises(FileNotFoundError):
         table.load(reading)
@@ -423,12 +419,12 @@ def test_nothing_is_erased_during_a_build(lake: Lake) -> None:
         erased(lake)
 
 
-# what comes later ---------------------------------------------------------------------------------
+# later exports ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[tuple[str, SqlHistory]]:
-    """With attempts of tenant-0 to tenant-6."""
+    """Yield a store with attempts of tenant-0 to tenant-6."""
     found = migrated(store_url)
     add(store_url, range(20))
     yield store_url, SqlHistory(found.database)
@@ -444,7 +440,7 @@ def keys(lake: Lake) -> set[str]:
     return {r["fairness_key"] for r in rows_of(lake, ATTEMPTS)}
 
 
-def test_a_late_export_restores_no_row_and_the_store_may_still_clean(
+def test_a_late_export_restores_no_erased_row_and_the_store_may_still_clean(
     store: tuple[str, SqlHistory], tmp_path: Path
 ) -> None:
     url, history = store
@@ -453,9 +449,9 @@ def test_a_late_export_restores_no_row_and_the_store_may_still_clean(
     exporter.round()
     assert erased(lake, "tenant-3").tables[ATTEMPTS.name].rows == 3
     assert len(lake.table(ATTEMPTS).manifests.newest().ledger) > 0
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20, "what was erased is counted"
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20, "erased rows count as compared"
     assert lake.table(ATTEMPTS).manifests.newest().ledger == [], (
-        "and once it was, nothing is kept of it"
+        "after the comparison, the ledger of erased rows is empty"
     )
     add(url, range(20, 41))
     assert exporter.round().attempts == 21
@@ -493,12 +489,12 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
         if table.table is ATTEMPTS:
             calls.append(written)
             if len(calls) == 1:
-                erased(lake, "tenant-3")  # between its files and its manifest
+                erased(lake, "tenant-3")  # between the files and the manifest of the export
         return written
 
     monkeypatch.setattr(LakeTable, "write", overtaken)
     assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 20
-    assert len(calls) == 2, "it was refused, and read again"
+    assert len(calls) == 2, "the export was refused and repeated"
     assert "tenant-3" not in keys(lake) and files_with(lake.root, "tenant-3") == []
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
@@ -521,7 +517,7 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
         ]
     ],
 )
-def test_an_erasure_killed_after_any_step_and_run_again_leaves_nothing_of_the_key(
+def test_an_erasure_killed_after_any_step_and_repeated_leaves_nothing_of_the_key(
     lake: Lake, step: str, times: int
 ) -> None:
     before = all_rows(lake)
@@ -534,7 +530,7 @@ def test_an_erasure_killed_after_any_step_and_run_again_leaves_nothing_of_the_ke
         text=True,
     )
     assert killed.returncode == KILLED, killed.stderr
-    all_rows(lake)  # whoever reads now has whole tables
+    all_rows(lake)  # a reader at this moment gets complete tables
     done = erased(lake)
     assert done.is_clean and files_with(lake.root, KEY) == []
     after = all_rows(lake)

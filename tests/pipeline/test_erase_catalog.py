@@ -1,5 +1,4 @@
-"""`erase` in an Iceberg catalog: no file below any table has the key afterwards, and a build brings
-nothing back."""
+"""After `erase` in an Iceberg catalog no file of any table has the key, and a build restores no row."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ def test_no_file_of_the_catalog_has_an_erased_key_even_after_the_next_build(
         ],
         attempt(fairness_key=KEY, finished_at=30, error_text="card 4711 declined", **failing),
         attempt(fairness_key="b", finished_at=60, error_text=f"after {KEY}", **failing),
-        attempt(fairness_key=KEY, finished_at=7200),  # a file of its own
-        attempt(fairness_key=KEY, started_at=50, finished_at=40),  # makes no sense
+        attempt(fairness_key=KEY, finished_at=7200),  # in a separate file
+        attempt(fairness_key=KEY, started_at=50, finished_at=40),  # an invalid row
     ]
     export(lake, ATTEMPTS, rows, "1")
     export(lake, EVENTS, [event(fairness_key=key, at=100) for key in (KEY, "b")], "1")
@@ -52,7 +51,7 @@ def test_no_file_of_the_catalog_has_an_erased_key_even_after_the_next_build(
     tables = IcebergTables(spark, catalog, lake, SYSTEM_CLOCK)
     tables.replace(
         TASKS, frame(spark, TASKS, [row(TASKS, fairness_key=KEY)]), None
-    )  # of a build that died
+    )  # left by a build that died
     fairness = spark.table(tables.name_of(FAIRNESS))
     noisy = fairness.where("noisy_key = 'acme-corp' or max_lag_key = 'acme-corp'").count()
     warehouse = Path(spark.conf.get("spark.sql.catalog.lake.warehouse")) / catalog.partition(".")[2]  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""The exporter: every attempt is in the lake exactly once, whoever dies when, and however many
-export at once."""
+"""The exporter writes every attempt to the lake exactly once, also after crashes and with several
+exporters at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def history(store_url: str) -> Iterator[SqlHistory]:
-    """History of a fresh store, of each kind in turn."""
+    """Yield the history of a fresh store of each kind in turn."""
     store = migrated(store_url)
     yield SqlHistory(store.database)
     store.database.close()
@@ -55,7 +55,7 @@ def exporter(history: SqlHistory, lake: Lake, rows: int = ROWS) -> Exporter:
 
 
 def add(url: str, *numbers: int) -> None:
-    """Attempts, each in a transaction of its own."""
+    """Add attempts, each in its own transaction."""
     with connected(url) as connection:
         for n in numbers:
             add_attempts(connection, [n])
@@ -68,7 +68,7 @@ def column(lake: Lake, name: str, table: Any = ATTEMPTS) -> list[Any]:
 
 
 def exported(lake: Lake) -> list[int]:
-    """The numbers of the attempts in the lake."""
+    """Return the numbers of the attempts in the lake."""
     return sorted(int(task_id.replace("-", ""), 16) for task_id in column(lake, "task_id"))
 
 
@@ -79,7 +79,7 @@ def reader(history: SqlHistory, lake: Lake) -> Reader:
 
 
 def spread(url: str, count: int, hours: int = 3) -> None:
-    """Attempts 0 to count - 1, which end in several hours, in no order."""
+    """Add attempts 0 to count - 1, which end in several hours, in no order."""
     add(url, *range(count))
     chance = random.Random(7)
     with connected(url) as connection:
@@ -90,7 +90,7 @@ def spread(url: str, count: int, hours: int = 3) -> None:
             )
 
 
-# what is exported ---------------------------------------------------------------------------------
+# exported rows ---------------------------------------------------------------------------------
 
 
 def test_an_empty_store_registers_its_lake_and_exports_nothing(
@@ -111,9 +111,9 @@ def test_every_attempt_is_exported_once_in_files_by_hour(
     store_url: str, history: SqlHistory, lake: Lake, rows: int
 ) -> None:
     spread(store_url, 20)
-    heard: list[int] = []
-    done = exporter(history, lake, rows).round(heard.append)
-    assert (done.attempts, sum(heard)) == (20, 20)
+    batches: list[int] = []
+    done = exporter(history, lake, rows).round(batches.append)
+    assert (done.attempts, sum(batches)) == (20, 20)
     assert exported(lake) == list(range(20))
     manifest = lake.table(ATTEMPTS).manifests.newest()
     assert len(manifest.parts) == 3
@@ -140,7 +140,7 @@ def test_an_export_round_can_be_split_into_batches(
     assert exported(lake) == list(range(20))
 
 
-def test_an_attempt_in_the_lake_equals_the_one_in_the_store(
+def test_the_columns_of_an_attempt_in_the_lake_equal_those_in_the_store(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, 3, 4)
@@ -262,7 +262,7 @@ def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: L
         app.management.reschedule(handle.id, due + timedelta(days=1))
     app.management.cancel(handles[0].id, actor="Ada")
     if store_url.startswith("postgresql"):
-        with connected(store_url) as connection:  # as if they had been there for a while
+        with connected(store_url) as connection:  # as if the tasks had been submitted some time ago
             connection.execute(
                 "UPDATE fairlead_tasks SET id = ('00000000' || substr(id::text, 9))::uuid"
             )
@@ -299,7 +299,7 @@ def export_until(url: str, lake: Lake, step: str, times: int) -> subprocess.Comp
 
 
 def nothing_else_is_on_disk(table: LakeTable) -> None:
-    """Long after, only files that count are there."""
+    """Check that after a long time only listed files are on disk."""
     from os import utime
 
     for path in table.folder.rglob("*"):
@@ -324,11 +324,11 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
             ("renamed", 4),
             ("manifest linked", 2),
             ("files count", 3),
-            ("store told", 4),
+            ("position reported", 4),
         ]
     ],
 )
-def test_an_export_killed_after_any_step_and_run_again_has_every_attempt_once(
+def test_an_export_killed_after_any_step_and_repeated_has_every_attempt_once(
     store_url: str, history: SqlHistory, lake: Lake, step: str, times: int
 ) -> None:
     spread(store_url, 18)
@@ -348,7 +348,7 @@ def _last(history: SqlHistory) -> Any:
 
 
 @pytest.mark.full("a long run")
-def test_an_export_killed_again_and_again_still_finishes(
+def test_an_export_that_is_killed_repeatedly_still_finishes(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     chance = random.Random(3)
@@ -367,14 +367,14 @@ def test_an_export_killed_again_and_again_still_finishes(
 
 
 def wait_until_exported(lake: Lake, count: int) -> None:
-    """Other processes export: there is nothing to wait for but the lake itself."""
+    """Wait until other processes have exported `count` attempts, by polling the lake."""
     until = time.monotonic() + 60
     while len(exported(lake)) < count and time.monotonic() < until:
         time.sleep(0.05)
 
 
 @pytest.mark.full("a long run")
-def test_two_exporters_at_once_while_attempts_end_export_each_once(
+def test_two_simultaneous_exporters_export_each_attempt_once(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(50))
@@ -408,9 +408,9 @@ def test_two_exporters_at_once_while_attempts_end_export_each_once(
                 more = chance.randrange(1, 12)
                 add_attempts(connection, range(count, count + more))
                 count += more
-                wait_until_exported(lake, count - 60)  # so that rows come while both are at work
+                wait_until_exported(lake, count - 60)  # rows arrive while both exporters work
         wait_until_exported(lake, count)
-        assert all(process.poll() is None for process in exporters), "neither has failed"
+        assert all(process.poll() is None for process in exporters), "no exporter has failed"
     assert exported(lake) == list(range(count))
     exporter(history, lake).round()
     assert exported(lake) == list(range(count))
@@ -418,7 +418,7 @@ def test_two_exporters_at_once_while_attempts_end_export_each_once(
     nothing_else_is_on_disk(lake.table(ATTEMPTS))
 
 
-def test_the_second_of_two_exporters_of_one_range_continues_after_it(
+def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
     store_url: str, history: SqlHistory, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(store_url, *range(10))
@@ -429,18 +429,20 @@ def test_the_second_of_two_exporters_of_one_range_continues_after_it(
         written = write(table, *of)
         wrote.append(written)
         if len(wrote) == 1:
-            other.round()  # between our files and our manifest
+            other.round()  # between the files and the manifest of the first exporter
         return written
 
     monkeypatch.setattr(LakeTable, "write", overtaken)
-    assert exporter(history, lake).round().attempts == 0, "there was nothing left"
+    assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
     listed = {
         file
         for part in lake.table(ATTEMPTS).manifests.newest().parts.values()
         for file in part.files
     }
-    assert not {file.file for file in wrote[0]} & listed, "no file that counts was written by both"
+    assert not {file.file for file in wrote[0]} & listed, (
+        "no listed file was written by both exporters"
+    )
 
 
 def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
@@ -451,7 +453,9 @@ def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(
         late.execute("BEGIN")
         add_attempts(late, [0])
         add(postgres_url, 1, 2)
-        assert exporter(history, lake).round().attempts == 0, "0 comes before them"
+        assert exporter(history, lake).round().attempts == 0, (
+            "attempt 0 comes before the committed ones"
+        )
         assert exporter(history, lake).behind() == 0
         late.execute("COMMIT")
     assert exporter(history, lake).behind() == 3
@@ -516,7 +520,7 @@ def test_a_store_restored_from_a_backup_is_noticed_before_anything_is_exported(
     restored.database.close()
 
 
-def test_a_lake_that_lost_its_newest_manifest_gets_each_attempt_once_again(
+def test_a_lake_that_lost_its_newest_manifest_gets_each_attempt_of_it_once_more(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(10))
@@ -528,11 +532,11 @@ def test_a_lake_that_lost_its_newest_manifest_gets_each_attempt_once_again(
     exporter(history, lake).round()
     assert exported(lake) == list(range(10))
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 3, (
-        "what was exported again is compared again"
+        "rows that were exported again are compared again"
     )
 
 
-def test_a_lake_that_the_store_no_longer_knew_continues_and_compares_only_new_attempts(
+def test_a_lake_dropped_from_the_store_continues_and_compares_only_new_attempts(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     add(store_url, *range(10))
@@ -541,7 +545,7 @@ def test_a_lake_that_the_store_no_longer_knew_continues_and_compares_only_new_at
     with connected(store_url) as connection:
         connection.execute(
             f"DELETE FROM fairlead_attempts WHERE task_id <= '{id_text(4)}'"
-        )  # as the cleaner may
+        )  # as the cleaner may do
     add(store_url, 10, 11)
     with pytest.raises(CheckFailed, match="fairlead pipeline ingest"):
         reconcile(history, lake, SYSTEM_CLOCK)

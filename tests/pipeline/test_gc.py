@@ -1,4 +1,4 @@
-"""`gc`: what nobody needs goes, when it is asked to; what anybody may still read stays."""
+"""`gc` removes unused files on request, and keeps files that a reader may still use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Later(SystemClock):
-    """So many microseconds from now."""
+    """The system clock, ahead by some microseconds."""
 
     def __init__(self, micros: int) -> None:
         self.micros = micros
@@ -39,8 +39,8 @@ class Later(SystemClock):
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Two files of an hour, put together; what two jobs that died left behind, yesterday and just
-    now."""
+    """Return a lake with two compacted files of an hour, and files of two dead jobs, one of yesterday and
+    one of now."""
     lake = Lake(tmp_path / "lake")
     table = lake.table(ATTEMPTS)
     for n in range(2):
@@ -104,12 +104,12 @@ def test_gc_removes_replaced_files_after_a_day_unless_a_reader_has_a_lease(lake:
             "half made"
         }
         table.sweep(SYSTEM_CLOCK.now() + 2 * DAY)
-        assert files(lake) >= REPLACED, "the nightly sweep keeps to it too"
+        assert files(lake) >= REPLACED, "the nightly sweep respects the lease too"
     gc(lake, Later(2 * DAY), apply=True)
     assert files(lake) == {"sorted.parquet", ".new.parquet.1f", ".new.1f"}
 
 
-def test_a_lease_of_a_reader_that_died_ends_by_itself(lake: Lake) -> None:
+def test_the_lease_of_a_dead_reader_expires(lake: Lake) -> None:
     with lease(lake.root, "dead", -1):
         assert gc(lake, SYSTEM_CLOCK).leases == []
     assert list((lake.root / "_leases").iterdir()) == []
@@ -147,7 +147,7 @@ gc(Lake(sys.argv[1]), SYSTEM_CLOCK, apply=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 3, 5])
-def test_gc_killed_while_it_removes_and_run_again_finishes(lake: Lake, times: int) -> None:
+def test_gc_killed_while_it_removes_files_and_repeated_finishes(lake: Lake, times: int) -> None:
     rows = rows_of(lake, ATTEMPTS)
     command = [sys.executable, "-c", _DIES, str(lake.root), str(times)]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == 9  # noqa: S603 - our own interpreter

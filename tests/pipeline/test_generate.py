@@ -1,5 +1,4 @@
-"""The generator of attempts with known truth: what it makes is what its parameters say, wherever it
-runs."""
+"""The generator makes attempts as its parameters say, whatever the machine and the partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tests.generate import Truth, arrivals, attempts, write_lake
 TRUTH = Truth(rows=20_000, days=2, tenants=40, late=0.05, doubled=0.02, stepped=0.005)
 NOON = TRUTH.start + timedelta(days=1, hours=12)
 FIVE = 5
-"""Standard errors that a figure may be off: by chance, one in two million is."""
+"""Allowed deviation in standard errors; by chance, one figure in two million exceeds it."""
 
 KEY = list(ATTEMPTS.key)
 DAY = 86_400
@@ -38,19 +37,19 @@ def made(spark: SparkSession) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def once(made: pd.DataFrame) -> pd.DataFrame:
-    """Each attempt once."""
+    """Return each attempt once."""
     return made.drop_duplicates(KEY)
 
 
 @pytest.fixture(scope="module")
 def runs(once: pd.DataFrame) -> pd.DataFrame:
-    """Attempts that ran while their clock did not step back, with the seconds they ran."""
+    """Return the attempts that ran and whose clock did not go back, with their run times in seconds."""
     ran = once[once.started_at.notna() & (once.finished_at >= once.started_at)]
     return ran.assign(run_s=(ran.finished_at - ran.started_at).dt.total_seconds())
 
 
 class InLake(NamedTuple):
-    """The table after each of two exports: up to noon of the second day, and then."""
+    """The table after each of two exports: one up to noon of the second day, one of the rest."""
 
     table: LakeTable
     first: Manifest
@@ -75,12 +74,12 @@ def ordered(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values([*KEY, "exported_at"], ignore_index=True)
 
 
-def tells(found: float, expected: float, deviation: float, n: float) -> None:
-    """The mean of n values of this standard deviation is about what it should be."""
+def assert_mean(found: float, expected: float, deviation: float, n: float) -> None:
+    """Check that the mean of n values of this standard deviation is near the expected one."""
     assert abs(found - expected) <= FIVE * deviation / sqrt(n), f"{found} is not {expected}"
 
 
-def test_the_same_parameters_make_the_same_attempts_in_whatever_partitions(
+def test_the_same_parameters_make_the_same_attempts_in_any_partitions(
     spark: SparkSession, made: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "_SLICES", 3)
@@ -93,15 +92,15 @@ def test_another_seed_makes_other_attempts(spark: SparkSession, made: pd.DataFra
     assert set(other.finished_at).isdisjoint(made.finished_at[:100])
 
 
-def test_there_are_about_as_many_attempts_as_asked_for(made: pd.DataFrame) -> None:
-    tells(len(made), TRUTH.rows, 1.5, 1 / TRUTH.rows)
+def test_the_number_of_attempts_is_about_the_requested_one(made: pd.DataFrame) -> None:
+    assert_mean(len(made), TRUTH.rows, 1.5, 1 / TRUTH.rows)
 
 
 def test_each_tenant_has_its_share_of_the_tasks(once: pd.DataFrame) -> None:
     tasks = once.groupby("fairness_key").task_id.nunique()
     for tenant in range(TRUTH.tenants):
         expected = TRUTH.tasks * TRUTH.share(tenant)
-        tells(tasks[TRUTH.key(tenant)], expected, sqrt(expected), 1)
+        assert_mean(tasks[TRUTH.key(tenant)], expected, sqrt(expected), 1)
 
 
 def test_shares_follow_zipf_and_add_up_to_one() -> None:
@@ -113,17 +112,17 @@ def test_shares_follow_zipf_and_add_up_to_one() -> None:
 def test_each_kind_of_work_has_its_part_of_the_tasks_in_its_queue(once: pd.DataFrame) -> None:
     tasks = once.groupby("name").task_id.nunique()
     for work in TRUTH.works:
-        tells(tasks[work.name] / TRUTH.tasks, work.part, sqrt(work.part), TRUTH.tasks)
+        assert_mean(tasks[work.name] / TRUTH.tasks, work.part, sqrt(work.part), TRUTH.tasks)
         assert set(once[once.name == work.name].queue) == {work.queue}
 
 
 def test_run_times_have_the_mean_and_the_spread_of_their_kind_of_work(runs: pd.DataFrame) -> None:
     for work in TRUTH.works:
         seconds = runs[runs.name == work.name].run_s
-        tells(seconds.mean(), work.mean_s, work.deviation_s, len(seconds))
+        assert_mean(seconds.mean(), work.mean_s, work.deviation_s, len(seconds))
         logs = np.log(seconds)
-        tells(logs.mean(), np.log(work.median_s), work.sigma, len(logs))
-        tells(logs.std(), work.sigma, work.sigma / sqrt(2), len(logs))
+        assert_mean(logs.mean(), np.log(work.median_s), work.sigma, len(logs))
+        assert_mean(logs.std(), work.sigma, work.sigma / sqrt(2), len(logs))
 
 
 def test_runs_fail_at_the_rate_of_their_kind_of_work_independently(runs: pd.DataFrame) -> None:
@@ -131,7 +130,7 @@ def test_runs_fail_at_the_rate_of_their_kind_of_work_independently(runs: pd.Data
         for attempt in (1, 2):
             of_work = runs[(runs.name == work.name) & (runs.attempt == attempt)]
             if len(of_work):
-                tells(
+                assert_mean(
                     of_work.error_type.notna().mean(),
                     work.failing,
                     sqrt(work.failing),
@@ -159,9 +158,7 @@ def test_a_retry_is_due_after_a_delay_that_doubles(runs: pd.DataFrame) -> None:
     )
 
 
-def test_the_instants_of_an_attempt_follow_each_other(
-    once: pd.DataFrame, runs: pd.DataFrame
-) -> None:
+def test_the_instants_of_an_attempt_ascend(once: pd.DataFrame, runs: pd.DataFrame) -> None:
     assert (once.submitted_at <= once.ready_at).all() and (runs.ready_at <= runs.claimed_at).all()
     assert (runs.claimed_at < runs.started_at).all() and (once.finished_at < once.exported_at).all()
     assert once.submitted_at.between(TRUTH.start, TRUTH.end).all()
@@ -178,7 +175,7 @@ def test_waits_are_longer_in_a_burst(runs: pd.DataFrame) -> None:
 
 def test_a_cancelled_task_ends_without_a_run(once: pd.DataFrame) -> None:
     cancelled = once[once.outcome == "cancelled"]
-    tells(len(cancelled) / TRUTH.tasks, TRUTH.cancelled, sqrt(TRUTH.cancelled), TRUTH.tasks)
+    assert_mean(len(cancelled) / TRUTH.tasks, TRUTH.cancelled, sqrt(TRUTH.cancelled), TRUTH.tasks)
     assert cancelled[["claimed_at", "started_at", "node"]].isna().all(axis=None)
     assert (cancelled.attempt == 0).all()
 
@@ -186,7 +183,7 @@ def test_a_cancelled_task_ends_without_a_run(once: pd.DataFrame) -> None:
 def test_late_attempts_are_exported_hours_after_the_others(once: pd.DataFrame) -> None:
     delay = (once.exported_at - once.finished_at).dt.total_seconds()
     late = delay > 60
-    tells(late.mean(), TRUTH.late, sqrt(TRUTH.late), len(once))
+    assert_mean(late.mean(), TRUTH.late, sqrt(TRUTH.late), len(once))
     assert (
         delay[late].between(3600, TRUTH.late_hours * 3600 + 60).all()
         and delay[late].max() > 12 * 3600
@@ -194,16 +191,16 @@ def test_late_attempts_are_exported_hours_after_the_others(once: pd.DataFrame) -
 
 
 def test_a_doubled_attempt_has_two_equal_rows(made: pd.DataFrame, once: pd.DataFrame) -> None:
-    tells((len(made) - len(once)) / len(once), TRUTH.doubled, sqrt(TRUTH.doubled), len(once))
+    assert_mean((len(made) - len(once)) / len(once), TRUTH.doubled, sqrt(TRUTH.doubled), len(once))
     twice = made[made.duplicated(KEY, keep=False)].drop(columns=["exported_at", "seq"])
     assert (twice.groupby(KEY).size() == 2).all() and twice.duplicated().sum() == len(twice) / 2
 
 
-def test_attempts_of_a_clock_set_back_are_counted_and_are_all_that_is_quarantined(
+def test_exactly_the_attempts_of_a_clock_set_back_are_quarantined(
     spark: SparkSession, once: pd.DataFrame
 ) -> None:
     stepped = once[once.finished_at < once.started_at]
-    tells(len(stepped) / len(once), TRUTH.stepped, sqrt(TRUTH.stepped), len(once))
+    assert_mean(len(stepped) / len(once), TRUTH.stepped, sqrt(TRUTH.stepped), len(once))
     broken = quarantined(attempts(spark, TRUTH)).select("ordinal").distinct().toPandas()
     assert sorted(broken.ordinal) == sorted(stepped.task_id + "/" + stepped.version.astype(str))
 
@@ -256,11 +253,11 @@ def test_the_rate_in_a_burst_is_the_promised_multiple() -> None:
     assert found.burst.mean() == pytest.approx(in_bursts, abs=0.01)
 
 
-def test_a_tenant_has_its_share_however_its_bursts_fall() -> None:
+def test_a_tenant_has_its_share_with_any_bursts() -> None:
     truth = Truth(rows=1_000_000, days=3, tenants=100)
     found = [len(arrivals.of_tenant(replace(truth, seed=seed), 30).task) for seed in range(30)]
     expected = truth.tasks * truth.share(30)
-    tells(float(np.mean(found)), expected, sqrt(expected), len(found))
+    assert_mean(float(np.mean(found)), expected, sqrt(expected), len(found))
     assert np.std(found) < 2 * sqrt(expected)
 
 
@@ -278,10 +275,12 @@ def test_the_lake_holds_the_generated_attempts_in_the_hour_of_their_end(
         assert set(finished.dt.strftime("%Y-%m-%d/%H")) == {hour}
 
 
-def test_an_hour_is_one_file_of_each_export_in_order_of_queue_and_key(lake: InLake) -> None:
+def test_each_export_writes_one_file_for_an_hour_in_the_order_of_queue_and_key(
+    lake: InLake,
+) -> None:
     assert {len(part.files) for part in lake.first.parts.values()} == {1}
     assert {len(part.files) for part in lake.second.parts.values()} == {1, 2}, (
-        "late rows make a file of their own"
+        "late rows are in a separate file"
     )
     for hour in lake.first.parts:
         rows = lake.table.load(

@@ -1,4 +1,4 @@
-"""gold.cost, worked by hand, and to the last millionth for any bill."""
+"""gold.cost in hand-made cases, and exact to the millionth for any bill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEXT_DAY = 14 * 60
 def split(
     spark: SparkSession, service: Sequence[Row], bills: Sequence[Bill], method: str = "usage"
 ) -> list[Row]:
-    """By day, queue and key."""
+    """Return the rows of gold.cost, by day, queue and key."""
     columns = "day date, queue string, worker_us bigint, amount decimal(18,6)"
     made = cost(frame(spark, SERVICE, service), spark.createDataFrame(list(bills), columns), method)
     return sorted(records(made), key=lambda row: (row["day"], row["queue"], row["fairness_key"]))
@@ -39,7 +39,7 @@ def amounts(rows: Sequence[Row]) -> list[tuple[str, str, Decimal]]:
     return [(row["queue"], row["fairness_key"], row["amount"]) for row in rows]
 
 
-def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+def test_gold_cost_has_the_documented_columns(spark: SparkSession) -> None:
     bills = spark.createDataFrame(
         [(DAY, "*", 1, Decimal(1))],
         "day date, queue string, worker_us bigint, amount decimal(18,6)",
@@ -50,8 +50,8 @@ def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     ]
 
 
-# a is busy for 100 s in one hour, b for 60 s in each of two hours and heavier; the bill is for 620
-# s, of which 400 s idle.
+# Key a is busy for 100 s in one hour, the heavier key b for 60 s in each of two hours. The bill is for
+# 620 s, of which 400 s are idle.
 SERVICE_ROWS = [
     served(0, "a", 50, wasted_us=7 * SECOND),
     served(1, "a", 50),
@@ -68,7 +68,7 @@ SERVICE_ROWS = [
         ("reserved", [400 * 1 / 4, 400 * 3 / 4]),
     ],
 )
-def test_idle_time_is_split_by_use_by_the_busiest_hour_or_by_weight(
+def test_idle_time_is_divided_by_use_by_the_busiest_hour_or_by_weight(
     spark: SparkSession, method: str, idle: list[float]
 ) -> None:
     a, b = split(spark, SERVICE_ROWS, [(DAY, "*", 620 * SECOND, Decimal(62))], method)
@@ -97,7 +97,7 @@ def test_a_millionth_that_does_not_divide_goes_to_the_largest_remainder_and_then
     assert amounts(rows) == [("q", "a", Decimal(0)), ("q", "b", Decimal("0.000001"))]
 
 
-def test_a_bill_of_a_queue_is_its_own_and_the_common_one_is_for_the_rest(
+def test_a_bill_of_a_queue_is_for_that_queue_and_the_common_bill_for_the_others(
     spark: SparkSession,
 ) -> None:
     service = [served(0, "a", 10, queue=queue) for queue in ("own", "p", "q")]
@@ -111,7 +111,7 @@ def test_a_bill_of_a_queue_is_its_own_and_the_common_one_is_for_the_rest(
     assert [row["idle_allocated_us"] for row in rows] == [10 * SECOND, 20 * SECOND, 20 * SECOND]
 
 
-def test_days_have_bills_of_their_own_and_two_of_the_same_are_added(spark: SparkSession) -> None:
+def test_each_day_has_its_own_bill_and_two_bills_of_a_day_are_added(spark: SparkSession) -> None:
     service = [served(0, "a", 10), served(NEXT_DAY - 1, "a", 10), served(NEXT_DAY, "a", 10)]
     bills = [
         (DAY, "q", 0, Decimal(1)),
@@ -148,7 +148,7 @@ def test_a_bill_for_a_day_without_runs_is_kept_under_a_star(spark: SparkSession)
     assert [row["idle_allocated_us"] for row in rows] == [HOUR_US, 0, HOUR_US]
 
 
-def test_more_work_than_was_paid_for_leaves_nothing_idle(spark: SparkSession) -> None:
+def test_more_work_than_was_paid_for_leaves_no_idle_time(spark: SparkSession) -> None:
     rows = split(
         spark, [served(0, "a", 30), served(0, "b", 10)], [(DAY, "*", 20 * SECOND, Decimal(1))]
     )
@@ -158,7 +158,7 @@ def test_more_work_than_was_paid_for_leaves_nothing_idle(spark: SparkSession) ->
     ]
 
 
-def test_an_unknown_method_is_refused(spark: SparkSession) -> None:
+def test_an_unknown_method_of_dividing_a_bill_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="usage, peak, reserved"):
         split(spark, [], [], "guess")
 

@@ -1,4 +1,4 @@
-"""gold.failures, worked by hand and against pandas."""
+"""gold.failures in hand-made cases, and against pandas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(spark: SparkSession, rows: Sequence[Row]) -> list[Row]:
     return sorted(made, key=lambda row: (row["hour"], row["queue"], row["name"], row["error_fp"]))
 
 
-def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+def test_gold_failures_has_the_documented_columns(spark: SparkSession) -> None:
     made = failures(attempts_frame(spark, [failed()]))
     assert [(f.name, f.dataType) for f in made.schema] == [
         (f.name, f.dataType) for f in FAILURES.spark()
@@ -52,7 +52,7 @@ def test_errors_of_one_fingerprint_in_an_hour_are_one_row(spark: SparkSession) -
     assert (row["n"], row["tasks"], row["wasted_us"]) == (3, 2, 9_000_000)
     assert (row["error_type"], row["error_text"]) == ("Early", "first")
     assert (row["first_seen"], row["last_seen"], row["recovered_at"]) == (at(9), at(23), at(51))
-    # Six runs of t (3), u, and two more tasks.
+    # Six runs: three of t, one of u, and those of two more tasks.
     assert row["retry_amplification"] == pytest.approx(6 / 4)
     assert row["storm"] is False
     assert [
@@ -82,7 +82,7 @@ def test_a_failure_ends_when_a_run_of_the_same_name_succeeds_in_the_same_hour(
         failed(finished_at=100),
         failed(finished_at=200, error_fp=8),
         failed(finished_at=300, error_fp=9),
-        attempt(finished_at=100),  # at the same instant, not after
+        attempt(finished_at=100),  # at the same instant, not later
         attempt(finished_at=150),
         attempt(finished_at=250),
         attempt(finished_at=350, name="other"),
@@ -93,7 +93,7 @@ def test_a_failure_ends_when_a_run_of_the_same_name_succeeds_in_the_same_hour(
     assert [row["recovered_at"] for row in found(spark, rows)] == [at(150), at(250), None]
 
 
-def test_a_run_without_an_error_is_known_by_its_outcome(spark: SparkSession) -> None:
+def test_a_failed_run_without_an_error_is_grouped_by_its_outcome(spark: SparkSession) -> None:
     lost = attempt(outcome="lost", started_at=None, finished_at=20)
     timed_out = attempt(outcome="timed_out", started_at=5, finished_at=10)
     by_outcome = {row["error_type"]: row for row in found(spark, [lost, timed_out])}
@@ -109,7 +109,9 @@ def test_cancelled_and_snoozed_tasks_are_no_failures(spark: SparkSession) -> Non
     assert found(spark, [by_hand, attempt(outcome="cancelled"), attempt(outcome="snoozed")]) == []
 
 
-def test_a_storm_is_a_hundred_failures_and_more_than_half_of_all_runs(spark: SparkSession) -> None:
+def test_a_storm_needs_a_hundred_failures_and_more_than_half_of_all_runs(
+    spark: SparkSession,
+) -> None:
     rows = [
         failed(name=name)
         for name, n in (("storm", 100), ("few", 99), ("half", 100))
@@ -123,7 +125,7 @@ def test_a_storm_is_a_hundred_failures_and_more_than_half_of_all_runs(spark: Spa
     }
 
 
-def test_the_table_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+def test_gold_failures_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
     random = Random(2)
     rows = []
     for task in range(1500):

@@ -1,4 +1,4 @@
-"""gold.fairness, worked by hand, against plain Python, and what holds for any shares."""
+"""gold.fairness in hand-made cases, against plain Python, and for any shares."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Row = dict[str, Any]
 
 
 def share(minute: int, key: str, busy_s: float, entitled_s: float, **fields: Any) -> Row:
-    """A row of gold.tenant_share of a key that had tasks waiting all through the window; what part
-    of the service it is, is filled in by `judged`."""
+    """Return a row of gold.tenant_share of a key that had waiting tasks throughout the window; `judged`
+    adds its part of the service."""
     return {
         "window_start": at(60 * minute),
         "window_s": 60,
@@ -41,7 +41,7 @@ def share(minute: int, key: str, busy_s: float, entitled_s: float, **fields: Any
 
 
 def judged(spark: SparkSession, shares: Sequence[Row]) -> list[Row]:
-    """By window and queue."""
+    """Return the rows of gold.fairness, by window and queue."""
     for row in shares:
         rivals = [
             r
@@ -53,7 +53,7 @@ def judged(spark: SparkSession, shares: Sequence[Row]) -> list[Row]:
     return sorted(records(made), key=lambda row: (row["window_start"], row["queue"]))
 
 
-def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+def test_gold_fairness_has_the_documented_columns(spark: SparkSession) -> None:
     made = fairness(frame(spark, TENANT_SHARE, []))
     assert [(f.name, f.dataType) for f in made.schema] == [
         (f.name, f.dataType) for f in FAIRNESS.spark()
@@ -83,7 +83,7 @@ def test_only_keys_that_waited_throughout_a_window_are_compared(spark: SparkSess
     assert (row["noisy_key"], row["noisy_score"]) == ("c", pytest.approx(7 / 3))
 
 
-def test_gaps_and_bounds_are_by_weight(spark: SparkSession) -> None:
+def test_gaps_and_bounds_are_relative_to_weights(spark: SparkSession) -> None:
     (row,) = judged(
         spark,
         [
@@ -96,7 +96,9 @@ def test_gaps_and_bounds_are_by_weight(spark: SparkSession) -> None:
     assert (row["claim_gap"], row["claim_bound"]) == (2.0, 3.0)
 
 
-def test_while_a_key_waits_for_a_long_run_others_may_have_as_much(spark: SparkSession) -> None:
+def test_the_bound_allows_others_as_much_service_as_a_long_run_of_a_waiting_key(
+    spark: SparkSession,
+) -> None:
     # b's runs take ten minutes: while it waits for one, a may get ten minutes of short ones.
     (row,) = judged(
         spark,
@@ -124,7 +126,7 @@ def test_one_key_alone_is_neither_fair_nor_unfair(spark: SparkSession) -> None:
     assert [row[name] for name in undecided] == [None] * len(undecided)
 
 
-def test_starved_keys_are_counted_and_windows_are_kept_apart(spark: SparkSession) -> None:
+def test_starved_keys_are_counted_in_each_window(spark: SparkSession) -> None:
     shares = [share(0, key, 1, 1, starved=key != "a") for key in "abc"]
     shares += [row | {"window_s": 3600, "starved": True} for row in shares]
     found = sorted((row["window_s"], row["starved_keys"]) for row in judged(spark, shares))
@@ -155,7 +157,7 @@ def test_jains_index_lies_between_one_nth_and_one(
             assert row["jain"] == pytest.approx(jain(got))
 
 
-def test_the_table_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> None:
+def test_gold_fairness_agrees_with_plain_python_on_random_queues(spark: SparkSession) -> None:
     random = Random(3)
     shares = []
     for queue in map(str, range(60)):

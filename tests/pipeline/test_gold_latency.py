@@ -1,4 +1,4 @@
-"""gold.latency_hist and gold.latency, worked by hand and against exact percentiles."""
+"""gold.latency_hist and gold.latency in hand-made cases, and against exact percentiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
 
 
 def counted(spark: SparkSession, *rows: Row) -> dict[tuple[str, str], list[tuple[int, int, int]]]:
-    """By measure and key: (bucket, n, max_us), ascending."""
+    """Return (bucket, n, max_us) in ascending order, by measure and key."""
     found: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     for row in records(latency_hist(attempts_frame(spark, rows))):
         group = found.setdefault((row["measure"], row["fairness_key"]), [])
@@ -31,7 +31,7 @@ def counted(spark: SparkSession, *rows: Row) -> dict[tuple[str, str], list[tuple
     return {group: sorted(buckets) for group, buckets in found.items()}
 
 
-def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
+def test_the_tables_of_latencies_have_the_documented_columns(spark: SparkSession) -> None:
     hist = latency_hist(attempts_frame(spark, [attempt()]))
     for table, made in ((LATENCY_HIST, hist), (LATENCY, latency(hist, 3600))):
         assert [(f.name, f.dataType) for f in made.schema] == [
@@ -39,7 +39,7 @@ def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
         ]
 
 
-def test_each_part_of_a_run_is_measured_from_its_own_instant(spark: SparkSession) -> None:
+def test_each_measure_of_a_run_begins_at_its_own_instant(spark: SparkSession) -> None:
     times = {
         "submitted_at": 0,
         "run_at": 100,
@@ -64,7 +64,7 @@ def test_an_end_without_a_run_has_neither_pickup_nor_run(spark: SparkSession) ->
     assert counted(spark, lost, cancelled) == {}
 
 
-def test_a_bucket_ends_two_percent_above_the_one_before(spark: SparkSession) -> None:
+def test_each_bucket_ends_two_percent_above_the_previous_one(spark: SparkSession) -> None:
     # Clocks that disagree make a wait of 0; 0 and 1 us are both in bucket 0. 1.02^35 = 1.9999 < 2
     # us; 1.02^698 = 1.007 s.
     waits = (-3, 0, 0.000001, 0.000002, 1, 1)
@@ -75,7 +75,7 @@ def test_a_bucket_ends_two_percent_above_the_one_before(spark: SparkSession) -> 
     assert math.ceil(math.log(1_000_000) / math.log(1.02)) == 698
 
 
-def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(
+def test_all_keys_are_also_counted_together_under_a_star_by_name_and_hour(
     spark: SparkSession,
 ) -> None:
     rows = [attempt(fairness_key=key) for key in "aabc"] + [
@@ -97,7 +97,7 @@ def test_all_keys_together_are_counted_under_a_star_and_names_and_hours_apart(
     ]
 
 
-def test_a_key_that_is_called_star_makes_no_second_row_for_all(spark: SparkSession) -> None:
+def test_a_key_named_star_makes_no_second_row_for_all_keys(spark: SparkSession) -> None:
     found = counted(spark, attempt(fairness_key="*"), attempt(fairness_key="a"))
     assert {
         key: sum(n for _, n, _ in buckets)
@@ -109,7 +109,7 @@ def test_a_key_that_is_called_star_makes_no_second_row_for_all(spark: SparkSessi
     }
 
 
-def test_percentiles_are_values_of_that_rank(spark: SparkSession) -> None:
+def test_a_percentile_is_the_value_of_its_rank(spark: SparkSession) -> None:
     # There are 1,000 runs of 1 ms to 1 s: the 500th, 900th, 990th and 999th are the percentiles.
     rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]
     made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600))
@@ -165,8 +165,8 @@ def random_attempts(seed: int, count: int) -> list[Row]:
 
 
 def exact(rows: Sequence[Row]) -> pd.DataFrame:
-    """One row for each measured value: hour, queue, name, fairness_key (each row also under '*'),
-    measure, us."""
+    """Return one row for each measured value: hour, queue, name, fairness_key (each row also under
+    '*'), measure, us."""
     frame = pd.DataFrame(rows)
     frame = pd.concat([frame, frame.assign(fairness_key="*")])
     parts = {

@@ -1,4 +1,4 @@
-"""gold.tenant_share, worked by hand, against pandas, and what holds for any load."""
+"""gold.tenant_share in hand-made cases, against pandas, and for any load."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def column(rows: Sequence[Row], name: str) -> list[Any]:
     return [row[name] for row in rows]
 
 
-def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+def test_gold_tenant_share_has_the_documented_columns(spark: SparkSession) -> None:
     medians = spark.createDataFrame([], "day bigint, queue string, pickup_p50_us bigint")
     made = tenant_share(
         frame(spark, SERVICE, [served(0, "a", 1)]), frame(spark, BACKLOG, [waited(0, "a")]), medians
@@ -60,11 +60,11 @@ def test_the_table_has_the_columns_it_documents(spark: SparkSession) -> None:
     assert sorted(column(records(made), "window_s")) == [60, 3600, 86_400]
 
 
-def test_the_unused_share_of_a_key_is_split_by_weight_among_keys_that_want_more(
+def test_the_unused_share_of_a_key_is_divided_by_weight_among_keys_that_want_more(
     spark: SparkSession,
 ) -> None:
-    # 100 s were spent. a wanted 10 and is full; the other 90 are b's and c's, one to two: 30 and
-    # 60.
+    # Key a wanted 10 of 100 s and gets 10. The other 90 s are divided between b and c by weight, one to two:
+    # 30 and 60.
     service = [served(0, "a", 10), served(0, "b", 60), served(0, "c", 30, weight=2.0)]
     backlog = [
         waited(0, "a", arrived_us=10 * SECOND),
@@ -98,7 +98,7 @@ def test_queues_and_windows_do_not_share_workers(spark: SparkSession) -> None:
     assert column(rows, "share") == [1.0, 0.0] * 3
 
 
-def test_work_left_over_counts_once_as_demand_at_the_start_of_the_window(
+def test_unfinished_work_counts_once_as_demand_at_the_start_of_a_window(
     spark: SparkSession,
 ) -> None:
     backlog = [
@@ -123,8 +123,8 @@ def test_a_window_without_runs_has_shares_of_zero(spark: SparkSession) -> None:
 def test_lag_adds_up_while_a_key_has_backlog_and_restarts_after_it_had_none(
     spark: SparkSession,
 ) -> None:
-    # In every minute a and b are owed 5 s each, and b gets all 10: a falls 5 s behind a minute, b
-    # as much ahead.
+    # In every minute a and b are entitled to 5 s each, and b gets all 10: each minute a falls 5 s behind,
+    # and b gets 5 s ahead.
     minutes = [0, 1, 2, 3, 4, 6, 7]
     idle_at = 3
     wants = {"arrived_us": 100 * SECOND}
@@ -152,17 +152,17 @@ def test_lag_restarts_at_midnight(spark: SparkSession) -> None:
     assert rows[-1]["window_start"].astimezone(UTC).hour == 0
 
 
-def test_backlog_is_given_as_a_part_of_the_whole_window(spark: SparkSession) -> None:
+def test_the_backlog_of_a_key_is_a_fraction_of_the_whole_window(spark: SparkSession) -> None:
     rows = shares(spark, [], [waited(0, "a"), waited(1, "a", backlogged_us=30 * SECOND)], 3600)
     assert column(rows, "backlogged_fraction") == pytest.approx([90 / 3600])
 
 
-def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minutes(
+def test_a_key_waited_throughout_an_hour_only_if_it_waited_throughout_each_minute(
     spark: SparkSession,
 ) -> None:
     backlog = (
         [waited(minute, "a") for minute in range(60)]
-        # On the grid of seconds the least depth can be 0 although there was always something.
+        # On the grid of seconds the least depth can be 0 although a task always waited.
         + [waited(minute, "b", depth_min=0) for minute in range(60)]
         + [waited(minute, "c") for minute in range(59)]
         + [
@@ -182,7 +182,7 @@ def test_a_key_waited_all_through_an_hour_only_if_it_did_so_in_each_of_its_minut
     assert minutes == [minute != 7 for minute in range(60)]
 
 
-def test_the_longest_run_is_taken_over_a_key_and_its_day(spark: SparkSession) -> None:
+def test_the_longest_run_is_the_longest_of_the_key_and_its_day(spark: SparkSession) -> None:
     tomorrow = 24 * 60
     service = [
         served(5, "a", 60, longest_run_us=600 * SECOND, name="slow"),
@@ -195,12 +195,12 @@ def test_the_longest_run_is_taken_over_a_key_and_its_day(spark: SparkSession) ->
     assert [row["longest_run_us"] // SECOND for row in rows] == [600, 600, 3, 4]
 
 
-def test_worker_time_of_nodes_is_added_up(spark: SparkSession) -> None:
+def test_worker_times_of_several_nodes_are_added(spark: SparkSession) -> None:
     backlog = [waited(minute, "a", claimed=minute) for minute in (1, 2, 61)]
     assert column(shares(spark, [], backlog, 3600), "claimed") == [3, 61]
 
 
-def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
+def test_a_key_starves_if_it_waits_for_a_minute_and_for_ten_times_the_median_pickup(
     spark: SparkSession,
 ) -> None:
     idle = {"depth_min": 0, "backlogged_us": 30 * SECOND}
@@ -216,7 +216,7 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
         for key, minutes in claims.items()
         for minute, claimed in minutes.items()
     ]
-    # Being served does not end a wait that nobody claimed.
+    # Service of other tasks does not end the wait of an unclaimed task.
     service = [
         served(minute, "starved", 1, queue=queue)
         for queue in ("slow", "quick")
@@ -231,7 +231,7 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
             if row["starved"] and row["queue"] == queue
         ]
 
-    # 10 x 18 s are three minutes; a queue without a median is held to one.
+    # 10 x 18 s are three minutes; in a queue without a median one minute is enough.
     assert starving("slow", 60) == [(2, "starved")]
     assert starving("quick", 60) == [
         *((minute, key) for minute in (0, 1) for key in claims),
@@ -242,7 +242,7 @@ def test_keys_starve_that_wait_for_a_minute_and_for_ten_times_the_median_pickup(
     assert starving("quick", 3600) == [(0, key) for key in claims]
 
 
-def test_a_wait_over_midnight_is_counted_from_there(spark: SparkSession) -> None:
+def test_a_wait_over_midnight_counts_from_midnight_on_the_next_day(spark: SparkSession) -> None:
     last = int((T0.replace(hour=0) + timedelta(days=1) - T0).total_seconds()) // 60 - 1
     rows = shares(
         spark,
@@ -255,7 +255,7 @@ def test_a_wait_over_midnight_is_counted_from_there(spark: SparkSession) -> None
         False,
         True,
         True,
-    ]  # tomorrow's median is not known, so a minute is enough
+    ]  # the median of the next day is not known, so a minute is enough
 
 
 def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(
@@ -274,8 +274,7 @@ def test_weights_a_billion_times_apart_neither_overflow_nor_lose_the_light_key(
 
 
 def poured(demand: Sequence[int], weight: Sequence[float], capacity: int) -> list[Fraction]:
-    """Water-filling the slow way, exactly: fill all that fit at the present level, then look
-    again."""
+    """Return exact shares by water-filling: fill all keys that fit at the present level, and repeat."""
     entitled = [Fraction(0)] * len(demand)
     left, thirsty = Fraction(min(capacity, sum(demand))), set(range(len(demand)))
     while thirsty:
@@ -302,7 +301,7 @@ key_loads = st.tuples(
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(key_loads, min_size=1, max_size=8), min_size=20, max_size=40))
-def test_entitlement_is_the_water_filling_of_what_was_spent(
+def test_entitlement_is_the_water_filling_of_the_used_worker_time(
     spark: SparkSession, queues: list[list[tuple[int, int, float]]]
 ) -> None:
     service, backlog = [], []
@@ -323,9 +322,9 @@ def test_entitlement_is_the_water_filling_of_what_was_spent(
         )
 
 
-def test_the_table_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
+def test_gold_tenant_share_agrees_with_pandas_on_random_days(spark: SparkSession) -> None:
     random = Random(5)
-    minutes = [*range(830, 850), *range(860, 875)]  # over midnight
+    minutes = [*range(830, 850), *range(860, 875)]  # around midnight
     service, backlog = [], []
     for minute in minutes:
         for queue in ("p", "q"):
@@ -393,7 +392,7 @@ def in_pandas(service: pd.DataFrame, backlog: pd.DataFrame, window_s: int) -> pd
 
 
 def lags(rows: pd.DataFrame) -> list[int]:
-    """Lag as it is defined, step by step, from the other columns."""
+    """Return the lag by its definition, step by step, from the other columns."""
     seen: dict[tuple[str, str], tuple[pd.Timestamp, int]] = {}
     found = []
     for row in rows.itertuples():
@@ -413,7 +412,7 @@ def lags(rows: pd.DataFrame) -> list[int]:
     return found
 
 
-def test_minutes_are_placed_in_utc_whatever_the_zone_of_the_session(spark: SparkSession) -> None:
+def test_minutes_are_in_utc_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     try:

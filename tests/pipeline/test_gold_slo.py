@@ -1,4 +1,4 @@
-"""gold.slo_counts and gold.slo, worked by hand and against pandas."""
+"""gold.slo_counts and gold.slo in hand-made cases, and against pandas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PICKUP = Objective("pickup", "q", "*", "pickup", 2 * SECOND, 0.9)
 def counted(
     spark: SparkSession, rows: Sequence[Row], *objectives: Objective
 ) -> dict[tuple[str, float], tuple[int, int]]:
-    """(good, bad) by objective and by the window's start in minutes after T0."""
+    """Return (good, bad) by objective and start of the window (minutes after T0)."""
     made = records(slo_counts(attempts_frame(spark, rows), objectives))
     return {
         (row["slo_id"], (row["window_start"] - at(0)) / timedelta(minutes=1)): (
@@ -53,7 +53,7 @@ def burnt(
     return sorted(records(made), key=lambda row: row["window_start"])
 
 
-def test_the_tables_have_the_columns_they_document(spark: SparkSession) -> None:
+def test_the_tables_of_objectives_have_the_documented_columns(spark: SparkSession) -> None:
     counts = slo_counts(attempts_frame(spark, [attempt()]), [PICKUP])
     for table, made in ((SLO_COUNTS, counts), (SLO, slo(counts, [PICKUP]))):
         assert [(f.name, f.dataType) for f in made.schema] == [
@@ -71,13 +71,13 @@ def test_a_run_is_good_when_it_is_no_slower_than_promised_and_did_not_fail(
         attempt(started_at=1, outcome="snoozed"),
         attempt(started_at=None, outcome="lost"),
         attempt(started_at=None, outcome="cancelled"),
-        attempt(started_at=None, outcome="failed", next_state="FAILED"),  # by a person
+        attempt(started_at=None, outcome="failed", next_state="FAILED"),  # ended by a person
         attempt(queue="other"),
     ]
     assert counted(spark, rows, PICKUP) == {("pickup", 0): (2, 3)}
 
 
-def test_windows_of_five_minutes_hold_what_finished_in_them(spark: SparkSession) -> None:
+def test_windows_of_five_minutes_count_the_runs_that_finished_in_them(spark: SparkSession) -> None:
     rows = [attempt(finished_at=seconds) for seconds in (1, 299.999999, 300, 3000)]
     run = PICKUP._replace(slo_id="run", measure="run", threshold_us=1000 * SECOND)
     assert counted(spark, rows, run) == {
@@ -103,27 +103,29 @@ def test_an_objective_from_submit_to_end_counts_only_last_runs(
     assert counted(spark, rows, e2e) == {("pickup", 0): (1, 3)}
 
 
-def test_an_objective_is_for_one_name_or_for_all(spark: SparkSession) -> None:
+def test_an_objective_applies_to_one_task_name_or_to_all(spark: SparkSession) -> None:
     rows = [attempt(name="mail"), attempt(name="report"), attempt(name="report", queue="other")]
     only = PICKUP._replace(slo_id="reports", name="report")
     assert counted(spark, rows, PICKUP, only) == {("pickup", 0): (2, 0), ("reports", 0): (1, 0)}
 
 
-def test_without_objectives_there_are_no_rows(spark: SparkSession) -> None:
+def test_without_objectives_the_tables_have_no_rows(spark: SparkSession) -> None:
     assert counted(spark, [attempt()]) == {}
 
 
 @pytest.mark.parametrize(
     "wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}]
 )
-def test_an_invalid_objective_is_refused_by_name(spark: SparkSession, wrong: Row) -> None:
+def test_the_error_about_an_invalid_objective_names_it(spark: SparkSession, wrong: Row) -> None:
     with pytest.raises(ConfigurationError, match="pickup"):
         slo_counts(attempts_frame(spark, [attempt()]), [PICKUP._replace(**wrong)])
 
 
-def test_burn_is_the_part_of_bad_runs_over_the_part_allowed(spark: SparkSession) -> None:
-    # One run in ten may be bad. 5 of 10 in this window: 5 x; 5 of 100 over half an hour: 0.5 x;
-    # before that none of 900.
+def test_the_burn_rate_is_the_fraction_of_bad_runs_divided_by_the_allowed_fraction(
+    spark: SparkSession,
+) -> None:
+    # One run in ten may be bad. In this window 5 of 10 are bad (5 x), over half an hour 5 of 100 (0.5 x),
+    # and none of the 900 before.
     (_, _, row) = burnt(spark, [(-6, 900, 0), (-5, 90, 0), (0, 5, 5)], 0.9)
     assert row["burn_5m"] == pytest.approx(5)
     assert row["burn_30m"] == pytest.approx(0.5)
@@ -133,17 +135,17 @@ def test_burn_is_the_part_of_bad_runs_over_the_part_allowed(spark: SparkSession)
 
 
 def test_a_fast_burn_pages_and_stops_paging_when_it_ends(spark: SparkSession) -> None:
-    # One in a hundred may be bad; an hour with 20 % bad after a good day burns 20 x.
+    # One run in a hundred may be bad; after a good day, an hour with 20 % bad runs burns 20 x.
     day = [(window, 100, 0) for window in range(-288, 0)]
     hour = [(window, 80, 20) for window in range(12)]
     after = [(window, 100, 0) for window in range(12, 14)]
     states = [row["state"] for row in burnt(spark, [*day, *hour, *after], 0.99)]
     assert set(states[:288]) == {"ok"}
-    # 14.4 x over an hour is reached in its ninth window, and 6 x over six hours (21.6 windows of 20
-    # %) is not.
+    # The rate over an hour reaches 14.4 x in its ninth window; the rate over six hours does not reach 6 x
+    # (21.6 windows with 20 %).
     assert states[288:296] == ["ok"] * 8
     assert states[296:300] == ["page"] * 4
-    # The last hour is still bad, the last five minutes are not.
+    # The last hour still exceeds the rate, but the last five minutes do not.
     assert "page" not in states[300:]
 
 
@@ -153,12 +155,12 @@ def test_a_slow_burn_pages_over_six_hours_and_tickets_over_three_days(spark: Spa
     assert [row["state"] for row in rows[1:]] == ["page"] * 72
     slow = burnt(spark, [(-288 * 2, 1000, 0), *((window, 97, 3) for window in range(72))], 0.99)
     states = [row["state"] for row in slow[1:]]
-    # 3 bad of 100 in each window, after 1,000 good runs: 1 in 100 is exceeded once 3 n > (1000 +
+    # 3 of 100 runs are bad in each window, after 1,000 good runs: 1 in 100 is exceeded once 3 n > (1000 +
     # 100 n) / 100, at n = 6.
     assert states == ["ok"] * 5 + ["ticket"] * 67
 
 
-def test_the_table_agrees_with_pandas_on_random_runs(spark: SparkSession) -> None:
+def test_objectives_agree_with_pandas_on_random_runs(spark: SparkSession) -> None:
     random = Random(11)
     rows = [
         attempt(

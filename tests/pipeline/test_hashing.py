@@ -1,4 +1,4 @@
-"""`ingest --hash-keys`: no clear key lands in the lake, and everything else is unchanged."""
+"""`ingest --hash-keys` writes no clear key into the lake, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_hashed_lake_has_no_clear_key_and_one_digest_for_each_key(
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
-def test_a_key_is_erased_by_its_clear_name(
+def test_a_hashed_key_is_erased_by_its_clear_name(
     history: SqlHistory, lake: Lake, secret: Hashing
 ) -> None:
     start_hashing(lake)
@@ -88,8 +88,8 @@ def test_a_key_is_erased_by_its_clear_name(
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 20
 
 
-def test_events_lose_their_details_and_keep_all_else(secret: Hashing) -> None:
-    told = dict.fromkeys(EVENT_FIELDS, 1) | {
+def test_hashed_events_lose_their_details_and_keep_their_other_columns(secret: Hashing) -> None:
+    fields = dict.fromkeys(EVENT_FIELDS, 1) | {
         "task_id": "t",
         "kind": "resumed",
         "queue": "q",
@@ -98,14 +98,14 @@ def test_events_lose_their_details_and_keep_all_else(secret: Hashing) -> None:
         "actor": "ann",
         "details": "acme!",
     }
-    table = events_table("store", [tuple(told.values())], 1)
+    table = events_table("store", [tuple(fields.values())], 1)
     [hidden] = secret.hidden(table).to_pylist()
     [clear] = table.to_pylist()
     assert hidden == clear | {"fairness_key": secret.name_of("acme"), "details": None}
     assert secret.hidden(table).schema == EVENTS.arrow()
 
 
-def test_a_digest_is_of_the_secret_and_no_key_stays_none() -> None:
+def test_a_digest_depends_on_the_secret_and_no_key_stays_null() -> None:
     one, other = Hashing(b"1" * 16), Hashing(b"2" * 16)
     assert re.fullmatch("[0-9a-f]{32}", one.name_of("acme")) and one.name_of("") == ""
     assert one.name_of("acme") == one.name_of("acme") != other.name_of("acme")

@@ -1,5 +1,5 @@
-"""Tables in an Iceberg catalog: the same promises as on Parquet, and what only they can do. Real,
-in a folder."""
+"""Tables in a real Iceberg catalog in a folder: the promises of Parquet tables, and those of Iceberg
+alone."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def tables(spark: SparkSession, catalog: str, lake: Lake) -> IcebergTables:
 
 
 def another(tables: IcebergTables, spark: SparkSession, lake: Lake) -> IcebergTables:
-    """Open the catalog again, as the next job does."""
+    """Open the catalog a second time, as the next job does."""
     return IcebergTables(spark, tables.name_of(HOURLY).rpartition(".")[0], lake, SYSTEM_CLOCK)
 
 
 def things(
     spark: SparkSession, hours: Sequence[float], prefix: str = "t", **same: Any
 ) -> DataFrame:
-    """One thing for each of these hours after T0 (a Monday at 10)."""
+    """Return one row for each of these hours after T0 (a Monday at 10)."""
     rows = [
         {
             "id": f"{prefix}{n}",
@@ -102,12 +102,12 @@ def assert_same(table: Table, found: DataFrame, wanted: DataFrame) -> None:
 
 
 def export(lake: Lake, table: Table, rows: list[dict[str, Any]], name: str) -> None:
-    """Put rows into the landing zone, as the exporter does."""
+    """Write rows to the lake, as the exporter does."""
     if not rows:
         return
     here = lake.table(table)
     written = here.write(pa.Table.from_pylist(rows, table.arrow()), "0", f"{name}.parquet")
-    # An export of that very day: what still waits does so for hours, not for years.
+    # The export is of the same day, so tasks that still wait do so for hours, not for years.
     assert here.append(written, {}, round((T0 + timedelta(hours=8)).timestamp() * 1e6)) is not None
 
 
@@ -129,7 +129,7 @@ def test_written_rows_are_read_back_with_the_types_of_the_table(
     assert_same(HOURLY, tables.read(HOURLY), wanted)
 
 
-def test_only_the_partitions_named_are_replaced_and_one_without_rows_becomes_empty(
+def test_only_the_given_partitions_are_replaced_and_one_without_rows_becomes_empty(
     spark: SparkSession, tables: IcebergTables
 ) -> None:
     assert tables.replace(HOURLY, things(spark, [0, 0.5, 1, 2, 3])) == 5
@@ -149,7 +149,7 @@ def test_a_table_by_date_is_replaced_by_dates(spark: SparkSession, tables: Icebe
     assert ids(tables.read(DAILY, ["2026-03-02"])) == ["t0", "t1"]
 
 
-def test_the_whole_table_is_replaced_when_no_partitions_are_named(
+def test_without_given_partitions_the_whole_table_is_replaced(
     spark: SparkSession, tables: IcebergTables
 ) -> None:
     tables.replace(HOURLY, things(spark, [0, 1, 2]))
@@ -157,7 +157,7 @@ def test_the_whole_table_is_replaced_when_no_partitions_are_named(
     assert ids(tables.read(HOURLY)) == ["new0"]
 
 
-def test_a_row_outside_the_partitions_changes_nothing_and_is_named(
+def test_a_row_outside_the_given_partitions_is_refused_and_changes_nothing(
     spark: SparkSession, tables: IcebergTables
 ) -> None:
     tables.replace(HOURLY, things(spark, [0, 1]))
@@ -170,7 +170,7 @@ def test_a_row_outside_the_partitions_changes_nothing_and_is_named(
     assert ids(tables.read(HOURLY)) == ["t0", "t1"]
 
 
-def test_no_partitions_and_no_rows_are_no_change(
+def test_a_replacement_of_no_partitions_by_no_rows_changes_nothing(
     spark: SparkSession, tables: IcebergTables
 ) -> None:
     tables.replace(HOURLY, things(spark, [0]))
@@ -230,7 +230,7 @@ def test_a_job_is_invisible_to_readers_before_it_publishes(
     assert [branch["name"] for branch in branches] == ["main"]
 
 
-def test_an_overtaken_job_is_refused_and_publishes_nothing(
+def test_a_job_whose_table_changed_meanwhile_is_refused_and_publishes_nothing(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     tables.replace(HOURLY, things(spark, [0]))
@@ -247,7 +247,7 @@ def test_an_overtaken_job_is_refused_and_publishes_nothing(
 def test_a_dead_job_blocks_no_other_job(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
-    tables.replace(HOURLY, things(spark, [0]))  # and never published
+    tables.replace(HOURLY, things(spark, [0]))  # never published
     other = another(tables, spark, lake)
     assert other.read(HOURLY).count() == 0
     other.replace(HOURLY, things(spark, [1], "new"))
@@ -271,7 +271,9 @@ def test_a_column_added_later_is_null_in_old_rows(
     assertSchemaEqual(tables.read(WIDER).schema, WIDER.spark())
 
 
-def test_a_column_of_another_type_is_named(spark: SparkSession, tables: IcebergTables) -> None:
+def test_the_error_about_a_column_of_another_type_names_it(
+    spark: SparkSession, tables: IcebergTables
+) -> None:
     tables.replace(HOURLY, things(spark, [0]))
     tables.publish()
     changed = HOURLY._replace(
@@ -301,11 +303,11 @@ def test_the_catalog_describes_tables_and_columns(
     for table, rows in ((HOURLY, things(spark, [0])), (WIDER, things(spark, [0], node="n1"))):
         tables.replace(table, rows)
         tables.publish()
-    told = {
+    comments = {
         row["col_name"]: row["comment"]
         for row in spark.sql(f"DESCRIBE {tables.name_of(HOURLY)}").collect()
     }
-    assert told["priority"] == "0 to 9; \\ is no escape" and told["node"] == "where"
+    assert comments["priority"] == "0 to 9; \\ is no escape" and comments["node"] == "where"
     extended = spark.sql(f"DESCRIBE EXTENDED {tables.name_of(HOURLY)}").collect()
     assert "things, as they're counted here" in {row["data_type"] for row in extended}
 
@@ -331,7 +333,7 @@ def test_the_tables_before_the_last_build_can_still_be_read(
 # bronze -------------------------------------------------------------------------------------------
 
 
-def test_bronze_is_read_where_the_exporter_puts_it(tables: IcebergTables, lake: Lake) -> None:
+def test_bronze_is_read_from_the_files_of_the_exporter(tables: IcebergTables, lake: Lake) -> None:
     export(
         lake,
         ATTEMPTS,
@@ -342,7 +344,7 @@ def test_bronze_is_read_where_the_exporter_puts_it(tables: IcebergTables, lake: 
     assert [row["task_id"] for row in tables.read(ATTEMPTS, ["2026-03-02/11"]).collect()] == ["b"]
 
 
-def test_landing_appends_what_is_new_and_makes_no_second_row(
+def test_landing_appends_new_rows_and_doubles_none(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     first = [attempt(task_id="a", finished_at=10), attempt(task_id="b", finished_at=3700)]
@@ -358,7 +360,7 @@ def test_landing_appends_what_is_new_and_makes_no_second_row(
     export(lake, ATTEMPTS, late, "2")
     export(
         lake, ATTEMPTS, [first[0] | {"exported_at": T0 + timedelta(hours=9)}], "3"
-    )  # the same attempt again
+    )  # the same attempt a second time
     another(tables, spark, lake).land(ATTEMPTS, ["2026-03-02/10"])
     landed = spark.table(tables.name_of(ATTEMPTS))
     assert sorted((row["task_id"], row["version"]) for row in landed.collect()) == [
@@ -377,10 +379,10 @@ def test_landing_appends_what_is_new_and_makes_no_second_row(
     )
 
 
-def test_landing_takes_over_the_partitions_named_and_no_others(
+def test_landing_copies_only_the_given_partitions(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
-    another(tables, spark, lake).land(ATTEMPTS)  # there is nothing yet
+    another(tables, spark, lake).land(ATTEMPTS)  # the lake is still empty
     export(
         lake,
         ATTEMPTS,
@@ -391,7 +393,7 @@ def test_landing_takes_over_the_partitions_named_and_no_others(
     assert [row["task_id"] for row in spark.table(tables.name_of(ATTEMPTS)).collect()] == ["b"]
 
 
-def test_a_row_whose_clock_was_wrong_lands_once(
+def test_a_row_with_a_wrong_clock_lands_once(
     spark: SparkSession, tables: IcebergTables, lake: Lake
 ) -> None:
     export(

@@ -1,4 +1,4 @@
-"""Incidents: each kind from minutes worked by hand, and none where there is none."""
+"""Each kind of incident is found in hand-made minutes, and none in quiet ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def found(lake: Lake, tables: MemoryTables, **of: Any) -> list[Incident]:
 
 
 def quiet(*minutes: int) -> list[dict[str, Any]]:
-    """Minutes in which a key waits a little and is served."""
+    """Return minutes in which a key waits for a short time and is served."""
     return [waited(minute, "a", arrived=1, claimed=1, depth_min=0) for minute in minutes]
 
 
@@ -47,25 +47,31 @@ def test_a_queue_without_claims_for_five_minutes_stalls(lake: Lake) -> None:
     ]
     short = [waited(minute, "a") for minute in range(30, 34)]
     tables = MemoryTables({BACKLOG.name: [*quiet(9, 15, 40), *stalled, *short]})
-    [told] = found(lake, tables)
-    assert (told.kind, told.queue, told.subject, told.start_at, told.end_at) == (
+    [incident] = found(lake, tables)
+    assert (
+        incident.kind,
+        incident.queue,
+        incident.subject,
+        incident.start_at,
+        incident.end_at,
+    ) == (
         "stall",
         "q",
         "*",
         at(600),
         at(900),
     )
-    assert (told.is_over, told.keys_hit, told.tasks_delayed) == (True, 2, 4 + 10)
-    assert told.extra_wait_us == 5 * 4 * 60_000_000, (
-        "the median minute of that queue has nobody waiting"
+    assert (incident.is_over, incident.keys_hit, incident.tasks_delayed) == (True, 2, 4 + 10)
+    assert incident.extra_wait_us == 5 * 4 * 60_000_000, (
+        "no task waits in the median minute of the queue"
     )
 
 
 def test_a_stall_in_the_last_known_minutes_is_open(lake: Lake) -> None:
-    [told] = found(
+    [incident] = found(
         lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]})
     )
-    assert not told.is_over and told.end_at == at(3600)
+    assert not incident.is_over and incident.end_at == at(3600)
 
 
 def test_a_key_with_far_more_tasks_than_usual_and_than_others_floods(lake: Lake) -> None:
@@ -76,17 +82,17 @@ def test_a_key_with_far_more_tasks_than_usual_and_than_others_floods(lake: Lake)
         waited(41, "d", arrived=150),
         waited(41, "e", arrived=150, claimed=1),
     ]
-    [told] = found(lake, MemoryTables({BACKLOG.name: rows}))
-    assert (told.kind, told.subject, told.start_at, told.end_at) == (
+    [incident] = found(lake, MemoryTables({BACKLOG.name: rows}))
+    assert (incident.kind, incident.subject, incident.start_at, incident.end_at) == (
         "flood",
         "b",
         at(1200),
         at(1500),
     )
-    assert told.keys_hit == 2 and told.tasks_delayed == 2 + 1000 + 50
+    assert incident.keys_hit == 2 and incident.tasks_delayed == 2 + 1000 + 50
 
 
-def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes_at_most(
+def test_a_burst_of_errors_with_pauses_of_at_most_five_minutes_is_one_incident(
     lake: Lake,
 ) -> None:
     rows = [served(minute, "a", 1, attempts_done=0, failed=10) for minute in (10, 16)]
@@ -95,9 +101,9 @@ def test_a_burst_of_errors_is_one_incident_as_long_as_it_pauses_for_five_minutes
         served(40, "a", 1, attempts_done=5, failed=19),
         served(50, "a", 1, attempts_done=40, failed=39),
     ]
-    [told] = found(lake, MemoryTables({SERVICE.name: rows}))
-    assert (told.kind, told.start_at, told.end_at) == ("error burst", at(600), at(1020))
-    assert (told.keys_hit, told.tasks_delayed, told.extra_wait_us) == (1, 20, 0)
+    [incident] = found(lake, MemoryTables({SERVICE.name: rows}))
+    assert (incident.kind, incident.start_at, incident.end_at) == ("error burst", at(600), at(1020))
+    assert (incident.keys_hit, incident.tasks_delayed, incident.extra_wait_us) == (1, 20, 0)
 
 
 def test_starved_keys_and_lost_nodes_are_incidents(lake: Lake) -> None:
@@ -121,22 +127,24 @@ def test_starved_keys_and_lost_nodes_are_incidents(lake: Lake) -> None:
         ATTEMPTS.name: [*lost, attempt()],
         BACKLOG.name: quiet(3, 4, 6),
     }
-    told = {
+    incidents_by_key = {
         (each.kind, each.subject, each.start_at): each for each in found(lake, MemoryTables(rows))
     }
-    assert set(told) == {
+    assert set(incidents_by_key) == {
         ("starved", "a", at(180)),
         ("starved", "a", at(360)),
         ("node loss", "n1", at(0)),
         ("node loss", "n2", at(0)),
     }
     assert (
-        told["node loss", "n1", at(0)].keys_hit == told["node loss", "n1", at(0)].tasks_delayed == 2
+        incidents_by_key["node loss", "n1", at(0)].keys_hit
+        == incidents_by_key["node loss", "n1", at(0)].tasks_delayed
+        == 2
     )
-    assert told["starved", "a", at(180)].end_at == at(300)
+    assert incidents_by_key["starved", "a", at(180)].end_at == at(300)
 
 
-def test_a_second_run_replaces_the_incidents_of_its_days_only(lake: Lake) -> None:
+def test_a_second_run_of_the_job_replaces_the_incidents_of_its_days_only(lake: Lake) -> None:
     day = 1440
     rows = [waited(minute + shift, "a") for shift in (0, day, 2 * day) for minute in range(10, 16)]
     tables = MemoryTables({BACKLOG.name: rows})
@@ -151,9 +159,9 @@ def test_an_incident_over_midnight_is_one_incident(lake: Lake) -> None:
     tables = MemoryTables(
         {BACKLOG.name: [waited(minute, "a") for minute in range(835, 850)]}
     )  # T0 is at 10
-    [told] = found(lake, tables)
-    assert told.end_at - told.start_at == timedelta(minutes=15)
-    assert found(lake, tables, since=told.end_at, until=told.end_at) == []
+    [incident] = found(lake, tables)
+    assert incident.end_at - incident.start_at == timedelta(minutes=15)
+    assert found(lake, tables, since=incident.end_at, until=incident.end_at) == []
 
 
 def test_the_error_about_missing_tables_names_the_command_that_builds_them(lake: Lake) -> None:
@@ -162,10 +170,13 @@ def test_the_error_about_missing_tables_names_the_command_that_builds_them(lake:
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 5))
-def test_windows_cover_all_their_minutes_and_lie_apart(minutes: set[int], quiet: int) -> None:
-    told = list(windows(minutes, quiet))
-    assert all(any(start <= minute < end for start, end in told) for minute in minutes)
-    assert all(start in minutes and end - 1 in minutes for start, end in told)
+def test_windows_cover_all_their_minutes_and_are_separated_by_quiet_ones(
+    minutes: set[int], quiet: int
+) -> None:
+    found_windows = list(windows(minutes, quiet))
+    assert all(any(start <= minute < end for start, end in found_windows) for minute in minutes)
+    assert all(start in minutes and end - 1 in minutes for start, end in found_windows)
     assert all(
-        later[0] - earlier[1] > quiet for earlier, later in zip(told, told[1:], strict=False)
+        later[0] - earlier[1] > quiet
+        for earlier, later in zip(found_windows, found_windows[1:], strict=False)
     )

@@ -1,5 +1,5 @@
-"""`ingest --stream` on a real Spark and a real Kafka: each attempt once, whatever is killed. What a
-batch does is tested without Spark in test_stream_intake.py."""
+"""`ingest --stream` on real Spark and Kafka writes each attempt once, also after kills. The tests in
+test_stream_intake.py cover the batches without Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.pipeline.filling import adding
 from tests.pipeline.test_source_stream import _descendants
 from tests.pipeline.topics import Relayed, relayed_at
 
-PATIENCE = 1200.0  # seconds; a guard against a hang, not a measure
+PATIENCE = 1200.0  # timeout in seconds
 
 
 @pytest.fixture
@@ -71,13 +71,15 @@ def test_the_source_reads_each_message_once_from_its_offsets_on(relayed: Relayed
     ends = [stream.initialOffset()]
     found: list[dict[str, Any]] = []
     while (end := stream.latestOffset()) != ends[-1]:
-        assert sum(end[n] - ends[-1][n] for n in end) <= 11, "rounded up for each partition"
+        assert sum(end[n] - ends[-1][n] for n in end) <= 11, (
+            "the limit is rounded up for each partition"
+        )
         found += rows(stream, ends[-1], end)
         ends.append(end)
     assert sorted(row["task_id"] for row in found) == [id_text(n) for n in range(30)]
     assert len({(row["kafka_partition"], row["kafka_offset"]) for row in found}) == 30
     again = reader(relayed.kafka_url, columns="task_id")
-    assert again.partitions(ends[1], ends[1]) == []  # as Spark begins on an old checkpoint
+    assert again.partitions(ends[1], ends[1]) == []  # as Spark starts on an old checkpoint
     assert len(rows(again, ends[1], again.latestOffset())) == 30 - len(
         rows(again, ends[0], ends[1])
     )
@@ -99,13 +101,13 @@ def test_the_source_refuses_missing_offsets_and_wrong_options(relayed: Relayed) 
         stream.partitions({**end, "1": 99}, {**end, "1": 100})
     with pytest.raises(ConfigurationError, match="has 2 partitions, and the checkpoint 3"):
         stream.partitions({**start, "2": 0}, {**end, "2": 1})
-    for options, told in (
+    for options, expected in (
         ({"startingOffsets": "latest"}, "use earliest"),
         ({"table": "tasks"}, "known: attempts, messages"),
         ({"columns": "colour"}, "no column 'colour'"),
         ({"reader": "me"}, "unknown option reader of a topic"),
     ):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=expected):
             reader(relayed.kafka_url, **options)
     with pytest.raises(
         ConfigurationError, match="the topic does not exist; `fairlead pipeline relay` creates it"
@@ -122,7 +124,7 @@ def test_batches_of_spark_bring_each_attempt_once(
     tmp_path: Path,
 ) -> None:
     relayed.bring(range(500))
-    told: list[int] = []
+    counts: list[int] = []
 
     def stream(checkpoint: str, most: int = 200) -> None:
         IngestStream(
@@ -132,21 +134,21 @@ def test_batches_of_spark_bring_each_attempt_once(
             tmp_path / checkpoint,
             SYSTEM_CLOCK,
             most=most,
-            on_rows=lambda counted: told.append(counted.attempts),
+            on_rows=lambda counted: counts.append(counted.attempts),
         ).once()
 
     stream("checkpoint")
-    assert relayed.differences() == [] and sum(told) == 500 and len(told) >= 3
+    assert relayed.differences() == [] and sum(counts) == 500 and len(counts) >= 3
     relayed.bring(range(500, 600))
     stream("checkpoint")
     relayed.bring(range(600, 700))
-    stream("another", 1000)  # the first one is lost
-    assert relayed.differences() == [] and sum(told) == 700
+    stream("another", 1000)  # the first checkpoint is lost
+    assert relayed.differences() == [] and sum(counts) == 700
     run = last_runs(relayed.lake)["ingest --stream"]
     assert (run["state"], run["rows_out"]) == ("done", 100)
-    # The first checkpoint again: what the other one has brought is passed over.
+    # With the first checkpoint again, attempts of the other one are skipped.
     stream("checkpoint")
-    assert relayed.differences() == [] and sum(told) == 700
+    assert relayed.differences() == [] and sum(counts) == 700
 
 
 def test_attempts_of_a_topic_can_be_read_as_a_stream(
@@ -244,7 +246,7 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
                     assert driver.stdout is not None
                     for _ in range(2):
                         assert driver.stdout.readline(), (tmp_path / "log").read_text()[-3000:]
-                    time.sleep(random.random() * 2)  # into whatever it does then
+                    time.sleep(random.random() * 2)  # kill the stream at a random moment
                 finally:
                     for pid in [driver.pid, *_descendants(driver.pid)]:
                         with contextlib.suppress(ProcessLookupError):
@@ -260,4 +262,6 @@ def test_a_stream_killed_three_times_while_attempts_end_leaves_no_gap_and_no_dou
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert relayed.differences() == []
     reader = relayed.history.database.read_now(relayed.history.reader(relayed.lake.reader))
-    assert reader is not None and reader.position.seq == len(added), "the store was told"
+    assert reader is not None and reader.position.seq == len(added), (
+        "the store knows the position of the stream"
+    )

@@ -1,5 +1,4 @@
-"""The lake: files whole or not at all, manifests that many write and none loses, and what is wrong
-is said by name."""
+"""The lake: complete files only, manifests with many concurrent writers, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -46,13 +45,13 @@ def rows_of(*rows: Mapping[str, Any]) -> pa.Table:
 
 
 def ended(*seconds: float) -> pa.Table:
-    """An attempt for each, ended so many seconds after T0."""
+    """Return one attempt for each of these ends (seconds after T0)."""
     return rows_of(*(attempt(finished_at=second, submitted_at=T0) for second in seconds))
 
 
 def add(table: LakeTable, rows: pa.Table, name: str = "a.parquet") -> None:
     while table.append(table.write(rows, "0", name), {}, NOW) is None:
-        pass  # swept away before it counted
+        pass  # a sweep removed the file before it was listed
 
 
 def ids(table: LakeTable, parts: Iterable[str] | None = None) -> list[str]:
@@ -67,7 +66,7 @@ def age(path: Path, seconds: float) -> None:
 # files --------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
     durable.write(path, lambda temporary: temporary.write_text("first"))
 
@@ -114,7 +113,7 @@ def test_a_link_that_was_created_despite_an_error_counts_as_created(
 
     def answered_twice(source: Any, target: Any) -> None:
         link(source, target)
-        raise FileExistsError(target)  # as NFS does when it repeats a request
+        raise FileExistsError(target)  # as NFS does after it has repeated a request
 
     monkeypatch.setattr(os, "link", answered_twice)
     assert durable.create(tmp_path / "file", b"ours")
@@ -126,7 +125,7 @@ def test_a_link_that_was_created_despite_an_error_counts_as_created(
 
 
 def count_up(folder: Path, name: str, times: int) -> None:
-    """Adds to a counter, which every writer shares."""
+    """Increment a shared counter `times` times."""
     manifests = Manifests(folder)
     for n in range(times):
 
@@ -139,7 +138,7 @@ def count_up(folder: Path, name: str, times: int) -> None:
         assert manifests.update(change, NOW) is not None
 
 
-def test_no_change_of_many_threads_is_lost(tmp_path: Path) -> None:
+def test_no_concurrent_change_of_many_threads_is_lost(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda n: count_up(tmp_path, f"w{n}", 15), range(6)))
     newest = Manifests(tmp_path).newest()
@@ -147,7 +146,7 @@ def test_no_change_of_many_threads_is_lost(tmp_path: Path) -> None:
     assert newest.number == 90
 
 
-def test_no_change_of_many_processes_is_lost(tmp_path: Path) -> None:
+def test_no_concurrent_change_of_many_processes_is_lost(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=count_up, args=(tmp_path, f"p{n}", 20)) for n in range(3)]
     for process in processes:
@@ -159,19 +158,19 @@ def test_no_change_of_many_processes_is_lost(tmp_path: Path) -> None:
     assert newest.cursors == {"total": "60"} | {f"p{n}": "20" for n in range(3)}
 
 
-def test_superseded_manifests_are_forgotten_after_ten_minutes(tmp_path: Path) -> None:
+def test_superseded_manifests_are_removed_after_ten_minutes(tmp_path: Path) -> None:
     manifests = Manifests(tmp_path)
     count_up(tmp_path, "w", 5)
     for number in (1, 2, 3):
         age(manifests.folder / f"{number:012}.json", 700)
     count_up(tmp_path, "w", 1)
-    assert manifests.numbers() == [3, 4, 5, 6], "3 was the newest until a moment ago"
+    assert manifests.numbers() == [3, 4, 5, 6], "manifest 3 was the newest a moment ago"
     age(manifests.folder / f"{6:012}.json", 1e6)
     assert manifests.drop_superseded() == 0
     assert manifests.newest().number == 6, "the newest stays, however old"
 
 
-def test_a_writer_that_slept_until_its_number_was_free_again_is_refused(
+def test_a_writer_that_was_suspended_until_its_number_was_free_again_is_refused(
     tmp_path: Path,
 ) -> None:
     sleeper, others = Manifests(tmp_path), Manifests(tmp_path)
@@ -186,14 +185,14 @@ def test_a_writer_that_slept_until_its_number_was_free_again_is_refused(
         return msgspec.structs.replace(before, cursors=before.cursors | {"sleeper": "was here"})
 
     after = sleeper.update(change, NOW)
-    assert asked == [3, 6], "its first try came to nothing"
+    assert asked == [3, 6], "its first try was refused"
     assert after is not None
     assert others.newest() == after
     assert after.number == 7
     assert others.numbers() == [6, 7]
 
 
-def test_a_reader_finds_the_table_while_manifests_come_and_go(tmp_path: Path) -> None:
+def test_a_reader_finds_the_table_while_manifests_are_written_and_removed(tmp_path: Path) -> None:
     ends = threading.Event()
 
     def churn() -> None:
@@ -213,7 +212,7 @@ def test_a_reader_finds_the_table_while_manifests_come_and_go(tmp_path: Path) ->
     assert seen[0] > 0
 
 
-def test_a_manifest_that_cannot_be_read_is_named_and_so_is_its_cure(tmp_path: Path) -> None:
+def test_the_error_about_an_unreadable_manifest_names_it_and_the_cure(tmp_path: Path) -> None:
     count_up(tmp_path, "w", 2)
     path = tmp_path / "_manifest" / f"{2:012}.json"
     path.write_bytes(path.read_bytes()[:-10])
@@ -242,7 +241,7 @@ def test_a_manifest_of_a_newer_fairlead_asks_for_an_upgrade_and_is_not_touched(
 # tables -------------------------------------------------------------------------------------------
 
 
-def test_rows_lie_in_the_hours_of_their_ends(table: LakeTable) -> None:
+def test_rows_are_stored_in_the_hours_of_their_ends(table: LakeTable) -> None:
     add(table, ended(0, 1, 3599.999999, 3600, 7200.5))
     manifest = table.manifests.newest()
     assert {name: part.rows for name, part in manifest.parts.items()} == {
@@ -259,7 +258,7 @@ def test_rows_lie_in_the_hours_of_their_ends(table: LakeTable) -> None:
     table.check(manifest)
 
 
-def test_instants_that_are_no_dates_lose_no_row(table: LakeTable) -> None:
+def test_a_row_whose_instant_is_no_date_is_not_lost(table: LakeTable) -> None:
     plain = ended(5)
     odd = [-1, -(2**62), 2**62, 253_402_300_800 * 1_000_000]
     index = plain.schema.get_field_index("finished_at")
@@ -300,11 +299,13 @@ def test_a_table_by_date_has_a_partition_a_day(tmp_path: Path) -> None:
     assert table.load(table.manifests.newest(), ["2026-03-03"])["n"].to_pylist() == [2]
 
 
-def test_a_cursor_moves_with_the_files_or_neither_does(table: LakeTable) -> None:
+def test_a_cursor_and_its_files_are_published_together_or_not_at_all(table: LakeTable) -> None:
     written = table.write(ended(1), "0", "a.parquet")
     assert table.append(written, {"s": (None, "5")}, NOW) is not None
     again = table.write(ended(1), "0", "b.parquet")
-    assert table.append(again, {"s": (None, "5")}, NOW) is None, "somebody has moved it"
+    assert table.append(again, {"s": (None, "5")}, NOW) is None, (
+        "another writer has moved the cursor"
+    )
     assert table.append(again, {"s": ("4", "6")}, NOW) is None
     manifest = table.manifests.newest()
     assert (manifest.rows, manifest.cursors) == (1, {"s": "5"})
@@ -345,7 +346,7 @@ def test_a_partition_changed_since_it_was_read_is_not_replaced(table: LakeTable)
     assert table.manifests.newest().parts == {}
 
 
-# what is wrong ------------------------------------------------------------------------------------
+# errors ------------------------------------------------------------------------------------
 
 
 def damaged(table: LakeTable) -> Path:
@@ -353,7 +354,7 @@ def damaged(table: LakeTable) -> Path:
     return Path(path)
 
 
-def test_a_file_that_is_cut_off_or_gone_is_named(table: LakeTable) -> None:
+def test_the_error_about_a_truncated_or_missing_file_names_it(table: LakeTable) -> None:
     add(table, ended(*range(100)))
     path = damaged(table)
     path.write_bytes(path.read_bytes()[:-100])
@@ -367,7 +368,7 @@ def test_a_file_that_is_cut_off_or_gone_is_named(table: LakeTable) -> None:
         table.check(table.manifests.newest())
 
 
-def test_a_column_that_is_missing_or_of_another_type_is_named(table: LakeTable) -> None:
+def test_the_error_about_a_missing_or_changed_column_names_it(table: LakeTable) -> None:
     rows = ended(1, 2)
     add(table, rows)
     path = damaged(table)
@@ -392,7 +393,7 @@ def test_a_column_added_later_is_null_in_older_files(table: LakeTable) -> None:
     assert found["policy_version"].null_count == 2
 
 
-def test_rows_that_are_missing_in_a_whole_file_are_noticed(table: LakeTable) -> None:
+def test_missing_rows_in_a_readable_file_are_noticed(table: LakeTable) -> None:
     rows = ended(1, 2, 3)
     add(table, rows)
     pq.write_table(rows.slice(1), damaged(table))
@@ -403,7 +404,7 @@ def test_rows_that_are_missing_in_a_whole_file_are_noticed(table: LakeTable) -> 
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "gs://bucket", "hdfs://name/lake"])
-def test_an_object_store_is_refused_with_the_way_to_go(url: str) -> None:
+def test_an_object_store_is_refused_with_the_alternative(url: str) -> None:
     with pytest.raises(ConfigurationError, match="Iceberg"):
         Lake(url)
 
@@ -435,7 +436,7 @@ def test_a_lake_keeps_its_name_when_its_folder_is_moved(tmp_path: Path) -> None:
 # sweeping -----------------------------------------------------------------------------------------
 
 
-def test_unlisted_files_are_swept_after_their_time_and_listed_ones_stay(
+def test_unlisted_files_are_removed_after_some_time_and_listed_ones_stay(
     table: LakeTable,
 ) -> None:
     add(table, ended(1, 2))
@@ -447,7 +448,9 @@ def test_unlisted_files_are_swept_after_their_time_and_listed_ones_stay(
         path.write_bytes(b"half")
     for path in (orphan, temporary, half, alone, damaged(table)):
         age(path, 3600)
-    assert table.sweep(PAST_ALL - 3 * HOUR) == (0, 0), "they may be on their way"
+    assert table.sweep(PAST_ALL - 3 * HOUR) == (0, 0), (
+        "unlisted files may belong to a write under way"
+    )
     assert orphan.exists()
     assert table.sweep(PAST_ALL - HOUR - 1)[1] == 4
     assert [path for path in (orphan, temporary, half, alone) if path.exists()] == []
@@ -456,7 +459,7 @@ def test_unlisted_files_are_swept_after_their_time_and_listed_ones_stay(
         age(folder, 3600)
     table.sweep(PAST_ALL - HOUR - 1)
     table.sweep(PAST_ALL)
-    assert not alone.parent.exists(), "folders go when nothing is in them"
+    assert not alone.parent.exists(), "empty folders are removed"
 
 
 def test_replaced_files_stay_for_readers_that_still_use_them(table: LakeTable) -> None:
@@ -468,7 +471,7 @@ def test_replaced_files_stay_for_readers_that_still_use_them(table: LakeTable) -
     new = part_from([table.write_part(ended(3), "2026-03-02/10", "1", "x.parquet")], now)
     assert table.replace({"2026-03-02/10": new}, {}, now) is not None
     table.sweep(now - 1)
-    assert len(table.load(seen)) == 2, "whoever opened the table before reads on"
+    assert len(table.load(seen)) == 2, "a reader that opened the table before can read on"
     assert table.manifests.newest().dropped == {str(old.relative_to(table.folder)): now}
     table.sweep(now + 1)
     assert not old.exists()
@@ -479,7 +482,7 @@ def test_replaced_files_stay_for_readers_that_still_use_them(table: LakeTable) -
     assert list(table.manifests.newest().dropped) == new.files
 
 
-def test_appending_replacing_and_sweeping_at_once_lose_no_row(table: LakeTable) -> None:
+def test_concurrent_appends_replacements_and_sweeps_lose_no_row(table: LakeTable) -> None:
     chance = random.Random(5)
     ends = threading.Event()
 

@@ -36,23 +36,23 @@ def ran(*arguments: str, code: int = 0, given: str | None = None) -> str:
 
 def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Lake) -> None:
     assert "nothing was changed" in ran("erase", "acme", "--dry-run")
-    told = json.loads(ran("erase", "-", "--json", given="acme\n"))
-    assert told["tables"]["bronze.attempts"]["rows"] == 1 and told["verified"]["held"] == []
-    assert "acme" not in json.dumps(told)
+    result = json.loads(ran("erase", "-", "--json", given="acme\n"))
+    assert result["tables"]["bronze.attempts"]["rows"] == 1 and result["verified"]["held"] == []
+    assert "acme" not in json.dumps(result)
     assert "0 files removed" in ran("erase", "acme")
     assert "again" in ran("erase", "acme", "--readmit")
-    assert "was not erased here" in ran("erase", "acme", "--readmit", code=2)
+    assert "was not erased from this lake" in ran("erase", "acme", "--readmit", code=2)
 
 
-def test_a_key_left_after_an_erasure_is_an_error(lake: Lake) -> None:
+def test_an_erasure_that_leaves_the_key_in_a_file_is_an_error(lake: Lake) -> None:
     (lake.root / "notes.txt").write_text("call acme")
     assert "STILL THERE notes.txt: bytes, 1 times" in ran("erase", "acme", code=1)
 
 
 def test_incidents_and_gc_print_a_table_or_json(lake: Lake) -> None:
     assert "stall" in ran("incidents") and "1 incidents" in ran("incidents")
-    [told] = json.loads(ran("incidents", "--json"))
-    assert (told["kind"], told["queue"], told["keys_hit"]) == ("stall", "q", 1)
+    [incident] = json.loads(ran("incidents", "--json"))
+    assert (incident["kind"], incident["queue"], incident["keys_hit"]) == ("stall", "q", 1)
     assert "0 files" in ran("gc") and json.loads(ran("gc", "--apply", "--json"))["files"] == []
 
 
@@ -67,7 +67,7 @@ def test_the_error_about_wrong_use_is_one_line(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("command", ["capacity", "incidents", "backfill", "gc", "erase"])
-def test_each_command_has_an_example_in_its_help(command: str) -> None:
+def test_each_command_of_the_lake_has_an_example_in_its_help(command: str) -> None:
     assert f"fairlead pipeline {command}" in " ".join(ran(command, "--help").split()).replace(
         "│", ""
     )

@@ -1,5 +1,4 @@
-"""Quarantine of rows that do not make sense: each has a reason, and every row is in exactly one of
-the two frames."""
+"""Quarantine of invalid rows: each has a reason, and every row is either sound or in quarantine."""
 
 from __future__ import annotations
 
@@ -94,15 +93,15 @@ SOUND: list[dict[str, Any]] = [
 
 def test_each_broken_row_is_quarantined_under_the_column_that_shows_it(spark: SparkSession) -> None:
     rows = [attempt(**fields) for *_, fields in BROKEN]
-    told = {
+    reasons = {
         row["ordinal"]: (row["column"], row["reason"])
         for row in records(quarantined(attempts_frame(spark, rows)))
     }
     expected = {
-        f"{row['task_id']}/{row['version']}": said[:2]
-        for row, said in zip(rows, BROKEN, strict=True)
+        f"{row['task_id']}/{row['version']}": case[:2]
+        for row, case in zip(rows, BROKEN, strict=True)
     }
-    assert told == expected
+    assert reasons == expected
     assert sound(attempts_frame(spark, rows)).count() == 0
 
 
@@ -157,14 +156,14 @@ def test_a_quarantined_row_keeps_its_values_and_its_file(spark: SparkSession) ->
         ({"finished_at": None, "exported_at": None}, datetime(1970, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_row_without_its_end_is_placed_by_its_export(
+def test_a_row_without_its_end_is_stored_by_its_export_time(
     spark: SparkSession, fields: dict[str, Any], seen_at: datetime
 ) -> None:
     (kept,) = records(quarantined(attempts_frame(spark, [attempt(**fields) | fields])))
     assert kept["seen_at"] == seen_at
 
 
-def test_a_row_without_its_key_is_counted_all_the_same(spark: SparkSession) -> None:
+def test_a_row_without_its_key_is_counted_too(spark: SparkSession) -> None:
     (kept,) = records(
         quarantined(attempts_frame(spark, [attempt(store_id=None, task_id=None, version=None)]))
     )
@@ -176,7 +175,7 @@ def test_every_row_is_either_sound_or_quarantined(spark: SparkSession, seed: int
     random = Random(seed)
     rows = history(random, 300)
     for row in random.sample(rows, 100):
-        # Every column may be missing, twice over; instants may be anything.
+        # Two columns are missing, and instants are arbitrary.
         for name in random.sample(ATTEMPTS.column_names, 2):
             row[name] = None
         row["finished_at"] = random.choice(

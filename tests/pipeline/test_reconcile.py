@@ -1,5 +1,4 @@
-"""Reconciliation: the store may clean what is in the lake as it is in the store, and nothing
-else."""
+"""Reconciliation: the store may clean only rows that the lake has unchanged."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from tests.pipeline.filling import add_attempts, attempt, connected, migrated
 
 @pytest.fixture
 def history(store_url: str) -> Iterator[SqlHistory]:
-    """History of twenty attempts, in a store of each kind in turn. Every third attempt never ran; 7
-    and 8 ended together."""
+    """Yield a history of twenty attempts, in a store of each kind in turn. Every third attempt never ran;
+    attempts 7 and 8 ended at the same time."""
     store = migrated(store_url)
     add(store_url, *range(20))
     with connected(store_url) as connection:
@@ -43,7 +42,7 @@ def history(store_url: str) -> Iterator[SqlHistory]:
 
 @pytest.fixture
 def lake(tmp_path: Path, history: SqlHistory) -> Lake:
-    """A lake to which the attempts of `history` were exported."""
+    """Return a lake with the exported attempts of `history`."""
     lake = Lake(tmp_path / "lake")
     Exporter(history, lake, SYSTEM_CLOCK, rows=6).round()
     return lake
@@ -62,7 +61,7 @@ def reader(history: SqlHistory, lake: Lake) -> Reader:
 
 
 def rewrite(lake: Lake, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Let every partition hold what `change` makes of it, as the manifest says too."""
+    """Replace the rows of every partition by the result of `change`, with a matching manifest."""
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()
     for name in manifest.parts:
@@ -76,7 +75,7 @@ def is_of(rows: pa.Table, n: int) -> pa.ChunkedArray:
     return pc.equal(rows["task_id"], id_text(n))
 
 
-def places(history: SqlHistory) -> list[Position]:
+def positions(history: SqlHistory) -> list[Position]:
     return [
         Position(*row[:2])
         for row in history.database.read_now(history.attempts(START, Position(2**62, 2**62), 1000))
@@ -87,15 +86,15 @@ def places(history: SqlHistory) -> list[Position]:
 def test_a_lake_that_agrees_lets_the_store_clean(
     history: SqlHistory, lake: Lake, piece: int
 ) -> None:
-    heard: list[int] = []
+    counts: list[int] = []
     assert reader(history, lake).checked is None
-    done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, on_rows=heard.append)
+    done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, on_rows=counts.append)
     ran = [n for n in range(20) if n % 3]
     assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
-        "a run takes a microsecond, an end without one none"
+        "a run takes a microsecond, an end without a run none"
     )
-    assert (done.pieces, sum(heard)) == (-(-20 // piece), 20)
-    assert reader(history, lake).checked == places(history)[-1] == Position.of(done.position)
+    assert (done.pieces, sum(counts)) == (-(-20 // piece), 20)
+    assert reader(history, lake).checked == positions(history)[-1] == Position.of(done.position)
     assert reader(history, lake).checked_at is not None
 
 
@@ -104,15 +103,17 @@ def test_a_second_comparison_reads_only_new_rows(
 ) -> None:
     reconcile(history, lake, SYSTEM_CLOCK)
     with connected(store_url) as connection:
-        connection.execute("DELETE FROM fairlead_attempts")  # it may
+        connection.execute(
+            "DELETE FROM fairlead_attempts"
+        )  # allowed, because the rows were compared
     add(store_url, 20, 21)
-    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0, "they are not exported yet"
+    assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0, "the new rows are not exported yet"
     Exporter(history, lake, SYSTEM_CLOCK).round()
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 2
     before = reader(history, lake).checked_at
     assert reconcile(history, lake, SYSTEM_CLOCK).rows == 0
     assert (reader(history, lake).checked_at or 0) > (before or 0), (
-        "it was compared, and there was nothing to compare"
+        "a comparison without new rows is recorded too"
     )
 
 
@@ -121,7 +122,7 @@ def test_a_comparison_can_stop_after_some_pieces_and_continue_there(
 ) -> None:
     first = reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)
     assert (first.rows, first.more) == (8, True)
-    assert reader(history, lake).checked == places(history)[7]
+    assert reader(history, lake).checked == positions(history)[7]
     assert [reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1).rows for _ in range(3)] == [
         8,
         4,
@@ -158,7 +159,7 @@ def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected"),
     [
         pytest.param(without, "rows 20 in the store and 19 in the lake", id="lost"),
         pytest.param(twice, "rows 20 in the store and 21 in the lake", id="doubled"),
@@ -169,10 +170,10 @@ def with_changed(column: str, by: int) -> Callable[[pa.Table], pa.Table]:
     ],
 )
 def test_a_lake_that_differs_prevents_cleaning_and_shows_the_difference(
-    history: SqlHistory, lake: Lake, change: Callable[[pa.Table], pa.Table], says: str
+    history: SqlHistory, lake: Lake, change: Callable[[pa.Table], pa.Table], expected: str
 ) -> None:
     rewrite(lake, change)
-    with pytest.raises(CheckFailed, match=says):
+    with pytest.raises(CheckFailed, match=expected):
         reconcile(history, lake, SYSTEM_CLOCK)
     assert reader(history, lake).checked is None
 
@@ -184,7 +185,7 @@ def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
     rewrite(lake, lambda rows: rows.filter(pc.invert(is_of(rows, 18))))
     with pytest.raises(CheckFailed) as caught:
         reconcile(history, lake, SYSTEM_CLOCK, piece=5)
-    at = places(history)
+    at = positions(history)
     assert f"{at[4]} to {at[9]}: rows 5 in the store and 4 in the lake" in str(caught.value)
     assert f"{at[14]} to {at[19]}: rows 5 in the store and 4 in the lake" in str(caught.value)
     assert f"{START} to" not in str(caught.value)
@@ -200,7 +201,9 @@ def test_a_store_that_lost_rows_is_distinguished_from_a_lake_that_has_them(
         reconcile(history, lake, SYSTEM_CLOCK)
 
 
-def test_a_file_that_is_cut_off_is_named(history: SqlHistory, lake: Lake) -> None:
+def test_the_error_about_a_truncated_file_of_the_lake_names_it(
+    history: SqlHistory, lake: Lake
+) -> None:
     table = lake.table(ATTEMPTS)
     path = Path(table.paths(table.manifests.newest())[1])
     path.write_bytes(path.read_bytes()[:200])
@@ -209,7 +212,9 @@ def test_a_file_that_is_cut_off_is_named(history: SqlHistory, lake: Lake) -> Non
     assert reader(history, lake).checked is None
 
 
-def test_an_empty_lake_agrees(store_url: str, tmp_path: Path, history: SqlHistory) -> None:
+def test_an_empty_lake_agrees_with_an_empty_store(
+    store_url: str, tmp_path: Path, history: SqlHistory
+) -> None:
     assert reconcile(history, Lake(tmp_path / "empty"), SYSTEM_CLOCK).rows == 0
 
 
@@ -221,7 +226,7 @@ async def test_the_cleaner_deletes_compared_attempts_only(
     async def clean() -> int:
         while await store.clean(2**62, 1000):
             pass
-        return len(places(history))
+        return len(positions(history))
 
     assert await clean() == 20
     reconcile(history, lake, SYSTEM_CLOCK, piece=8, pieces=1)

@@ -1,5 +1,5 @@
-"""The relay: every attempt is in Kafka, marked, before the store hears that it was read; whoever
-dies when."""
+"""The relay sends and marks every attempt in Kafka before the store counts it as read, also after
+crashes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(url: str, numbers: range) -> None:
 
 
 def taken(messages: dict[int, list[Message]]) -> list[int]:
-    """Attempts that a reader takes as new. Raises CheckFailed for a gap."""
+    """Return the attempts that a reader takes as new. Raise CheckFailed for a gap."""
     new: dict[int, list[Message]] = {}
     for n, each in messages.items():
         water = HighWater({})
@@ -67,7 +67,7 @@ def taken(messages: dict[int, list[Message]]) -> list[int]:
     return sorted(numbers(new))
 
 
-# what is sent -------------------------------------------------------------------------------------
+# messages -------------------------------------------------------------------------------------
 
 
 def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
@@ -77,9 +77,9 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     one = relay(history, kafka_url)
     assert one.round().rows == 0
     add(store_url, range(20))
-    heard: list[int] = []
-    done = one.round(heard.append)
-    assert (done.rows, done.batches, heard) == (20, 3, [7, 7, 6])
+    batch_sizes: list[int] = []
+    done = one.round(batch_sizes.append)
+    assert (done.rows, done.batches, batch_sizes) == (20, 3, [7, 7, 6])
     store_id = history.database.read_now(history.store_id())
     rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 100))
     messages = sent(kafka_url)
@@ -95,8 +95,10 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
                 if topic_partition(task_id, 2) == n
             ]
             column = expected[name].take(mine)
-            told = column.cast("int64") if str(column.type).startswith("timestamp") else column
-            assert list(values) == told.to_pylist(), name
+            expected_column = (
+                column.cast("int64") if str(column.type).startswith("timestamp") else column
+            )
+            assert list(values) == expected_column.to_pylist(), name
         marks = [message.through for message in each if isinstance(message, Mark)]
         assert marks == [str(Position(*rows[k][:2])) for k in (6, 13, 19)] and isinstance(
             each[-1], Mark
@@ -106,7 +108,7 @@ def test_every_attempt_is_sent_to_the_partition_of_its_task_and_then_marked(
     )
     assert reader is not None and (reader.kind, str(reader.position)) == ("stream", done.position)
     assert one.round().rows == 0
-    assert sent(kafka_url) == messages, "a round without news sends nothing"
+    assert sent(kafka_url) == messages, "a round without new attempts sends nothing"
     one.close()
     history.database.close()
 
@@ -123,22 +125,22 @@ def test_attempts_that_a_registered_relay_has_not_sent_are_not_cleaned(
     one.close()
 
 
-def test_extra_messages_are_asked_for_with_each_batch_before_its_confirmation(
+def test_extra_messages_are_sent_with_each_batch_before_its_confirmation(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     add(sqlite_url, range(9))
-    told: list[list[object]] = []
+    relayed_ids: list[list[object]] = []
     topic = f"{KafkaEndpoint.of(kafka_url).prefix}heartbeats"
     KafkaEndpoint.of(kafka_url).create_topic(topic, 1, {})
 
     def also(sender: object, rows: object) -> None:
-        told.append([row[2] for row in rows])  # type: ignore[attr-defined]
+        relayed_ids.append([row[2] for row in rows])  # type: ignore[attr-defined]
         sender.send(topic, 0, "key", b"heartbeat")  # type: ignore[attr-defined]
 
     one = relay(history, kafka_url, also=also)
     one.round()
     one.round()
-    assert told == [[id_text(n) for n in range(7)], [id_text(7), id_text(8)], []]
+    assert relayed_ids == [[id_text(n) for n in range(7)], [id_text(7), id_text(8)], []]
     one.close()
 
 
@@ -156,11 +158,11 @@ def test_extra_messages_are_asked_for_with_each_batch_before_its_confirmation(
             ("one sent", 9),
             ("confirmed", 2),
             ("confirmed", 3),
-            ("store told", 2),
+            ("position reported", 2),
         ]
     ],
 )
-def test_a_relay_killed_after_any_step_sends_every_attempt_with_recognizable_doubles(
+def test_a_relay_killed_after_any_step_sends_every_attempt_and_doubles_are_recognizable(
     sqlite_url: str, history: SqlHistory, kafka_url: str, step: str, times: int
 ) -> None:
     add(sqlite_url, range(18))
@@ -187,7 +189,9 @@ def test_a_relay_killed_after_any_step_sends_every_attempt_with_recognizable_dou
     confirmed = START if reader is None else reader.position
     assert confirmed in (START, Position(0, ROWS))
     there = set(numbers(sent(kafka_url))) if step != "topic made" else set()
-    assert set(range(confirmed.seq)) <= there, "what the store was told of is in Kafka"
+    assert set(range(confirmed.seq)) <= there, (
+        "every attempt up to the confirmed position is in Kafka"
+    )
     add(sqlite_url, range(18, 20))
     one = relay(history, kafka_url)
     one.round()
@@ -196,7 +200,7 @@ def test_a_relay_killed_after_any_step_sends_every_attempt_with_recognizable_dou
 
 
 @pytest.mark.slow
-def test_two_relays_at_once_that_are_killed_lose_nothing(
+def test_two_simultaneous_relays_that_are_killed_lose_no_attempt(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     command = [
@@ -220,7 +224,7 @@ def test_two_relays_at_once_that_are_killed_lose_nothing(
                 )
             for n in range(pass_ * 100, pass_ * 100 + 100, 5):
                 add(sqlite_url, range(n, n + 5))
-                time.sleep(0.02)  # so that rows come while both are at work
+                time.sleep(0.02)  # rows arrive while both relays work
             relays[-2].kill()
     finally:
         for process in relays:
@@ -236,7 +240,7 @@ def test_two_relays_at_once_that_are_killed_lose_nothing(
 
 
 @pytest.mark.full("an outage")
-def test_a_broker_that_is_away_is_waited_for(
+def test_the_relay_waits_while_a_broker_is_away(
     sqlite_url: str,
     history: SqlHistory,
     kafka_url: str,
@@ -279,17 +283,17 @@ def test_a_topic_keeps_its_number_of_partitions(
     again = relay(history, kafka_url, partitions=None)
     assert again.round().rows == 0
     endpoint = KafkaEndpoint.of(kafka_url)
-    admin = endpoint.admin()  # kept in a variable, as the future never completes without it
+    admin = endpoint.admin()  # kept in a variable, because the future never completes without it
     admin.create_partitions([NewPartitions(endpoint.attempts, 3)])[endpoint.attempts].result()
     until = time.monotonic() + 30
     while topic_of(kafka_url).partitions() < 3 and time.monotonic() < until:
-        time.sleep(0.05)  # the broker publishes the change a little later
+        time.sleep(0.05)  # the broker publishes the change after a moment
     with pytest.raises(ConfigurationError, match="had 2 partitions and now has 3"):
         relay(history, kafka_url, partitions=None).round()
     one.close()
 
 
-def test_a_store_restored_from_a_backup_is_noticed(
+def test_a_relay_of_a_store_restored_from_a_backup_is_refused(
     sqlite_url: str, history: SqlHistory, kafka_url: str
 ) -> None:
     add(sqlite_url, range(5))
@@ -311,7 +315,7 @@ def test_a_store_restored_from_a_backup_is_noticed(
 @given(st.text())
 def test_the_topic_of_attempts_belongs_to_no_queue(queue: str) -> None:
     endpoint = KafkaEndpoint.of("kafka://127.0.0.1:1")
-    with suppress(UnicodeEncodeError, ConfigurationError):  # what can be no queue
+    with suppress(UnicodeEncodeError, ConfigurationError):  # these names cannot be queues
         assert endpoint.topic(queue) != endpoint.attempts
     assert endpoint.topic(endpoint.queue(endpoint.attempts)) != endpoint.attempts
     assert not endpoint.log.topic("x").startswith(endpoint.attempts)
@@ -337,19 +341,19 @@ def test_the_command_relays_settled_attempts(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["relay", "--kafka", "redis://here"], "use kafka://host:9092"),
         (["ingest", "--stream"], "--stream needs --kafka and --checkpoint"),
-        (["ingest", "--once"], "go with --stream"),
+        (["ingest", "--once"], "--once need --stream"),
         (
             ["ingest", "--stream", "--kafka", "kafka://x:1", "--checkpoint", "c", "--take-over"],
-            "goes without --take-over",
+            "excludes --take-over",
         ),
     ],
 )
 def test_the_error_about_wrong_use_is_one_line(
-    sqlite_url: str, history: SqlHistory, tmp_path: Path, words: list[str], told: str
+    sqlite_url: str, history: SqlHistory, tmp_path: Path, words: list[str], expected: str
 ) -> None:
     where = (
         ["--url", sqlite_url]
@@ -357,11 +361,11 @@ def test_the_error_about_wrong_use_is_one_line(
         else ["--url", sqlite_url, "--lake", str(tmp_path / "lake")]
     )
     ran = command(*words, *where)
-    assert ran.exit_code == 2 and told in ran.stderr, ran.output
+    assert ran.exit_code == 2 and expected in ran.stderr, ran.output
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_stream_of_a_topic_that_is_not_there_is_refused_before_spark_starts(
+def test_a_stream_of_a_missing_topic_is_refused_before_spark_starts(
     sqlite_url: str, history: SqlHistory, kafka_url: str, tmp_path: Path
 ) -> None:
     where = [

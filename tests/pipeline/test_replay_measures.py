@@ -1,4 +1,4 @@
-"""Measures of a schedule: worked by hand, and against plain loops over instants."""
+"""Measures of a schedule in hand-made cases, and against plain loops over instants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tiers import examples
 times = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=25
 )
-"""(came, waited, ran)"""
+"""(arrival, wait, run time) of each task"""
 
 
 def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -34,12 +34,12 @@ def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, n
 
 # by hand ------------------------------------------------------------------------------------------
 
-# Two slots. a (0) sends three tasks of 10 s at 0, b (1) one of 20 s at 5, which starts at 10; a's
-# third starts at 10 too.
+# With two slots, key a (0) submits three tasks of 10 s at 0, key b (1) one task of 20 s at 5. The task of
+# b and the third task of a start at 10.
 BY_HAND = schedule((0, 0, 10, 0), (0, 0, 10, 0), (0, 10, 10, 0), (5, 10, 20, 1))
 
 
-def test_waits_slowdown_makespan_and_use_by_hand() -> None:
+def test_waits_slowdown_makespan_and_use_equal_a_calculation_by_hand() -> None:
     found = measure(BY_HAND, 2, np.ones(2), 5 * MICROS)
     assert (found.tasks, found.keys, found.slots) == (4, 2, 2)
     assert found.wait_mean_us == 15 / 4 * MICROS
@@ -49,7 +49,7 @@ def test_waits_slowdown_makespan_and_use_by_hand() -> None:
         10**7,
         10**7,
     ]
-    # Means 10/3 s of a and 5 s of b; by nearest rank the first of two is in the middle.
+    # The means are 10/3 s of a and 5 s of b; by nearest rank, the median of two values is the first.
     assert (
         found.key_wait_p50_us == pytest.approx(10 / 3 * MICROS)
         and found.key_wait_p99_us == 5 * MICROS
@@ -58,20 +58,20 @@ def test_waits_slowdown_makespan_and_use_by_hand() -> None:
     assert slowdown(BY_HAND).tolist() == [1, 1, 2, 1.25] and found.slowdown_mean == 1.3125
     assert found.makespan_us == 30 * MICROS
     assert found.utilisation == pytest.approx(50 / 60)
-    # a waits from 0 to 10 with starts at 0 and at 10; b from 5 to 10.
+    # Key a waits from 0 to 10 with starts at 0 and at 10; b waits from 5 to 10.
     assert (found.starved_keys, found.longest_starved_us) == (1, 10 * MICROS)
 
 
-def test_jains_index_by_hand() -> None:
-    # In the window from 5 to 10 both waited throughout; a's two runs got it all: (10 + 0)^2 / (2
-    # (10^2 + 0)) = 1/2.
+def test_jains_index_equals_a_calculation_by_hand() -> None:
+    # In the window from 5 to 10 both keys waited throughout, and the two runs of a got all service:
+    # (10 + 0)^2 / (2 (10^2 + 0)) = 1/2.
     assert jain_by_window(BY_HAND, np.ones(2), 5 * MICROS).tolist() == [0.5]
     both = schedule((0, 0, 6, 0), (0, 0, 2, 1), (0, 9, 1, 0), (0, 9, 1, 1))
-    # One window from 0 to 8: 6 s of a, 2 s of b.
+    # In the one window from 0 to 8, a got 6 s and b 2 s.
     assert jain_by_window(both, np.ones(2), 8 * MICROS).tolist() == [pytest.approx(jain([6, 2]))]
     assert jain_by_window(both, np.array([3.0, 1.0]), 8 * MICROS).tolist() == [1]
     assert not len(jain_by_window(schedule((0, 5, 1, 0), (0, 6, 1, 0)), np.ones(1), MICROS)), (
-        "one key competes with nobody"
+        "a single key has no competitor"
     )
 
 
@@ -81,7 +81,7 @@ def test_a_short_run_counts_as_ten_seconds_in_the_slowdown() -> None:
     ).tolist() == [1, 2, 2.5, 2]
 
 
-def test_one_task_of_no_length_is_measured_too() -> None:
+def test_a_schedule_of_one_task_without_run_time_can_be_measured() -> None:
     found = measure(schedule((3, 3, 0, 0)), 1, np.ones(1), MICROS)
     assert (found.makespan_us, found.utilisation, found.jain_mean, found.starved_keys) == (
         0,
@@ -91,7 +91,7 @@ def test_one_task_of_no_length_is_measured_too() -> None:
     )
 
 
-def test_waits_of_keys_by_hand() -> None:
+def test_waits_of_keys_equal_a_calculation_by_hand() -> None:
     a, b = waits_of_keys(BY_HAND, ("a", "b"))
     assert (a.key, a.tasks, a.busy_us, a.wait_p50_us, a.wait_p99_us) == (
         "a",
@@ -112,10 +112,12 @@ def test_waits_of_keys_by_hand() -> None:
 @given(
     st.lists(st.integers(0, 100), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0])
 )
-def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values, share) -> None:
+def test_a_percentile_is_the_least_value_that_the_given_share_does_not_exceed(
+    values, share
+) -> None:
     found = percentile(np.array(values, np.int64), share)
     assert found in values
-    # In whole numbers: 0.9 of 10 is 9.
+    # Compute in integers: 0.9 of 10 is 9.
     enough = [
         value
         for value in values
@@ -129,7 +131,7 @@ def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values, shar
 
 @settings(max_examples=examples(200))
 @given(times, st.integers(1, 9))
-def test_windows_all_through_which_a_task_waited(rows, window) -> None:
+def test_the_windows_throughout_which_a_task_waited_equal_a_plain_loop(rows, window) -> None:
     at, start, _ = columns(rows)
     waited = [bool(((at <= instant) & (start > instant)).any()) for instant in range(70)]
     expected = [n for n in range(70 // window) if all(waited[n * window : (n + 1) * window])]
@@ -140,13 +142,13 @@ def test_windows_all_through_which_a_task_waited(rows, window) -> None:
 
 @settings(max_examples=examples(200))
 @given(times)
-def test_the_longest_time_without_a_start_while_a_task_waited(rows) -> None:
+def test_the_longest_time_without_a_start_while_a_task_waited_equals_a_plain_loop(rows) -> None:
     at, start, _ = columns(rows)
     longest = since = 0
     for instant in range(70):
         if (start == instant).any() or not ((at < instant) & (start > instant)).any():
-            # Up to this instant nothing that waited was passed over; after it, only what still
-            # waits is.
+            # Until this instant no waiting task was passed over; after it, only tasks that still
+            # wait are.
             if (start == instant).any() and ((at < instant) & (start >= instant)).any():
                 longest = max(longest, instant - since)
             since = instant
@@ -155,7 +157,7 @@ def test_the_longest_time_without_a_start_while_a_task_waited(rows) -> None:
 
 @settings(max_examples=examples(200))
 @given(times, st.lists(st.integers(0, 90), min_size=1))
-def test_worker_time_up_to_an_instant(rows, instants) -> None:
+def test_worker_time_up_to_an_instant_equals_a_plain_loop(rows, instants) -> None:
     _, start, run = columns(rows)
     until = np.array(instants)
     expected = [int(np.clip(instant - start, 0, run).sum()) for instant in instants]
@@ -164,7 +166,7 @@ def test_worker_time_up_to_an_instant(rows, instants) -> None:
 
 @settings(max_examples=examples(100))
 @given(times, times, st.integers(1, 9), st.floats(0.01, 100))
-def test_jain_against_a_loop_over_windows(one, other, window, weight) -> None:
+def test_jains_index_by_window_equals_a_plain_loop(one, other, window, weight) -> None:
     rows = [(*row, 0) for row in one] + [(*row, 1) for row in other]
     found = schedule(*((at, at + wait, run, key) for at, wait, run, key in rows))
     origin = min(at for at, *_ in rows)
@@ -193,7 +195,7 @@ def test_jain_against_a_loop_over_windows(one, other, window, weight) -> None:
 # calibration --------------------------------------------------------------------------------------
 
 
-def test_the_gap_to_the_record_by_hand() -> None:
+def test_the_gap_to_the_record_equals_a_calculation_by_hand() -> None:
     found = gap("fifo", np.array([0, 10, 20, 40]), np.array([0, 11, 20, 30]))
     assert (
         found.recorded_p50_us,
@@ -212,7 +214,7 @@ def test_the_gap_to_the_record_by_hand() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))
-def test_the_kolmogorov_smirnov_distance_by_hand(one, other) -> None:
+def test_the_kolmogorov_smirnov_distance_equals_a_plain_loop(one, other) -> None:
     shares = [
         [sum(v <= x for v in values) / len(values) for x in range(10)] for values in (one, other)
     ]
@@ -222,7 +224,7 @@ def test_the_kolmogorov_smirnov_distance_by_hand(one, other) -> None:
 
 
 @given(times)
-def test_the_number_of_concurrent_runs_by_time(rows) -> None:
+def test_the_number_of_concurrent_runs_equals_a_plain_loop(rows) -> None:
     recorded = arrivals(
         *((at, run, "a") for at, _, run in rows), waits=[wait for _, wait, _ in rows]
     )

@@ -17,7 +17,7 @@ from fairlead.lab.policies import grid
 from fairlead.lab.policies.measures import Measures, measure
 from fairlead.lab.policies.objective import AIMS, Interval, interval, parse_objective, verdict
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
-from fairlead.lab.policies.samples import COPY, WEEK, person, perturbed, resampled
+from fairlead.lab.policies.samples import COPY, WEEK, original_key, perturbed, resampled
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
@@ -51,13 +51,13 @@ def test_every_combination_is_a_policy_and_equivalent_ones_are_merged() -> None:
     assert found.recorded in found.policies
 
 
-def test_several_tables_are_several_grids() -> None:
+def test_a_file_with_several_tables_has_several_grids() -> None:
     found = parsed("[[grid]]\norder = 'fifo'\nslots = [1, 2]\n[[grid]]\nslots = [1, 2, 3]")
     assert (found.combinations, len(found.policies)) == (5, 5)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "no policies"),
         ("grid = 3", "no policies"),
@@ -79,10 +79,10 @@ def test_several_tables_are_several_grids() -> None:
         ("recorded = 1\n[grid]", "recorded: write a table"),
     ],
 )
-def test_errors_in_a_grid_are_named(text: str, told: str) -> None:
+def test_the_error_of_an_invalid_grid_names_the_fault(text: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parsed(text)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_the_grid_in_the_docs_is_valid() -> None:
@@ -91,10 +91,10 @@ def test_the_grid_in_the_docs_is_valid() -> None:
     assert (found.combinations, len(found.policies)) == (54, 3 * 3 + 27)
     assert found.recorded == CandidatePolicy(slots=12)
     named = set(AIMS) - {name for name in AIMS if f"`{name}`" in page}
-    assert not named, "the page tells every objective"
+    assert not named, "the page names every objective"
 
 
-def test_an_invalid_file_is_named(tmp_path: Path) -> None:
+def test_the_error_of_an_invalid_file_of_policies_names_it(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path / "bad.toml"):
         (tmp_path / "bad.toml").write_text("[grid\n")
         with pytest.raises(ConfigurationError, match=path.name):
@@ -104,7 +104,7 @@ def test_an_invalid_file_is_named(tmp_path: Path) -> None:
 # weights ------------------------------------------------------------------------------------------
 
 
-def test_weights_by_rule() -> None:
+def test_weights_follow_from_their_rule() -> None:
     recorded = arrivals((0, 100, "a"), (0, 100, "a"), (0, 50, "b"), (0, 10, "c"))
     assert weigh("recorded", recorded) is None
     assert weigh("equal", recorded) == {}
@@ -120,7 +120,7 @@ def test_weights_by_rule() -> None:
     assert extreme is not None and (extreme["a"], extreme["c"]) == (MAX_WEIGHT, MIN_WEIGHT)
 
 
-def test_a_key_without_a_computed_weight_weighs_as_much_as_the_median_key() -> None:
+def test_a_key_without_a_computed_weight_gets_the_weight_of_the_median_key() -> None:
     known = weigh("tasks^1", arrivals((0, 1, "a"), (0, 1, "a"), (0, 1, "b"), (0, 1, "c"))) or {}
     found = run(arrivals(*((0, 1, key) for key in "aaaaxx")), CandidatePolicy(slots=1), known)
     assert np.argsort(found.start).tolist() == [0, 4, 1, 2, 5, 3]
@@ -155,7 +155,7 @@ def test_a_missing_measure_is_never_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "requirements", "told"),
+    ("name", "requirements", "expected"),
     [
         ("p99", [], "unknown measure; known: slots, wait_mean, wait_p50"),
         ("tasks", [], "unknown measure"),
@@ -166,10 +166,12 @@ def test_a_missing_measure_is_never_the_best() -> None:
         ("wait_p99", ["speed >= 3"], "--require 'speed': unknown measure"),
     ],
 )
-def test_an_unknown_objective_is_named(name: str, requirements: list[str], told: str) -> None:
+def test_the_error_about_an_unknown_objective_names_it(
+    name: str, requirements: list[str], expected: str
+) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse_objective(name, requirements)
-    assert told in str(error.value)
+    assert expected in str(error.value)
     assert set(AIMS) < {field.removesuffix("_us") for field in Measures.__struct_fields__}
 
 
@@ -235,10 +237,10 @@ def test_a_drawn_key_keeps_its_tasks_of_whole_weeks_at_their_hours(recorded, see
         for (hour, takes), n in Counter(
             zip((found.at[rows] - begin).tolist(), found.run[rows].tolist(), strict=True)
         ).items():
-            assert n <= own[person(key)][hour % WEEK, takes]
+            assert n <= own[original_key(key)][hour % WEEK, takes]
         if recorded.span < WEEK:
-            assert rows.sum() == own[person(key)].total()
-        assert rows.sum() <= weeks * own[person(key)].total()
+            assert rows.sum() == own[original_key(key)].total()
+        assert rows.sum() <= weeks * own[original_key(key)].total()
     assert resampled(recorded, seed).digest() == found.digest()
 
 
@@ -247,4 +249,6 @@ def test_a_copy_of_a_key_has_its_weight_and_limit_but_a_share_of_its_own() -> No
     found = run(twice, CandidatePolicy(slots=6, limits=Limits(keys={"a": 1})))
     assert sorted((found.start // MICROS).tolist()) == [0, 0, 0, 0, 1, 1]
     found = run(twice, CandidatePolicy(slots=1), {"a": 2.0})
-    assert [person(twice.keys[key]) for key in found.key[np.argsort(found.start)]] == list("aabaab")
+    assert [original_key(twice.keys[key]) for key in found.key[np.argsort(found.start)]] == list(
+        "aabaab"
+    )

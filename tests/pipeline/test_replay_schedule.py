@@ -1,5 +1,5 @@
-"""Arrivals under a policy: no task lost, no slot idle while one waits, and the order that the
-policy promises."""
+"""Arrivals under a policy: no task is lost, no slot is idle while a task waits, and tasks run in the
+order of the policy."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ weights = st.fixed_dictionaries(
 
 
 def most_running(found: VirtualSchedule, rows: np.ndarray) -> int:
-    """At once, of these tasks; runs of no length never overlap anything."""
+    """Return the greatest number of concurrent runs of these tasks; runs without length overlap none."""
     start, end = found.start[rows], found.end[rows]
     return max((int(((start <= at) & (end > at)).sum()) for at in start), default=0)
 
 
-# what every policy keeps --------------------------------------------------------------------------
+# every policy --------------------------------------------------------------------------
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(tasks, policies, weights)
-def test_every_task_starts_once_after_it_came_and_within_all_limits(
+def test_every_task_starts_once_after_its_arrival_and_within_all_limits(
     recorded, policy, weights
 ) -> None:
     found = run(recorded, policy, weights)
@@ -103,7 +103,7 @@ def test_only_a_key_at_its_own_limit_may_leave_a_slot_idle(recorded, policy, mos
 
 @settings(max_examples=examples(200), deadline=None)
 @given(tasks, st.integers(1, 5), st.integers(1, 3))
-def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partitions) -> None:
+def test_fifo_equals_a_queue_with_as_many_servers_as_slots(recorded, slots, partitions) -> None:
     found = run(recorded, CandidatePolicy(order="fifo", slots=slots, partitions=partitions))
     free = [0] * slots
     for at, takes, start in zip(
@@ -119,8 +119,8 @@ def test_fifo_is_a_queue_with_so_many_servers_exactly(recorded, slots, partition
 
 @contextmanager
 def picks_noted() -> Iterator[list[int]]:
-    """Note each task as its node picks it. A schedule alone does not tell the order in which tasks
-    of no run time started at one instant."""
+    """Record each task as its node picks it, because a schedule does not show the order of tasks without
+    run time that started at one instant."""
     picked: list[int] = []
 
     class NotingNode(virtual.VirtualNode):
@@ -133,8 +133,8 @@ def picks_noted() -> Iterator[list[int]]:
         yield picked
 
 
-# Three of key a and one of key b, all of no run time and at one instant. They start in the order
-# a b a a. Sorted by key instead of by pick, they would read a a a b: a gap of 1.5.
+# Three tasks of key a and one of key b without run time, at one instant, start in the order a b a a.
+# Sorted by key instead of by pick, the order would be a a a b: a gap of 1.5.
 @example(arrivals((0, 0, "a"), (0, 0, "a"), (0, 0, "a"), (0, 0, "b")), dict.fromkeys(KEYS, 1.0))
 @settings(max_examples=examples(150), deadline=None)
 @given(tasks, weights)
@@ -144,7 +144,7 @@ def test_one_slot_and_one_partition_keep_the_bound_of_fair_queueing(recorded, we
     assert sorted(picked) == list(range(len(recorded)))
     assert (np.diff(found.start[picked]) >= 0).all()
     gap = FairnessGap([(PriorityFlow(5, key), weights[key]) for key in recorded.keys])
-    # At one instant tasks arrive, then tasks start, in the order of the picks.
+    # At one instant, tasks first arrive and then start, in the order of the picks.
     arrived = [(at, 0, task) for task, at in enumerate(found.at.tolist())]
     started = [(int(found.start[task]), 1, position) for position, task in enumerate(picked)]
     for _, is_start, number in sorted(arrived + started):
@@ -197,7 +197,7 @@ def test_a_higher_priority_starts_first_in_both_orders() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(tasks, policies)
-def test_with_a_slot_for_each_a_closed_replay_is_the_record(recorded, policy) -> None:
+def test_with_a_slot_for_each_task_a_closed_replay_equals_the_record(recorded, policy) -> None:
     policy = CandidatePolicy(order=policy.order, slots=len(recorded))
     assert (run(recorded, policy, None, Sessions(recorded)).at == recorded.at).all()
 
@@ -223,10 +223,10 @@ def test_a_closed_user_submits_later_after_a_longer_wait_and_keeps_its_think_tim
             until = max(until, ends[position])
 
 
-# what travels -------------------------------------------------------------------------------------
+# files -------------------------------------------------------------------------------------
 
 
-def test_arrivals_survive_a_file_unchanged(tmp_path) -> None:
+def test_arrivals_are_read_back_from_a_file_unchanged(tmp_path) -> None:
     recorded = arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'b"), waits=[0, 1, 2])
     save(recorded, tmp_path / "arrivals.parquet")
     again = load(tmp_path / "arrivals.parquet")

@@ -1,5 +1,5 @@
-"""A replay from a record to the lake: chosen on early arrivals, reported on later ones, the same on
-Spark as without."""
+"""A replay from a record to the lake: policies are chosen on early arrivals and reported on later ones,
+with the same results on Spark and without."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOUR = 3600 * MICROS
 
 
 def flood(days: int = 2) -> Arrivals:
-    """Each hour key a sends 30 tasks of 100 s at once, then b and c one each of 10 s."""
+    """Return arrivals: each hour key a submits 30 tasks of 100 s, then b and c one task of 10 s each."""
     tasks = []
     for hour in range(24 * days):
         tasks += [(3600.0 * hour, 100.0, "a")] * 30
@@ -66,7 +66,7 @@ LIMITED = CandidatePolicy(slots=2, weights="equal", limits=Limits(per_key=1))
 # choosing -----------------------------------------------------------------------------------------
 
 
-def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
+def test_the_fair_order_is_chosen_on_early_arrivals_and_is_better_on_later_ones() -> None:
     recorded = flood()
     found = study(recorded, plan(FIFO, FAIR, train_us=24 * HOUR), InProcess(recorded))
     assert found.best.policy == FAIR and found.baseline == 0
@@ -74,7 +74,7 @@ def test_the_fair_order_is_chosen_before_and_shown_to_be_better_after() -> None:
     fair, fifo = found.standings
     assert fair.trained is not None and fifo.trained is not None and fair.trained < fifo.trained / 5
     assert fair.perturbed is not None and fair.perturbed.low <= fair.perturbed.high
-    # All policies on what came before; the finalists on 1 + 3 + 4 samples of what came after.
+    # All policies ran on the early arrivals, the finalists on 1 + 3 + 4 samples of the later ones.
     assert len(found.found) == 2 + 2 * 8
     assert {each.measures.tasks for each in found.found if each.candidate.part == "train"} == {
         24 * 32
@@ -94,7 +94,7 @@ def test_later_arrivals_influence_neither_the_choice_nor_the_weights() -> None:
     assert perform(candidate, both, setup).measures == alone
 
 
-def test_without_a_second_week_all_arrivals_are_used_twice_and_the_study_says_so() -> None:
+def test_without_a_second_week_all_arrivals_are_used_twice_and_the_result_says_so() -> None:
     assert usual_train(0) is usual_train(WEEK) is None
     assert (usual_train(WEEK + 1), usual_train(2 * WEEK), usual_train(2 * WEEK + 1)) == (
         WEEK,
@@ -109,7 +109,7 @@ def test_without_a_second_week_all_arrivals_are_used_twice_and_the_study_says_so
         plan(FAIR, train_us=48 * HOUR).setup(recorded)
 
 
-def test_the_study_says_that_the_baseline_is_the_best() -> None:
+def test_the_result_says_when_the_baseline_is_the_best() -> None:
     recorded = flood()
     found = study(
         recorded, plan(FIFO, LIMITED, objective="wait_p50", finalists=1), InProcess(recorded)
@@ -146,7 +146,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     )
 
 
-def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> None:
+def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
     recorded = flood()
     candidate = Candidate(0, FIFO, "all")
     from fairlead.lab.policies.virtual import run
@@ -162,7 +162,7 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
     gap = study(as_it_was, plan(FAIR), InProcess(as_it_was)).gap
     assert gap is not None and gap.policy == str(
         candidate.policy
-    )  # two slots: as many as ran at once
+    )  # two slots, the number of concurrent runs
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
     other = study(
         as_it_was,
@@ -174,7 +174,7 @@ def test_the_record_of_a_simulated_run_is_met_exactly_by_its_own_policy() -> Non
     assert study(recorded, plan(FAIR), InProcess(recorded)).gap is None
 
 
-def test_the_dearest_runs_are_started_first() -> None:
+def test_the_replays_that_take_longest_are_started_first() -> None:
     tasks = [
         Candidate(0, FIFO, "all"),
         Candidate(1, FAIR, "all"),
@@ -203,7 +203,7 @@ def lake(tmp_path: Path) -> Lake:
     ]
     rows += [
         attempt(ready_at=1.0, started_at=None, finished_at=2.0, outcome="cancelled"),  # never ran
-        attempt(ready_at=1.0, started_at=3.0, finished_at=2.0),  # its clock jumped
+        attempt(ready_at=1.0, started_at=3.0, finished_at=2.0),  # its clock went back
         attempt(ready_at=1.0, weight=float("nan")),
         attempt(ready_at=1.0, queue="other"),
     ]
@@ -212,7 +212,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def test_arrivals_of_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
+def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
     found = of_lake(lake, "q")
     assert (len(found), found.queue, found.origin) == (600, "q", to_micros(T0))
     assert (found.at == np.arange(0, 6000, 10) * MICROS).all()
@@ -247,7 +247,7 @@ def trace(folder: Path, jobs: int = 400) -> Path:
     return path
 
 
-def test_arrivals_of_a_trace_are_its_jobs(tmp_path: Path) -> None:
+def test_the_arrivals_from_a_trace_are_its_jobs(tmp_path: Path) -> None:
     found = of_trace(trace(tmp_path), Tenants.USER, 8)
     assert found.at.tolist() == [n * 5 * MICROS for n in range(8)]
     assert found.run.tolist() == [(20 + n % 7) * MICROS for n in range(8)]
@@ -291,7 +291,7 @@ def test_the_same_replay_again_replaces_its_rows_and_another_one_adds_its_own(
 
 
 def timeless(replayed: Replayed) -> Any:
-    """All that was found, but for how long it took."""
+    """Return all results except the times that the replay took."""
     found = [msgspec.structs.replace(each, seconds=0.0) for each in replayed.study.found]
     return msgspec.to_builtins(msgspec.structs.replace(replayed.study, found=found))
 
@@ -307,13 +307,13 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession, tmp_pat
         perturbations=1,
         resamples=1,
     )
-    told: list[int] = []
+    counts: list[int] = []
     on_spark = replay(
-        recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: told.append(count)
+        recorded, asked, lake, SYSTEM_CLOCK, spark, lambda what, count: counts.append(count)
     )
     assert timeless(on_spark) == timeless(replay(recorded, asked, lake, SYSTEM_CLOCK))
     assert on_spark.run.spark_version == spark.version
-    assert sum(told) <= 2 * (4 + 3 * 3)
+    assert sum(counts) <= 2 * (4 + 3 * 3)
 
 
 # the command --------------------------------------------------------------------------------------
@@ -342,18 +342,18 @@ def command(tmp_path: Path) -> Callable[..., Any]:
     return call
 
 
-def test_the_command_prints_the_findings(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_prints_the_results(command: Callable[..., Any], tmp_path: Path) -> None:
     found = command("--here", "--train", "20m", "--objective", "key_p99_p50", "--json")
     assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    assert (told["tasks"], len(told["policies"]), told["objective"]) == (
+    summary = json.loads(found.stdout)
+    assert (summary["tasks"], len(summary["policies"]), summary["objective"]) == (
         400,
         3,
         "least key_p99_p50",
     )
-    assert told["best"]["policy"]["order"] == "fair" and told["calibration"] is None
+    assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is None
     assert {row["replay_id"] for row in rows_of(Lake(tmp_path / "lake"), REPLAYS)} == {
-        told["replay_id"]
+        summary["replay_id"]
     }
     shown = command("--here", "--closed", "--objective", "jain_mean")
     assert (
@@ -368,24 +368,24 @@ def test_a_dry_run_lists_the_policies_and_leaves_nothing(
 ) -> None:
     found = command("--dry-run", "--json")
     assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    assert (len(told["policies"]), told["tasks"]) == (3, 400)
-    assert told["runs"] == 3 + 4 * 5
+    summary = json.loads(found.stdout)
+    assert (len(summary["policies"]), summary["tasks"]) == (3, 400)
+    assert summary["runs"] == 3 + 4 * 5
     assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--objective", "speed"], "unknown measure"),
         (["--train", "9d"], "--train: nothing arrives after it"),
-        (["--queue", "q"], "--queue, --since and --until are of a lake"),
+        (["--queue", "q"], "--queue, --since and --until select rows of a lake"),
         (["--train", "soon"], "duration 'soon'"),
         (["--require", "wait_p99 <= 3"], "is a time"),
     ],
 )
 def test_wrong_use_is_refused_before_anything_starts(
-    command: Callable[..., Any], arguments: list[str], told: str
+    command: Callable[..., Any], arguments: list[str], expected: str
 ) -> None:
     found = command(*arguments)
-    assert found.exit_code == 2 and told in found.stderr
+    assert found.exit_code == 2 and expected in found.stderr

@@ -1,4 +1,4 @@
-"""The report: one page, whole in itself, whose numbers are those of the tables."""
+"""The report is one self-contained page with the numbers of the tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SECRET_TEXT = f"no account for {EVIL} & co"
 
 
 class StandingClock:
-    """Three hours after T0."""
+    """A clock that stands still at three hours after T0."""
 
     def now(self) -> int:
         return NOW
@@ -67,7 +67,7 @@ class StandingClock:
 
 
 def hist(name: str, measure: str, us: int, n: int) -> dict[str, Any]:
-    """A row of gold.latency_hist: so many runs of just so long, in the first hour, all keys
+    """Return a row of gold.latency_hist: `n` runs of `us` microseconds in the first hour, of all keys
     together."""
     bucket = ceil(log(us) / log(1.02))
     row = {
@@ -85,7 +85,7 @@ def hist(name: str, measure: str, us: int, n: int) -> dict[str, Any]:
 def share(
     minute: int, key: str, busy_us: int, entitled_us: int, lag_us: int, window_s: int = 60
 ) -> dict[str, Any]:
-    """A row of gold.tenant_share."""
+    """Return a row of gold.tenant_share."""
     return {
         "window_start": at(60 * minute),
         "window_s": window_s,
@@ -103,7 +103,7 @@ def share(
 
 
 def slo(minute: int, left: float, state: str) -> dict[str, Any]:
-    """A row of gold.slo."""
+    """Return a row of gold.slo."""
     return {
         "window_start": at(60 * minute),
         "slo_id": "fast",
@@ -121,7 +121,7 @@ def slo(minute: int, left: float, state: str) -> dict[str, Any]:
 
 
 def failure(error: str, n: int, storm: bool, hour: int = 0) -> dict[str, Any]:
-    """A row of gold.failures."""
+    """Return a row of gold.failures."""
     return {
         FAILURES.instant: at(3600 * hour),
         "queue": "q",
@@ -141,7 +141,7 @@ def failure(error: str, n: int, storm: bool, hour: int = 0) -> dict[str, Any]:
 
 
 def cost(key: str, busy_us: int, amount: str) -> dict[str, Any]:
-    """A row of gold.cost."""
+    """Return a row of gold.cost."""
     return {
         "day": T0.replace(hour=0),
         "queue": "q",
@@ -156,7 +156,7 @@ def cost(key: str, busy_us: int, amount: str) -> dict[str, Any]:
 
 
 def task(slowdown: float, minute: int) -> dict[str, Any]:
-    """A row of silver.tasks that ended."""
+    """Return a row of silver.tasks of a finished task."""
     return {
         "store_id": "s",
         "task_id": f"t-{slowdown}-{minute}",
@@ -178,7 +178,7 @@ def task(slowdown: float, minute: int) -> dict[str, Any]:
 
 
 def service(minute: int, key: str, busy_us: int) -> dict[str, Any]:
-    """A row of silver.service."""
+    """Return a row of silver.service."""
     return {
         "window_start": at(60 * minute),
         "window_s": 60,
@@ -196,7 +196,7 @@ def service(minute: int, key: str, busy_us: int) -> dict[str, Any]:
 
 
 def fairness(minute: int, jain: float | None, starved: int) -> dict[str, Any]:
-    """A row of gold.fairness."""
+    """Return a row of gold.fairness."""
     return {
         "window_start": at(60 * minute),
         "window_s": 60,
@@ -263,7 +263,7 @@ ROWS: Mapping[Table, list[dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> JobContext:
-    """A small made-up lake."""
+    """Return a job on a small made-up lake."""
     job = JobContext(spark, Lake(tmp_path_factory.mktemp("lake")), None, StandingClock())
     tables = ParquetTables(spark, job.lake, job.clock)
     for table, rows in ROWS.items():
@@ -378,12 +378,12 @@ PANELS = (
 # the page -----------------------------------------------------------------------------------------
 
 
-def test_the_page_closes_its_tags_in_order_and_gives_no_id_twice(page: Page) -> None:
+def test_the_page_closes_its_tags_in_order_and_uses_no_id_twice(page: Page) -> None:
     assert {"html", "head", "body", "main", "svg", "table"} <= page.tags
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_the_page_has_no_address_but_its_own_anchors_and_no_script(
+def test_the_page_links_only_to_its_own_anchors_and_has_no_script(
     data: ReportData, page: Page
 ) -> None:
     text = render(data)
@@ -394,7 +394,7 @@ def test_the_page_has_no_address_but_its_own_anchors_and_no_script(
     assert all(found in page.ids for found in re.findall(r"url\(#([^)]*)\)", text))
 
 
-def test_every_panel_is_there_with_a_picture_and_a_table(page: Page) -> None:
+def test_every_panel_has_a_picture_and_a_table(page: Page) -> None:
     assert list(page.sections) == ["data", "summary", *PANELS]
     assert {f"#{panel}" for panel in PANELS} <= set(page.addresses)
     for panel in PANELS:
@@ -422,7 +422,7 @@ def test_a_key_that_looks_like_markup_is_shown_as_text(page: Page) -> None:
     assert EVIL in page.svg_texts
 
 
-def test_a_key_of_any_letters_can_be_drawn(data: ReportData) -> None:
+def test_a_key_with_any_characters_can_be_drawn(data: ReportData) -> None:
     strange = ["_hidden", "$x^{$", "\x00\x1b[31m", "租户 😀", 'a" onload="b', "line\nbreak"]
     for key in strange:
         page = Page(render(replace(data, keys=data.keys.replace({EVIL: key}))))
@@ -441,12 +441,14 @@ def test_a_very_long_key_is_cut_in_the_middle(data: ReportData) -> None:
     )
 
 
-def test_the_others_are_counted_and_summed_in_one_row(data: ReportData, page: Page) -> None:
+def test_keys_beyond_the_first_ones_are_counted_and_summed_in_one_row(
+    data: ReportData, page: Page
+) -> None:
     assert list(data.keys["fairness_key"][:3]) == [
         EVIL,
         STARVING,
         "b",
-    ]  # by worker time, by lag, by worker time
+    ]  # sorted by worker time, by lag, by worker time
     rest = data.keys.iloc[3]
     assert (rest["keys"], rest["busy_us"]) == (2, 9 * MINUTE)
     assert data.keys["busy_us"].sum() == sum(
@@ -486,7 +488,7 @@ def test_every_section_of_an_empty_lake_names_the_command_that_builds_its_table(
 # the numbers --------------------------------------------------------------------------------------
 
 
-def test_the_numbers_of_the_tables_are_those_of_the_frames(page: Page) -> None:
+def test_the_tables_of_the_page_show_the_numbers_of_the_frames(page: Page) -> None:
     keys = (
         page.tables["Keys of q in the whole period"],
         page.values["Keys of q in the whole period"],
@@ -526,12 +528,12 @@ def test_pickups_of_all_names_are_merged_by_their_histograms(data: ReportData) -
     assert hour["p50"] == pytest.approx(1000, rel=0.01)
     assert hour["p99"] == pytest.approx(
         2_000_000, rel=0.01
-    )  # 20 of 1000 are slow: not the mean of two percentiles
+    )  # 20 of 1000 are slow, so the result is not the mean of two percentiles
     assert list(data.names["name"]) == ["slow", "quick"]
     assert data.names["p99"][1] == pytest.approx(1000, rel=0.01)
 
 
-def test_evenness_is_the_mean_of_the_windows_beside_the_least(data: ReportData) -> None:
+def test_fairness_is_shown_as_the_mean_and_the_least_of_the_windows(data: ReportData) -> None:
     (queue,) = data.fairness_by_queue.to_dict("records")
 
     assert (queue["windows"], queue["judged"], queue["within_bound"], queue["starved_windows"]) == (
@@ -554,7 +556,7 @@ def test_an_objective_is_shown_with_its_last_state_and_its_time_in_violation(
     assert list(data.budgets["state"]) == ["ok", "page", "ticket"]
 
 
-def test_tasks_are_counted_by_the_load_of_their_queue_and_by_slowdown(data: ReportData) -> None:
+def test_tasks_are_counted_by_load_of_their_queue_and_slowdown(data: ReportData) -> None:
     # Minute 0 is the busiest, with 40 min of worker time; in minute 30 nothing ran.
     assert {(row.load, row.slowdown): row.n for row in data.slowdown.itertuples()} == {
         (19, 0): 2,
@@ -572,11 +574,13 @@ def test_the_hours_of_the_week_are_averages_over_the_hours_of_the_period(page: P
     ]
 
 
-def test_the_parts_of_a_bill_are_added_up_without_a_rounding(data: ReportData) -> None:
+def test_the_parts_of_a_bill_are_added_without_rounding(data: ReportData) -> None:
     assert data.cost["amount"].sum() == Decimal("1.000000")
 
 
-def test_untrusted_data_is_announced_at_the_top(data: ReportData, page: Page) -> None:
+def test_missing_rows_quarantined_rows_and_failed_jobs_are_shown_on_the_page(
+    data: ReportData, page: Page
+) -> None:
     assert "17" in page.texts and "finished attempts that are not in the lake" in page.texts
     assert "2 checks hold" in page.texts
     assert page.tables["Rows in quarantine, by reason"] == [
@@ -590,7 +594,7 @@ def test_untrusted_data_is_announced_at_the_top(data: ReportData, page: Page) ->
 
 
 class Hours:
-    """A lake in which something ran in these hours."""
+    """A lake with runs in these hours."""
 
     def __init__(self, first: datetime, hours: int) -> None:
         self._parts = [f"{first + timedelta(hours=n):%Y-%m-%d/%H}" for n in range(hours)]
@@ -600,7 +604,7 @@ class Hours:
 
 
 @pytest.mark.parametrize("hours", [1, 5, 24, 7 * 24, 30 * 24, 400 * 24, 3000 * 24])
-def test_no_line_has_more_points_than_can_be_distinguished(hours: int) -> None:
+def test_no_line_of_a_picture_has_more_points_than_can_be_distinguished(hours: int) -> None:
     when = period(Hours(T0, hours), NOW, since=T0)  # type: ignore[arg-type]
 
     points = (when.until - when.since) / timedelta(seconds=when.step_s)
@@ -634,13 +638,13 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
 ) -> None:
     out = tmp_path / "report.html"
     out.write_text("the old one")
-    told: list[str] = []
+    read_parts: list[str] = []
 
     run = report(
         job,
         out,
         Selection(since=T0, until=T0 + timedelta(hours=1), hash_keys=True),
-        on_rows=lambda part, rows: told.append(part),
+        on_rows=lambda part, rows: read_parts.append(part),
     )
 
     page = Page(out.read_text())
@@ -648,7 +652,7 @@ def test_the_job_replaces_the_page_and_keeps_a_record_of_itself(
     assert EVIL not in page.texts and hashed_key(EVIL) in page.texts
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert run.state == last_runs(job.lake)["report"]["state"] == "done"
-    assert {"keys", "cost", "slowdown"} <= set(told)
+    assert {"keys", "cost", "slowdown"} <= set(read_parts)
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(

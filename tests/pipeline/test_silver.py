@@ -1,5 +1,5 @@
-"""Silver, worked by hand and against plain Python: tasks, service and waiting (for the backlog see
-test_backlog)."""
+"""The silver tables of tasks, service and waiting, in hand-made cases and against plain Python;
+test_backlog.py covers the backlog."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MINUTE = 60 * S
 Row = dict[str, Any]
 
 
-def test_every_table_has_the_columns_it_documents(spark: SparkSession) -> None:
+def test_every_silver_table_has_the_documented_columns(spark: SparkSession) -> None:
     attempts, events = attempts_frame(spark, [attempt()]), events_frame(spark, [event()])
     made: dict[Table, DataFrame] = {
         TASKS: tasks(attempts, events),
@@ -52,7 +52,7 @@ def test_every_table_has_the_columns_it_documents(spark: SparkSession) -> None:
 
 
 def served(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
-    """(minute, busy_us, started, done, failed, wasted_us, longest_run_us), ascending."""
+    """Return (minute, busy_us, started, done, failed, wasted_us, longest_run_us), ascending."""
     names = (
         "busy_us",
         "attempts_started",
@@ -126,7 +126,7 @@ def test_the_outcome_of_a_run_decides_its_wasted_time(
     assert served(spark, run) == [(0, 2 * S, 1, done, failed, wasted_us, 2 * S)]
 
 
-def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSession) -> None:
+def test_runs_of_one_key_and_name_are_in_one_row_and_others_are_not(spark: SparkSession) -> None:
     rows = [
         attempt(weight=1.0),
         attempt(weight=3.0),
@@ -149,7 +149,7 @@ def test_runs_of_a_key_and_name_share_a_row_and_others_do_not(spark: SparkSessio
 
 
 def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
-    """Build the service table by the plainest loop: window after window of each run."""
+    """Return the service table, built by a plain loop over the windows of each run."""
     table: dict[tuple[Any, ...], Row] = defaultdict(
         lambda: dict.fromkeys(
             (
@@ -170,15 +170,15 @@ def served_in_python(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
         start, finish = to_micros(row["started_at"]), to_micros(row["finished_at"])
         for opens in range(start // MINUTE * MINUTE, finish + 1, MINUTE):
             busy = max(0, min(finish, opens + MINUTE) - max(start, opens))
-            said = table[to_datetime(opens), row["queue"], row["fairness_key"], row["name"]]
+            entry = table[to_datetime(opens), row["queue"], row["fairness_key"], row["name"]]
             ends = finish < opens + MINUTE
-            said["weight"] = max(said["weight"], row["weight"])
-            said["busy_us"] += busy
-            said["attempts_started"] += opens <= start
-            said["attempts_done"] += ends and row["outcome"] == "done"
-            said["failed"] += ends and row["outcome"] in ("failed", "retried", "timed_out", "lost")
-            said["wasted_us"] += 0 if row["outcome"] in ("done", "snoozed") else busy
-            said["longest_run_us"] = max(said["longest_run_us"], finish - start if busy else 0)
+            entry["weight"] = max(entry["weight"], row["weight"])
+            entry["busy_us"] += busy
+            entry["attempts_started"] += opens <= start
+            entry["attempts_done"] += ends and row["outcome"] == "done"
+            entry["failed"] += ends and row["outcome"] in ("failed", "retried", "timed_out", "lost")
+            entry["wasted_us"] += 0 if row["outcome"] in ("done", "snoozed") else busy
+            entry["longest_run_us"] = max(entry["longest_run_us"], finish - start if busy else 0)
     return dict(table)
 
 
@@ -291,7 +291,7 @@ def test_a_task_in_error_ends_when_a_person_fails_it(spark: SparkSession) -> Non
         99 * S,
     )
     assert (task["queue_us"], task["run_us"]) == (10 * S, 2 * S), (
-        "what the person's row repeats is not counted again"
+        "values that the row of the person repeats are not counted twice"
     )
 
 
@@ -310,7 +310,7 @@ def test_a_task_cancelled_before_any_run_was_never_claimed(spark: SparkSession) 
     assert task["slowdown"] == 1.0
 
 
-def test_a_task_known_by_its_submit_only_waits_for_its_time_or_a_claim(
+def test_a_task_known_only_by_its_submit_waits_for_its_time_or_a_claim(
     spark: SparkSession,
 ) -> None:
     events = [
@@ -361,7 +361,7 @@ def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> N
     ] == pytest.approx(2.5)
 
 
-def test_the_attempts_of_tasks_are_moved_and_sorted_once(
+def test_silver_tasks_shuffles_and_sorts_the_attempts_once(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks(attempts_frame(spark, [attempt()]), events_frame(spark, [event()])).explain()
@@ -370,9 +370,7 @@ def test_the_attempts_of_tasks_are_moved_and_sorted_once(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(
-    spark: SparkSession, seed: int
-) -> None:
+def test_tasks_add_up_to_their_attempts_in_any_order(spark: SparkSession, seed: int) -> None:
     random = Random(seed)
     rows = history(random, 300)
     for row in rows:
@@ -399,7 +397,7 @@ def test_tasks_add_up_to_their_attempts_in_whatever_order_these_come(
 
 
 def us(since: Any, until: Any) -> int:
-    """From one instant to another, at least 0; 0 when either is not known."""
+    """Return the microseconds between two instants, at least 0; 0 if one is not known."""
     return (
         0
         if since is None or until is None
@@ -417,7 +415,7 @@ def is_taken(row: Row) -> bool:
 def still(
     spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row]
 ) -> list[tuple[Any, ...]]:
-    """(queue, fairness_key, weight, ready_at) of those who wait, ascending by instant."""
+    """Return (queue, fairness_key, weight, ready_at) of the waiting tasks, ascending by instant."""
     found = waiting(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
     assert found.columns == ["queue", "fairness_key", "weight", "ready_at"]
     return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])

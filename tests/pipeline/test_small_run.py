@@ -1,7 +1,7 @@
-"""One small run of the pipeline from end to end: tasks of SQLite, exported, built on a real Spark,
+"""One small run of the pipeline from end to end: tasks of SQLite are exported, built on a real Spark,
 checked and shown on a page.
 
-All else that needs Spark is marked `spark` and runs in `make test-all`.
+All other tests that need Spark are marked `spark` and run in `make test-all`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairlead.pipeline.session import session
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.testing import running, settled
 
-# One partition, no generated code, no optimising compiler: the tables are tiny, and to plan and
-# compile is what takes the time.
+# One partition, no generated code, no optimising compiler: with tiny tables, planning and compiling take
+# most of the time.
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
@@ -39,7 +39,7 @@ QUICK = {
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[JobContext]:
-    """A session of this test's own, and a lake."""
+    """Yield a job with its own Spark session and a lake."""
     spark = session("local[1]", "fairlead small run", QUICK)
     yield JobContext(spark, Lake(tmp_path / "lake"), None, SYSTEM_CLOCK)
     spark.stop()

@@ -1,5 +1,5 @@
-"""The data source `fairlead`, read as a batch: every row once, only what was asked for, and never a
-filter that sticks."""
+"""Batch reads of the data source `fairlead` return each requested row once, and a filter affects one use
+only."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(params=["sqlite", "postgres", "cassandra"])
 def backlog_url(request: pytest.FixtureRequest) -> str:
-    """URL of a fresh store, of each kind in turn."""
+    """Return the URL of a fresh store of each kind in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Any]:
-    """A store whose tables exist."""
+    """Yield a migrated store."""
     store = migrated(store_url)
     yield store
     store.database.close()
@@ -68,10 +68,10 @@ def micros(value: datetime | None) -> int | None:
     return None if value is None else (value.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-# what is read -------------------------------------------------------------------------------------
+# rows and columns -------------------------------------------------------------------------------------
 
 
-def test_the_package_is_imported_without_pyspark() -> None:
+def test_the_package_can_be_imported_without_pyspark() -> None:
     program = "import sys, fairlead.pipeline; assert 'pyspark' not in sys.modules; fairlead.pipeline.FairleadSource"
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)
 
@@ -143,7 +143,7 @@ def test_tasks_are_read_with_their_payload_only_on_request(
     @app.task(queue="shop")
     async def work(text: str) -> None: ...
 
-    texts = ["short", "long " * 1000]  # the second is stored compressed
+    texts = ["short", "long " * 1000]  # the store compresses the second text
     at = datetime(2030, 1, 1, tzinfo=UTC)
     ids = [work.options(fairness_key="acme", run_at=at).submit(text=text).id for text in texts]
     app.close()
@@ -226,7 +226,7 @@ def test_only_the_requested_queue_and_time_are_read(store: Any, store_url: str) 
         add_attempts(connection, range(100))
     at = [
         datetime.fromtimestamp((START + n * 1000 + 6) / 1e6, UTC) for n in (10, 20)
-    ]  # finished_at of the tenth, twentieth
+    ]  # finished_at of the tenth and the twentieth attempt
     given = {"since": at[0].isoformat(), "until": at[1].isoformat(), "queue": "queue-1"}
     scan = scan_of(options(store_url, "attempts", **given))
     assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == [
@@ -234,7 +234,7 @@ def test_only_the_requested_queue_and_time_are_read(store: Any, store_url: str) 
     ]
 
 
-def test_a_queue_may_have_any_name(store: Any, store_url: str) -> None:
+def test_a_queue_with_any_name_can_be_read(store: Any, store_url: str) -> None:
     awkward = """O'Neil"; DROP TABLE fairlead_attempts; -- \\ {queue} %s $1 ?1"""
     with connected(store_url) as connection:
         add_attempts(connection, [1, 2])
@@ -259,9 +259,7 @@ def test_each_attempt_is_in_one_piece_while_more_are_added(
     scan = scan_of(options(store_url, "attempts", columns="task_id", **chosen))
     with connected(store_url) as connection:
         add_attempts(connection, range(3000))
-        connection.execute(
-            "DELETE FROM fairlead_attempts WHERE seq <= 500"
-        )  # room that new rows may take
+        connection.execute("DELETE FROM fairlead_attempts WHERE seq <= 500")  # numbers for new rows
         if not store_url.startswith("sqlite"):
             connection.execute("VACUUM fairlead_attempts")
         pieces = scan.plan()
@@ -289,7 +287,7 @@ def test_an_attempt_that_commits_late_is_read_by_all_pieces_or_none(postgres_url
 
 
 @pytest.mark.parametrize("partitions", [None, 3])
-def test_each_task_at_rest_is_in_one_piece(
+def test_each_task_that_does_not_change_is_in_one_piece(
     store: Any, store_url: str, partitions: int | None
 ) -> None:
     app = App(store_url)
@@ -306,13 +304,13 @@ def test_each_task_at_rest_is_in_one_piece(
 
 
 @pytest.mark.parametrize("table", ["tasks", "attempts", "backlog"])
-def test_an_empty_table_is_no_rows(
+def test_an_empty_table_has_no_rows(
     spark: SparkSession, store: Any, store_url: str, table: str
 ) -> None:
     assert load(spark, store_url, table).count() == 0
 
 
-def test_an_empty_backlog_in_cassandra_is_no_rows(spark: SparkSession, cassandra_url: str) -> None:
+def test_an_empty_backlog_in_cassandra_has_no_rows(spark: SparkSession, cassandra_url: str) -> None:
     lane = LaneKey("shop", 0, 5)
     add_backlog(cassandra_url, lane, 2, 1)
     assert load(spark, cassandra_url, "backlog").count() == 0
@@ -333,7 +331,7 @@ def test_ranges_of_cassandra_cover_every_token(
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
-def test_ranges_hold_every_number_once(first: int, length: int, step: int) -> None:
+def test_ranges_contain_every_number_once(first: int, length: int, step: int) -> None:
     found = ranges(first, first + length, step)
     assert [n for start, end in found for n in range(start, end)] == list(
         range(first, first + length)
@@ -351,7 +349,7 @@ def test_every_piece_is_in_one_part(count: int, parts: int | None) -> None:
     )
 
 
-def test_numbers_that_lie_far_apart_do_not_make_countless_pieces(sqlite_url: str) -> None:
+def test_large_gaps_between_numbers_do_not_make_many_pieces(sqlite_url: str) -> None:
     migrated(sqlite_url).database.close()
     with connected(sqlite_url) as connection:
         add_attempts(connection, range(10))
@@ -393,7 +391,7 @@ class Keyed(DataSource):
 
 
 class PushedReader(DataSourceReader):
-    """A reader that keeps the filters it is given: they leak into other uses of its frame."""
+    """A reader that accepts filters, which then affect other uses of its frame."""
 
     def __init__(self) -> None:
         self.keys = set(range(10))
@@ -413,8 +411,7 @@ class PushedReader(DataSourceReader):
 
 
 def leaks(frame: DataFrame) -> bool:
-    """True when a filter of one use shows in another: `frame` has ten rows for each k from 0 to
-    9."""
+    """Return whether a filter on one use affects another; `frame` has ten rows for each k from 0 to 9."""
     both = frame.filter("k = 3").union(frame.filter("k = 4"))
     keys = Counter(row.k for row in both.collect())
     joined = frame.join(
@@ -431,7 +428,7 @@ def leaks(frame: DataFrame) -> bool:
 
 @pytest.fixture
 def pushing(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session that hands filters to readers which take them."""
+    """Yield a session that passes filters to readers that accept them."""
     spark.conf.set(PUSHDOWN, "true")
     yield spark
     spark.conf.unset(PUSHDOWN)
@@ -459,11 +456,11 @@ def test_no_reader_of_fairlead_accepts_filters() -> None:
     assert not hasattr(FairleadStreamReader, "pushFilters")
 
 
-# what cannot be read ------------------------------------------------------------------------------
+# errors ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         (
             {"tabel": "tasks"},
@@ -495,12 +492,14 @@ def test_no_reader_of_fairlead_accepts_filters() -> None:
         ({"table": "attempts", "reader": "me"}, "unknown option reader"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_known_ones(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"(?s){said}"):
+def test_an_unknown_option_is_refused_with_the_known_ones(
+    given: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){expected}"):
         ReadOptions.parse({"url": "sqlite:///tasks.db", **given}, ONLY_BATCH)
 
 
-def test_names_of_options_have_no_case_and_streams_have_their_own() -> None:
+def test_names_of_options_ignore_case_and_streams_have_more_options() -> None:
     parsed = ReadOptions.parse(
         {"URL": "sqlite:///tasks.db", "Table": "attempts", "STARTINGOFFSETS": "latest"}, ONLY_STREAM
     )
@@ -518,7 +517,7 @@ def test_names_of_options_have_no_case_and_streams_have_their_own() -> None:
         )
 
 
-def test_the_url_is_that_of_the_environment_when_none_is_given(
+def test_without_a_url_the_one_of_the_environment_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAIRLEAD_URL", "sqlite:///here.db")
@@ -535,7 +534,9 @@ def test_the_error_about_tables_that_cassandra_lacks_names_other_stores() -> Non
         scan_of(options("cassandra://host/keyspace", "tasks"))
 
 
-def test_reading_creates_no_file_and_names_what_is_missing(sqlite_url: str, tmp_path: Path) -> None:
+def test_reading_creates_no_file_and_the_error_names_the_missing_one(
+    sqlite_url: str, tmp_path: Path
+) -> None:
     scan = scan_of(options(sqlite_url, "attempts"))
     with pytest.raises(StoreUnavailable, match=r"cannot read .*tasks\.db"):
         scan.plan()
@@ -617,7 +618,7 @@ def _connections(url: str) -> int:
         )
     with connected(url) as connection:
         statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        for _ in range(100):  # a backend goes a moment after its client
+        for _ in range(100):  # a backend ends a moment after its client
             if (count := connection.execute(statement).fetchone()[0]) == 0:
                 break
             connection.execute("SELECT pg_sleep(0.01)")

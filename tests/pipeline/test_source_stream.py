@@ -1,4 +1,4 @@
-"""Attempts as a stream: no gap and no double, whatever commits late and whoever dies."""
+"""Attempts as a stream have no gap and no double, also with late commits and crashes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.end_to_end.test_kill import app_of, submit
 from tests.end_to_end.workers import ROOT, Crew
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
 
-PATIENCE = 1200.0  # seconds; a guard against a hang, not a measure
+PATIENCE = 1200.0  # timeout in seconds
 
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Any]:
-    """A store whose tables exist."""
+    """Yield a migrated store."""
     store = migrated(store_url)
     yield store
     store.database.close()
@@ -51,7 +51,7 @@ def reader(url: str, **given: str) -> FairleadStreamReader:
 
 
 def rows(stream: FairleadStreamReader, start: dict[str, int], end: dict[str, int]) -> list[str]:
-    """Ids of the tasks of a batch, as an executor reads it."""
+    """Return the task ids of a batch, as an executor reads it."""
     parts = stream.partitions(start, end)
     return [
         row["task_id"] for part in parts for batch in stream.read(part) for row in batch.to_pylist()
@@ -82,7 +82,7 @@ class Query:
             assert self.stream.partitions(self.ends[-1], self.ends[-1]) == []
 
     def plan(self) -> bool:
-        """Choose the end of the next batch, unless one is under way; False without news."""
+        """Plan the next batch, unless one is under way; return False without new attempts."""
         if len(self.ends) == len(self.batches):
             end = self.stream.latestOffset()
             if end == (self.ends[-1] if self.ends else self.stream.initialOffset()):
@@ -93,12 +93,12 @@ class Query:
         return True
 
     def run(self) -> list[str]:
-        """Read the batch that is planned."""
+        """Read the planned batch."""
         start = self.ends[-2] if len(self.ends) > 1 else self.stream.initialOffset()
         return rows(self.stream, start, self.ends[-1])
 
     def batch(self) -> list[str]:
-        """The next batch, from end to end."""
+        """Plan, read and commit the next batch."""
         if not self.plan():
             return []
         self.batches.append(self.run())
@@ -118,7 +118,7 @@ def test_each_attempt_is_in_one_batch_while_more_are_added_and_readers_die(
             if random.random() < 0.2:
                 query.restart()
             if random.random() < 0.2 and query.plan():
-                query.run()  # and dies before it is committed
+                query.run()  # the reader dies before the commit
                 query.restart()
     while query.batch():
         pass
@@ -171,7 +171,7 @@ def test_an_attempt_that_commits_late_with_a_lower_number_is_read_once(postgres_
         add_attempts(early, [3])
         assert query.batch() == [
             id_text(0)
-        ]  # 3 has a greater number and is committed: it waits for its elders
+        ]  # attempt 3 is committed, but waits for attempts with lower numbers
         assert query.batch() == []
         add_attempts(late, [4])
         late.execute("COMMIT")
@@ -199,7 +199,9 @@ def test_a_stream_that_begins_at_the_end_misses_no_later_commit(
     assert query.batch() == [id_text(1), id_text(2)]
 
 
-def test_transactions_that_commit_in_any_order_lose_nothing(postgres_url: str) -> None:
+def test_a_stream_loses_no_attempt_of_transactions_that_commit_in_any_order(
+    postgres_url: str,
+) -> None:
     migrated(postgres_url).database.close()
     chance = random.Random()
     seed = tiers.seed()
@@ -269,7 +271,7 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_double(
+def test_a_stream_whose_driver_is_killed_three_times_has_no_gap_and_no_double(
     store_url: str, tmp_path: Path
 ) -> None:
     app = app_of(store_url)
@@ -302,7 +304,7 @@ def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_doub
     while subprocess.run(_command(store_url, folder, "drain"), env=_environment()).returncode:
         assert time.monotonic() < deadline, (
             "the rest was not read"
-        )  # once more, as in _kill_after_two_batches
+        )  # a crash like those in _kill_after_two_batches
     with app.store.database.connection() as connection:
         there = Counter(
             map(
@@ -320,16 +322,16 @@ def test_a_driver_killed_three_times_while_workers_run_leaves_no_gap_and_no_doub
 
 
 def _kill_after_two_batches(url: str, folder: Path, deadline: float) -> None:
-    """Follow until two more batches were begun, and a moment longer; then kill -9 the driver and
-    all it has started."""
+    """Follow until shortly after two more batches have begun, then kill the driver and all its child
+    processes."""
     begun = _batches(folder)
     driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
     try:
         while _batches(folder) < begun + 2:
             assert time.monotonic() < deadline, "no batch was written"
             if driver.poll() is not None:
-                # Spark gives a process of its own ten seconds to start, which a busy machine may
-                # need: one more crash.
+                # Spark gives its processes ten seconds to start. On a busy machine this may fail, which
+                # counts as another crash.
                 driver = subprocess.Popen(_command(url, folder, "forever"), env=_environment())
             time.sleep(0.05)
         time.sleep(random.random())
@@ -355,7 +357,7 @@ def _environment() -> dict[str, str]:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Pids of its children, and of theirs."""
+    """Return the pids of all descendants of a process."""
     found = []
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         with contextlib.suppress(OSError):
@@ -364,7 +366,7 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-# where a stream begins, and what the store knows of it --------------------------------------------
+# starts and positions of streams --------------------------------------------
 
 
 def test_a_stream_begins_at_the_start_or_at_the_end(store: Any, store_url: str) -> None:
@@ -378,7 +380,7 @@ def test_a_stream_begins_at_the_start_or_at_the_end(store: Any, store_url: str) 
         add_attempts(connection, [10])
         news.plan()
         add_attempts(connection, [11])
-        news.restart()  # its first batch was not committed
+        news.restart()  # the first batch was not committed
         assert everything.batch() == [id_text(10), id_text(11)]
     assert [news.batch(), news.batch()] == [[id_text(10)], [id_text(11)]]
 
@@ -388,7 +390,7 @@ def test_the_latest_offset_needs_a_reader_that_the_store_knows(sqlite_url: str) 
         reader(sqlite_url, startingOffsets="latest")
 
 
-def test_without_new_attempts_an_offset_stays(postgres_url: str) -> None:
+def test_without_new_attempts_the_offset_does_not_change(postgres_url: str) -> None:
     migrated(postgres_url).database.close()
     query = Query(postgres_url)
     with connected(postgres_url) as connection:
@@ -397,11 +399,11 @@ def test_without_new_attempts_an_offset_stays(postgres_url: str) -> None:
         end = query.ends[-1]
         connection.execute(
             "CREATE TABLE other (n integer)"
-        )  # another transaction: the horizon moves on
+        )  # another transaction moves the horizon
     assert query.stream.latestOffset() == end
 
 
-def test_attempts_that_a_named_stream_has_not_read_are_kept_from_its_first_offset_on(
+def test_attempts_that_a_named_stream_has_not_read_are_kept_from_its_first_offset(
     store: Any, store_url: str
 ) -> None:
     query = Query(store_url, reader="follower", max_rows_per_batch="60")
@@ -422,11 +424,11 @@ def test_attempts_that_a_named_stream_has_not_read_are_kept_from_its_first_offse
     query.batch()
     query.batch()
     asyncio.run(clean())
-    assert left() == 150  # read, but Spark has not said so
+    assert left() == 150  # read, but not committed by Spark
     query.plan()
     asyncio.run(clean())
     assert left() == 90
-    query.restart()  # what is under way comes again, and its rows are there
+    query.restart()  # the batch under way is repeated, and its rows still exist
     asyncio.run(clean())
     assert query.batch() == [id_text(n) for n in range(120, 150)]
     (registered,) = store.database.read_now(SqlHistory(store.database).readers())

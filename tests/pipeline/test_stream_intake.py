@@ -1,6 +1,5 @@
-"""The stream into the lake, exactly once by the manifest: whatever is repeated, lost or done twice
-at once. Without Spark: the batches are the same, see test_ingest_stream.py for those that Spark
-makes."""
+"""The stream writes each attempt to the lake exactly once, by the manifest, in spite of repeated, lost
+and concurrent batches. These tests run the batches without Spark; test_ingest_stream.py uses Spark."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ def relayed(sqlite_url: str, tmp_path: Path, kafka_url: str) -> Iterator[Relayed
 def before_each_append(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int = 1
 ) -> None:
-    """Call `act` after the files of a batch are written and before its manifest is, in the first
-    `times` appends. An append by `act` itself is not delayed."""
+    """In the first `times` appends, call `act` between the files of a batch and its manifest, except in an
+    append by `act` itself."""
     append, left = LakeTable.append, [times]
 
     def overtaken(table: LakeTable, *of: Any, **more: Any) -> Any:
@@ -53,7 +52,7 @@ def before_each_append(
     monkeypatch.setattr(LakeTable, "append", overtaken)
 
 
-# each once ----------------------------------------------------------------------------------------
+# exactly once ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", matrix(1000, 6))
@@ -75,7 +74,7 @@ def test_relayed_attempts_in_the_lake_equal_those_in_the_store(
         assert relayed.differences() == []
         assert relayed.cursor() == Position.of(relayed.relay.round().position)
         exporter = relayed.poll()
-        exporter.round()  # tells the store
+        exporter.round()  # reports the position to the store
         assert (
             reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 35
             and exporter.behind() == 0
@@ -86,7 +85,7 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
     relayed.bring(range(40))
     stream = relayed.stream(9)
     first = stream.plan()
-    stream.take(first)  # and dies before its checkpoint knows
+    stream.take(first)  # the stream dies before it writes its checkpoint
     again = stream.take(first)
     assert (again.messages, again.files) == (0, 0)
     stream.batch()
@@ -96,10 +95,10 @@ def test_a_batch_that_is_repeated_and_a_lost_checkpoint_change_nothing(relayed: 
     wider = {n: (0, end) for n, (_, end) in relayed.stream().topic.extents().items()}
     stream.take(
         wider
-    )  # another cut, as of a lost checkpoint: it begins below what is in, and goes beyond
+    )  # as after a lost checkpoint: a batch that begins below the state of the lake and ends above it
     assert relayed.differences() == []
     fresh = relayed.stream()
-    assert fresh.drain() == [], "it begins where the lake stands"
+    assert fresh.drain() == [], "a new checkpoint begins at the state of the lake"
     assert relayed.differences() == []
 
 
@@ -108,7 +107,7 @@ def test_attempts_that_relays_send_twice_are_dropped(relayed: Relayed) -> None:
     with connected(relayed.url) as connection:
         connection.execute(
             "UPDATE fairlead_readers SET seq = 3 WHERE kind = 'stream'"
-        )  # as if they had died before
+        )  # as if the relays had died before
     other = relay(relayed.history, relayed.kafka_url)
     other.round()
     other.close()
@@ -120,7 +119,7 @@ def test_attempts_that_relays_send_twice_are_dropped(relayed: Relayed) -> None:
     assert relayed.differences() == []
 
 
-def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
+def test_a_stream_whose_driver_dies_between_any_two_steps_loses_and_doubles_nothing(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(5)
@@ -159,7 +158,9 @@ def test_two_concurrent_streams_admit_each_row_once(
     assert relayed.differences() == []
     table = relayed.lake.table(ATTEMPTS)
     on_disk = {str(path) for path in table.folder.glob("date=*/**/*.parquet")}
-    assert on_disk == set(table.paths(table.manifests.newest())), "what was refused is taken away"
+    assert on_disk == set(table.paths(table.manifests.newest())), (
+        "the files of the refused batch are removed"
+    )
 
 
 def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
@@ -183,11 +184,11 @@ def test_several_stores_share_a_topic(relayed: Relayed, tmp_path: Path) -> None:
 # beside the poller --------------------------------------------------------------------------------
 
 
-def test_the_poller_leaves_the_attempts_to_the_stream_and_records_their_position(
+def test_beside_a_stream_the_poller_exports_no_attempts_and_records_their_position(
     relayed: Relayed,
 ) -> None:
     relayed.add(range(10))
-    relayed.poll(rows=4).round(batches=1)  # the poller has begun
+    relayed.poll(rows=4).round(batches=1)  # the poller has exported a batch
     relayed.relay.round()
     stream = relayed.stream(3)
     counted = stream.batch()
@@ -211,7 +212,7 @@ def test_a_stream_that_begins_while_the_poller_exports_doubles_nothing(
     relayed.bring(range(20))
     stream = relayed.stream(6)
     before_each_append(monkeypatch, stream.batch)
-    assert relayed.poll(rows=5).round().attempts == 0, "the stream was first"
+    assert relayed.poll(rows=5).round().attempts == 0, "the stream has written the attempts before"
     stream.drain()
     assert relayed.differences() == []
 
@@ -223,13 +224,13 @@ def test_a_poller_that_exports_while_the_stream_begins_doubles_nothing(
     before_each_append(monkeypatch, relayed.poll(rows=5).round)
     counted = relayed.stream(6).drain()
     assert (sum(b.attempts for b in counted), counted[0].doubles > 0) == (0, True), (
-        "the poller was first"
+        "the poller has written the attempts before"
     )
     assert relayed.differences() == []
 
 
 @pytest.mark.parametrize("most", matrix(8, 3))
-def test_the_poller_takes_over_exactly_where_each_partition_stands(
+def test_the_poller_takes_over_exactly_at_the_position_of_each_partition(
     relayed: Relayed, most: int
 ) -> None:
     relayed.bring(range(30))
@@ -242,9 +243,9 @@ def test_the_poller_takes_over_exactly_where_each_partition_stands(
     assert relayed.differences() == []
     assert topics_of(relayed.lake.table(ATTEMPTS).manifests.newest(), relayed.store_id) == {}
     relayed.add(range(33, 36))
-    assert relayed.poll().round().attempts == 3, "and continues as before"
+    assert relayed.poll().round().attempts == 3, "the poller continues as before"
     relayed.relay.round()
-    relayed.stream(most).drain()  # begun again
+    relayed.stream(most).drain()  # the stream is started again
     assert relayed.differences() == []
     relayed.poll(attempts="take over").round()
     assert (
@@ -256,7 +257,7 @@ def test_the_poller_takes_over_exactly_where_each_partition_stands(
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 36
 
 
-def test_stream_poller_and_take_overs_at_once_keep_each_row_once(
+def test_concurrent_streams_polls_and_take_overs_write_each_row_once(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(11)
@@ -296,7 +297,7 @@ def test_stream_poller_and_take_overs_at_once_keep_each_row_once(
     assert relayed.differences() == []
 
 
-def test_two_topics_of_one_store_double_nothing(relayed: Relayed) -> None:
+def test_two_topics_of_one_store_double_no_row(relayed: Relayed) -> None:
     relayed.bring(range(6))
     relayed.stream().drain()
     other_url = relayed.kafka_url + "other."
@@ -330,7 +331,7 @@ def test_a_checkpoint_ahead_of_the_lake_is_refused_and_a_new_one_continues(
     assert relayed.differences() == []
 
 
-def test_attempts_that_kafka_has_deleted_are_an_error_and_come_from_the_store(
+def test_attempts_that_kafka_has_deleted_are_an_error_and_can_be_exported_from_the_store(
     relayed: Relayed,
 ) -> None:
     relayed.bring(range(12))
@@ -345,7 +346,7 @@ def test_attempts_that_kafka_has_deleted_are_an_error_and_come_from_the_store(
     assert relayed.differences() == []
 
 
-def test_a_topic_whose_beginning_is_gone_is_an_error_unless_the_lake_has_it(
+def test_a_topic_without_its_first_messages_is_an_error_unless_the_lake_has_them(
     relayed: Relayed,
 ) -> None:
     relayed.bring(range(12))
@@ -381,7 +382,7 @@ def test_no_clear_key_enters_a_hashed_lake(
             key=lambda row: row["seq"],
         )
 
-    assert rows(relayed.lake) == rows(polled), "the same as by the poller"
+    assert rows(relayed.lake) == rows(polled), "the stream writes the same rows as the poller"
     for n in range(20):
         assert (
             files_with(relayed.lake.root, f"tenant-{n % 7}")
@@ -401,7 +402,7 @@ def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(
     relayed.bring(range(20))
     stream = relayed.stream(6)
     stream.batch()
-    # Erased between the files of a batch and its manifest: they are written again.
+    # The key is erased between the files of a batch and its manifest, so the batch is written again.
     before_each_append(monkeypatch, lambda: erase(relayed.lake, "tenant-3", SYSTEM_CLOCK))
     stream.drain()
     assert files_with(relayed.lake.root, "tenant-3") == []

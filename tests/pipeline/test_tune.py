@@ -116,7 +116,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 # publishing ---------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_shows_raw_and_guarded_and_changes_nothing(world: World) -> None:
+def test_a_dry_run_shows_raw_and_guarded_weights_and_changes_nothing(world: World) -> None:
     world.add_hours(3)
     found = world.tune(apply=False)["q"]
     changes = {change.fairness_key: change for change in found.changes}
@@ -178,7 +178,7 @@ def test_each_version_is_published_after_the_canary_of_the_previous_one(
     assert last_runs(world.lake)["tune"]["state"] == "nothing to do"
 
 
-def test_a_key_is_due_the_weight_of_its_tasks_unless_a_contract_sets_a_share(
+def test_the_due_of_a_key_is_the_weight_of_its_tasks_unless_a_contract_sets_a_share(
     world: World,
 ) -> None:
     same = {"a": 1000.0, "b": 1000.0, "c": 1000.0}
@@ -343,7 +343,7 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     )  # q is tuned first again
 
 
-def test_a_canary_can_be_named(world: World) -> None:
+def test_the_canary_queue_can_be_chosen(world: World) -> None:
     add_hours_of_two_queues(world, 3)
     found = world.tune(canary=("other",))
     assert (found["q"].outcome, found["other"].outcome) == ("held", "published")
@@ -408,7 +408,7 @@ def test_tables_that_failed_a_check_are_refused(world: World) -> None:
     assert held(world) == []
 
 
-def test_a_table_with_a_file_missing_is_refused(world: World) -> None:
+def test_tables_with_a_missing_file_are_refused(world: World) -> None:
     world.add_hours(3)
     next(world.lake.table(TENANT_SHARE).folder.rglob("*.parquet")).unlink()
     with pytest.raises(BrokenLake, match=r"gold\.tenant_share"):

@@ -37,7 +37,7 @@ class Shop:
         yield self.app.sql_store.statement("register_queue", queue, 1)
 
     def hold_all_slots(self) -> None:
-        """A queue on one living node, in which one of two keys held all of 16 slots at times."""
+        """Add hours in which one of two keys sometimes held all 16 slots of the one living node."""
         self.app.sql_store.database.run(self._registered("mail"))
         this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
         gold, half = GoldRows(Lake(self.folder / "lake")), {"long": 28_800.0, "short": 28_800.0}
@@ -100,7 +100,7 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     )
 
 
-def test_limits_are_shown_as_a_diff_and_published_on_request(shop: Shop) -> None:
+def test_limits_are_shown_with_their_changes_and_published_on_request(shop: Shop) -> None:
     shop.hold_all_slots()
     assert "limits:" not in shop.run("tune", "plan", "--queue", "mail")
     shown = shop.run("tune", "plan", "--limits", "--queue", "mail")
@@ -118,7 +118,7 @@ def test_limits_are_shown_as_a_diff_and_published_on_request(shop: Shop) -> None
     assert "limits: slots of the key on each node" in shown and "one step of x1.25" in shown
     assert shop.run_json("policies")["policies"][0]["limits"] == {"long": 13}
     queue = CliRunner().invoke(commands, ["queues", "show", "mail"]).output
-    assert "at most so many tasks of a key run at once on each node" in queue
+    assert "maximum number of tasks of a key that run at once on each node" in queue
     assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [
         ["long", "13"]
     ]
@@ -186,37 +186,39 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(shop: Shop) -
     shop.run("tune", "on", "--queue", "payouts")
 
 
-def test_the_doctor_shows_whose_weights_count(shop: Shop) -> None:
-    def says(text: str) -> bool:
+def test_the_doctor_shows_who_set_the_weights_in_force(shop: Shop) -> None:
+    def doctor_shows(text: str) -> bool:
         return text in CliRunner().invoke(commands, ["doctor"]).output
 
-    assert not says("computed weights")
+    assert not doctor_shows("computed weights")
     shop.run("tune", "apply")
-    assert says("queue payouts: computed weights of 2 keys, version 1, in its canary window")
+    assert doctor_shows(
+        "queue payouts: computed weights of 2 keys, version 1, in its canary window"
+    )
     shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
-    assert says("computed weights of every queue are off, by ann: odd waits")
-    assert not says("computed weights of 2 keys")
+    assert doctor_shows("computed weights of every queue are off, by ann: odd waits")
+    assert not doctor_shows("computed weights of 2 keys")
 
 
-def test_contracts_come_from_a_file(shop: Shop) -> None:
+def test_contracts_are_read_from_a_file(shop: Shop) -> None:
     file = shop.folder / "contracts.toml"
     file.write_text(
         '[[contract]]\nqueue = "payouts"\nfairness_key = "long"\nshare = 4.0\n[guards]\nstep = 2.0\n'
     )
     (queue,) = shop.run_json("tune", "plan", "--contracts", str(file))["queues"]
-    assert queue["outcome"] == "nothing to change"  # four times as much is what it gets
+    assert queue["outcome"] == "nothing to change"  # the key already has four times the worker time
     (queue,) = shop.run_json(
         "tune", "plan", "--contracts", str(file), "--objective", "worker-seconds"
     )["queues"]
     assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(
         0.5
-    )  # a step of 2
+    )  # one step of factor 2
     (queue,) = shop.run_json("tune", "plan", "--queue", "payouts", "--half-life", "12h")["queues"]
     assert queue["outcome"] == "would be published"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         (("tune", "off", "--apply"), 2, "No such option: --apply"),
         (
@@ -234,10 +236,10 @@ def test_contracts_come_from_a_file(shop: Shop) -> None:
     ],
 )
 def test_an_error_is_reported_in_one_line(
-    shop: Shop, arguments: tuple[str, ...], code: int, told: str
+    shop: Shop, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     text = shop.run(*arguments, exits=code)
-    assert told in text and "Traceback" not in text
+    assert expected in text and "Traceback" not in text
 
 
 def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_a_lake_without_tables_is_reported(shop: Shop, tmp_path: Path) -> None:
     )
 
 
-def test_on_redis_alone_there_is_nothing_to_tune(shop: Shop) -> None:
+def test_tune_on_redis_alone_is_refused(shop: Shop) -> None:
     assert "sqlite:// and postgresql:// do" in shop.run(
         "policies", "--url", "redis://localhost:1/0", exits=1
     )

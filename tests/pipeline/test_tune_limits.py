@@ -1,5 +1,5 @@
-"""`tune --limits` from the tables of a lake to the limits in the store: opt-in, step by step,
-tried, rolled back, switched off."""
+"""`tune --limits` from the tables of a lake to the limits in the store: opt-in, steps, canary windows,
+rollbacks and the kill switch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.pipeline.test_tune import World, send_heartbeat
 
 TASKS = {"long": 1000, "short": 1000}
 BUSY = {"long": 28_800.0, "short": 28_800.0}
-"""Half of 16 workers each, and as many tasks: weights have nothing to do."""
+"""Worker-seconds of an hour: half of 16 workers for each key, with equal tasks, so weights stay."""
 PEAKS = {"long": 14.0, "short": 2.0}
-"""All but two of 16 slots at times, on two nodes."""
+"""Greatest number of concurrent workers by key, of 16 slots on two nodes."""
 
 
 class LimitWorld(World):
-    """Two nodes serve the queue; runs of one key are long, and it held nearly all slots at
-    times."""
+    """A world in which two nodes serve the queue, and a key with long runs sometimes held nearly all
+    slots."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, url)
@@ -66,7 +66,7 @@ def test_limits_are_opt_in_and_a_dry_run_changes_nothing(world: LimitWorld) -> N
     assert world.tuned(None).limits == world.tuned(False).limits == []
     assert world.limits() == {}
     (change,) = world.tuned(apply=False).limits
-    # 16 slots on two nodes; half is due to it, and a quarter of that for headroom: 5 of 8.
+    # Half of the slots are due to the key, plus a quarter for headroom: 5 of 8 on each node.
     assert (change.fairness_key, change.now, change.guarded) == ("long", None, 7)
     assert change.raw == pytest.approx(5.0, rel=0.01) and change.reason == "one step of x1.25"
     assert world.limits() == {} and world.policies.policies() == []
@@ -97,7 +97,9 @@ def test_limits_are_published_with_the_weights_step_by_step_until_they_settle(
     assert (last.outcome, last.holds) == ("nothing to change", [])
 
 
-def test_active_limits_stay_without_the_option_and_go_with_no_limits(world: LimitWorld) -> None:
+def test_active_limits_stay_without_the_option_and_are_removed_by_no_limits(
+    world: LimitWorld,
+) -> None:
     world.calm(3)
     first = world.tuned().version
     world.calm()
@@ -120,7 +122,7 @@ def test_a_published_change_of_weights_keeps_the_active_limits(world: LimitWorld
     assert tuned.limits[0].reason == "unchanged: limits are computed with --limits"
 
 
-def test_the_settings_file_can_ask_for_limits(world: LimitWorld) -> None:
+def test_the_settings_file_can_switch_on_limits(world: LimitWorld) -> None:
     world.calm(3)
     path = world.lake.root.parent / "contracts.toml"
     path.write_text("limits = true\n[guards]\nheadroom = 1.5\n")
@@ -160,7 +162,7 @@ def test_a_key_without_tasks_loses_its_limit(world: LimitWorld) -> None:
     assert world.limits() == {}
 
 
-# what holds them ----------------------------------------------------------------------------------
+# reasons to hold ----------------------------------------------------------------------------------
 
 
 def test_without_a_live_node_no_limit_is_computed(world: LimitWorld) -> None:
@@ -193,7 +195,7 @@ def test_no_limit_changes_while_a_reason_to_hold_lasts(world: LimitWorld, what: 
     assert world.limits() == {}
 
 
-def test_the_canary_goes_first_with_limits_too(world: LimitWorld) -> None:
+def test_limits_too_are_first_published_for_the_canary_queue(world: LimitWorld) -> None:
     world.queue("other")
     for _ in range(3):
         world.gold.hour(
@@ -261,7 +263,7 @@ def test_limits_are_rolled_back_by_hand_and_switched_off_like_weights(world: Lim
     assert world.tuned().outcome == "held"
 
 
-def test_weights_and_limits_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
+def test_limits_with_weights_are_tuned_on_postgresql_too(tmp_path: Path, postgres_url: str) -> None:
     world = LimitWorld(tmp_path, postgres_url)
     world.calm(3)
     version = world.tuned().version
@@ -277,12 +279,12 @@ def test_settings_are_kept_apart_from_the_guard_rails() -> None:
 
 HOURS = 3
 LONG, SHORT = 300, 10
-"""Seconds a run."""
+"""Run times in seconds."""
 
 
 def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[dict[str, Any]]:
-    """Runs of a key that hold these slots all the time; a flood was submitted at the beginning, and
-    lasts for a minute more than these hours."""
+    """Return runs of a key that hold `slots` slots all the time. The runs of a flood were all submitted at
+    the start, and last a minute longer than these hours."""
     return [
         attempt(
             fairness_key=key,
@@ -295,8 +297,8 @@ def back_to_back(key: str, seconds: int, slots: int, *, is_flood: bool) -> list[
     ]
 
 
-def test_tuning_reads_tables_built_by_spark(spark: Any, world: LimitWorld) -> None:
-    """Two nodes have 16 slots. Long runs held 14, while short ones waited from the beginning."""
+def test_limits_are_computed_from_tables_built_by_spark(spark: Any, world: LimitWorld) -> None:
+    """Long runs held 14 of the 16 slots of two nodes, while short tasks waited from the start."""
     rows = [
         *back_to_back("long", LONG, 14, is_flood=False),
         *back_to_back("short", SHORT, 2, is_flood=True),
@@ -324,7 +326,7 @@ def test_tuning_reads_tables_built_by_spark(spark: Any, world: LimitWorld) -> No
     tuned = world.tuned()
     assert (tuned.outcome, tuned.holds) == ("published", [])
     (change,) = tuned.limits
-    # Eight are due to it, and a quarter of that for headroom: 5 of the 8 of a node, in steps.
+    # Eight slots are due to the key, plus a quarter for headroom: 5 of 8 on each node, in steps.
     assert (change.fairness_key, change.now, change.guarded) == ("long", None, 7)
     assert change.raw == pytest.approx(5.0, rel=0.05) and change.reason == "one step of x1.25"
     assert world.limits() == {"long": 7}

@@ -1,5 +1,5 @@
-"""Workers of an application with a lake keep it: one of them at a time, each attempt once, and the
-store is cleaned."""
+"""Workers of an application with a lake export each attempt once, one worker at a time, and the store
+is cleaned."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reader(app: App, lake: Lake) -> Reader | None:
 
 
 async def finish(url: str, count: int) -> None:
-    """So many tasks, by a worker that has no lake."""
+    """Run `count` tasks on a worker without a lake."""
     app = App(url)
 
     @app.task
@@ -79,7 +79,7 @@ async def until(what: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-# who keeps it -------------------------------------------------------------------------------------
+# exports by workers -------------------------------------------------------------------------------------
 
 
 async def test_a_worker_exports_its_finished_attempts_and_compares_them(
@@ -100,7 +100,7 @@ async def test_a_worker_exports_its_finished_attempts_and_compares_them(
     assert exported(lake) == sorted(handle.id for handle in handles)
 
 
-async def test_more_than_a_batch_is_moved_without_waiting_for_the_interval(
+async def test_more_than_one_batch_is_exported_without_waiting_for_the_interval(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 40)
@@ -109,7 +109,7 @@ async def test_more_than_a_batch_is_moved_without_waiting_for_the_interval(
         await until(lambda: len(exported(lake)) == 40)
 
 
-async def test_a_long_comparison_continues_piece_by_piece_to_its_end(
+async def test_a_long_comparison_continues_piece_by_piece_until_its_end(
     app: App, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finish(app.url, 20)
@@ -151,8 +151,7 @@ async def test_one_of_two_nodes_exports_and_the_other_takes_over(
         for _ in range(5):
             work.submit()
         await until(lambda: len(exported(lake)) == 25)
-    # From the moment the second begins, the first begins no more; a round that it was in may still
-    # end.
+    # After the first round of the second node, the first node begins no round.
     assert began == sorted(began, key=[*dict.fromkeys(began)].index)
     other.close()
 
@@ -182,7 +181,7 @@ async def test_a_failed_comparison_stops_no_export_and_is_not_retried_each_round
     assert "the lake differs" in caplog.text
 
 
-# how it is set ------------------------------------------------------------------------------------
+# settings ------------------------------------------------------------------------------------
 
 
 def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
@@ -202,7 +201,7 @@ def test_a_lake_without_the_extra_is_refused_when_the_application_is_made(
         App(sqlite_url)
     App(
         sqlite_url, lake=""
-    ).close()  # none, whatever the environment says: demo and replay keep out of it
+    ).close()  # no lake, whatever the environment says, as demo and replay need it
 
 
 @pytest.mark.parametrize("where", ["environment", "fairlead.toml", "code"])
@@ -290,14 +289,14 @@ async def test_the_doctor_shows_readers_that_lag_and_prevent_the_cleaning_of_his
     read, unchecked = await findings(app, lake.reader)
     assert read.what.endswith("0 finished attempts are not read yet")
     assert unchecked.severity == "problem"
-    assert "never compared" in unchecked.what
+    assert "never been compared" in unchecked.what
     assert (
         unchecked.cure
         == f"`fairlead pipeline reconcile`, or `fairlead pipeline status --forget '{lake.reader}'`"
     )
 
     reconcile(history, lake, app.clock)
-    assert len(await findings(app, lake.reader)) == 1, "all is well"
+    assert len(await findings(app, lake.reader)) == 1, "there is no problem to show"
 
     history.database.run(
         history.advance("my stream", "stream", START, app.clock.now() - 90_000 * MICROS)

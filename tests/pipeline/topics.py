@@ -1,5 +1,4 @@
-"""A topic of attempts as tests look at it, and a batch of the stream without Spark: the same steps,
-in this process."""
+"""The content of a topic of attempts, and the steps of the stream in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from fairlead.ports.history import START, Position
 from tests.pipeline.filling import add_attempts, connected, migrated
 
 ROWS = 7
-"""Attempts that a relay confirms at once."""
+"""Attempts in one batch of a relay."""
 
 
 def topic_of(url: str) -> AttemptsTopic:
@@ -39,7 +38,7 @@ def relay(history: SqlHistory, url: str, **more: Any) -> Relay:
 
 
 def sent(url: str) -> dict[int, list[Message]]:
-    """All that is in the topic, by partition."""
+    """Return all messages of the topic, by partition."""
     topic = topic_of(url)
     return {
         n: [read(value, "here") for page in topic.read(n, first, end) for _, value in page]
@@ -60,8 +59,8 @@ def numbers(messages: dict[int, list[Message]]) -> list[int]:
 
 
 class Stream:
-    """`ingest --stream` without Spark: batches of at most so many messages of a partition, from a
-    checkpoint of its own."""
+    """`ingest --stream` without Spark, with its own checkpoint and batches of at most `most` messages
+    of a partition."""
 
     def __init__(self, lake: Lake, url: str, most: int = 1000) -> None:
         self.lake = lake
@@ -71,7 +70,7 @@ class Stream:
         self.checkpoint: dict[int, int] | None = None
 
     def plan(self) -> dict[int, tuple[int, int]]:
-        """The next batch."""
+        """Return the offsets of the next batch, by partition."""
         extents = self.topic.extents()
         if self.checkpoint is None:
             starts = self.intake.starts()
@@ -86,7 +85,7 @@ class Stream:
         }
 
     def take(self, ranges: dict[int, tuple[int, int]]) -> Counted:
-        """Count a batch in; the checkpoint stays where it was, as after a crash."""
+        """Write a batch to the lake without moving the checkpoint, as before a crash."""
 
         def run(plan: Plan) -> list[Outcome]:
             return [
@@ -97,7 +96,7 @@ class Stream:
         return self.intake.take(run)
 
     def batch(self) -> Counted | None:
-        """The next batch; None: there is nothing."""
+        """Take the next batch; return None without new messages."""
         ranges = self.plan()
         if not ranges:
             return None
@@ -107,13 +106,12 @@ class Stream:
         return counted
 
     def drain(self) -> list[Counted]:
-        """All there is."""
+        """Take all remaining batches."""
         return list(iter(self.batch, None))
 
 
 class Relayed:
-    """A store, a relay from there to a topic of two partitions, and the lake that the topic's
-    attempts come into."""
+    """A store, a relay to a topic of two partitions, and the lake for the attempts of the topic."""
 
     def __init__(self, url: str, lake: Lake, kafka_url: str, rows: int = ROWS) -> None:
         self.url = url
@@ -121,24 +119,24 @@ class Relayed:
         self.kafka_url = kafka_url
         self.history = SqlHistory(migrated(url).database)
         self.relay = relay(self.history, kafka_url, rows=rows)
-        self.relay.round()  # makes the topic
+        self.relay.round()  # creates the topic
 
     def close(self) -> None:
         self.relay.close()
         self.history.database.close()
 
     def add(self, numbers: range) -> None:
-        """Attempts that have ended, in the store."""
+        """Add finished attempts to the store."""
         with connected(self.url) as connection:
             add_attempts(connection, numbers)
 
     def bring(self, numbers: range) -> None:
-        """And in the topic."""
+        """Add finished attempts to the store, and relay them."""
         self.add(numbers)
         self.relay.round()
 
     def trim(self, before: int, partitions: int = 2) -> None:
-        """Kafka forgets what the first so many partitions had before this offset."""
+        """Let Kafka delete the messages before this offset in the first `partitions` partitions."""
         endpoint = KafkaEndpoint.of(self.kafka_url)
         endpoint.trim({(endpoint.attempts, n): before for n in range(partitions)})
 
@@ -149,7 +147,7 @@ class Relayed:
         return Exporter(self.history, lake or self.lake, SYSTEM_CLOCK, **more)
 
     def register(self) -> None:
-        """As `ingest --stream` does first: nothing is cleaned that was not compared."""
+        """Register the lake, as `ingest --stream` does first, so that only compared rows are cleaned."""
         self.poll(attempts="never").round()
 
     @property
@@ -157,7 +155,7 @@ class Relayed:
         return str(self.history.database.read_now(self.history.store_id()))
 
     def cursor(self) -> Position:
-        """How far the lake has the store."""
+        """Return the cursor of the store in the lake."""
         return store_position(self.lake.table(ATTEMPTS).manifests.newest(), self.store_id)
 
     def differences(self) -> list[str]:
@@ -166,7 +164,7 @@ class Relayed:
 
 @contextmanager
 def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iterator[Relayed]:
-    """With a lake in this folder."""
+    """Yield a relayed store with a lake in this folder."""
     one = Relayed(url, Lake(folder / "lake"), kafka_url, rows)
     try:
         yield one
@@ -175,7 +173,7 @@ def relayed_at(url: str, folder: Path, kafka_url: str, rows: int = ROWS) -> Iter
 
 
 def differences(history: SqlHistory, lake: Lake) -> list[str]:
-    """Row by row and column by column, where bronze.attempts is not what the store has."""
+    """Return the differences between bronze.attempts and the store, by row and column."""
     store_id = history.database.read_now(history.store_id())
     rows = history.database.read_now(history.attempts(START, Position(2**62, 2**62), 10**9))
     names = ["store_id", *RECORDED_FIELDS]

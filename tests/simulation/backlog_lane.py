@@ -1,5 +1,5 @@
-"""The participants of a simulated lane: its tasks, its owners and their calls to the store; and
-their short forms in messages."""
+"""The parts of a simulated lane (tasks, owners, and their calls to the store), and their short forms
+in messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Task:
     trigger: Trigger
     is_committed: bool
     is_late: bool = False
-    """Whether the row appeared below a position that an owner had read already, so that only its
-    announcement or a sweep finds it."""
+    """Whether the row appeared below the position of a reader, so that only its announcement or a sweep
+    finds it."""
     is_to_be_announced: bool = False
     runs: int = 0
 
 
 @dataclass(eq=False)
 class Call:
-    """A call to a store, until no owner waits for it and it can no longer take effect."""
+    """A call to a store, from its request until no owner waits for it and it cannot take effect."""
 
     owner: Owner
     what: str
@@ -48,7 +48,7 @@ class Owner:
     """State in the memory of an owner, lost in a crash."""
 
     range_id: int
-    """Range id above the 40 low bits of the owner's level ids."""
+    """Range id: the part of the owner's level ids above the low 40 bits."""
     backlog: Backlog
     position: int
     """Position up to which the source has been read."""
@@ -69,12 +69,11 @@ class Owner:
     @property
     def has_acked_a_successor(self) -> bool:
         """Whether the owner has dispatched a task that a later owner levelled. Its own levels may
-        then be below A; none of them can land, because it was fenced before the other could
-        write."""
+        then be below A. None of them can take effect, because the later owner fenced it first."""
         return self.backlog.ack_level.id >> 40 > self.range_id
 
     def in_memory(self) -> Iterator[Trigger]:
-        """All triggers that the owner has and has not acked."""
+        """Yield all triggers that the owner has and has not acked."""
         yield from self.table.values()
         yield from self.backlog._taken.values()
         yield from self.write.entries if self.write is not None else ()

@@ -15,10 +15,10 @@ Waiting = Mapping[tuple[str, int], Task]
 def check_next_owner(
     record: LaneRecord, stored: Sequence[Trigger], waiting: Waiting, begin: Callable[[], Backlog]
 ) -> None:
-    """Check that after a crash now the next owner would find every task. `stored`: entries above
-    the saved A."""
+    """Check that the next owner would find every task after a crash at this moment. `stored` has the
+    entries above the saved A."""
     if stored and record.max_level <= record.ack_level:
-        assert not begin().is_at_end, "the next owner will not read what is stored"
+        assert not begin().is_at_end, "the next owner will not read the stored entries"
     for key in waiting.keys() - map(key_of, stored):
         task = waiting[key]
         assert task.trigger.seq > record.read_seq or task.is_late or not task.is_committed, (
@@ -27,22 +27,22 @@ def check_next_owner(
 
 
 def check_levels(owner: Owner) -> None:
-    """Check that A only moves forward, is not above R, and is pinned below every level that was
-    given and is not merged."""
+    """Check that A only moves forward, is not above R, and stays below every level that was given and
+    is not merged."""
     backlog = owner.backlog
     assert backlog.ack_level >= owner.ack_level, "A moved back"
     owner.ack_level = backlog.ack_level
     assert backlog.read_level >= backlog.ack_level, "R is below A"
     assert owner.table.keys() == backlog._loaded.keys(), (
-        "what was added and dropped is not what is loaded"
+        "the reported changes do not add up to the loaded triggers"
     )
     for trigger in () if owner.has_acked_a_successor else owner.placed:
-        assert level_of(trigger) > backlog.ack_level, f"A is not pinned below {shown(trigger)}"
+        assert level_of(trigger) > backlog.ack_level, f"A is not below {shown(trigger)}"
 
 
 def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -> None:
-    """Check that every waiting task is ahead in the source, on its way into the backlog, or in it.
-    `stored`: entries above A."""
+    """Check that every waiting task is in the source, on its way into the backlog, or in the backlog.
+    `stored` has the entries above A."""
     missing = waiting.keys() - map(key_of, chain(owner.in_memory(), owner.intake or (), stored))
     for key in missing:
         task = waiting[key]
@@ -52,12 +52,12 @@ def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -
 
 
 def check_memory(backlog: Backlog, stored: set[Level]) -> None:
-    """Check that memory holds the stored entries in (A, R]. `stored`: entries above A."""
+    """Check that memory holds the stored entries in (A, R]. `stored` has the entries above A."""
     assert not (stored and backlog.is_at_end) or max(stored) <= backlog.max_level, "a row above M"
     if backlog.is_writing:
         return
     assert not (stored and backlog._unstored), (
-        "kept in memory only although the store holds something above A"
+        "a trigger is only in memory although the store has entries above A"
     )
     memory = {*backlog._loaded, *backlog._taken, *backlog._acked} - backlog._unstored.keys()
     assert memory <= stored, f"in memory and not stored: {shown(memory - stored)}"

@@ -1,10 +1,10 @@
 """One lane of a fair backlog under faults: the real core over a store that loses responses, on a
-clock of its own.
+virtual clock.
 
 A schedule is a seed: every step is drawn from it. The request of a call to the store, its effect
 and its response are three steps, and anything may come between them. A call that timed out may have
-taken effect, may do so later, or never. An owner may crash between any two steps, or be followed by
-another one before it knows.
+taken effect, may take effect later, or never. An owner may crash between any two steps, or be
+followed by another one without noticing.
 
     python -m tests.simulation.backlog_simulation SEED
 """
@@ -71,13 +71,13 @@ class Simulation:
         self.waiting: dict[tuple[str, int], Task] = {}
         """Tasks that no owner has claimed."""
         self.range_id = 0
-        """Range id of the last take-over, even if its owner never got the response."""
+        """Range id of the last take-over, also if its owner never received the response."""
         self.owner: Owner | None = None
         self.former: Owner | None = None
-        """Owner that another one has followed, and that does not know it."""
+        """Former owner that does not know of its successor."""
         self.calls: list[Call] = []
         self.late: list[Call] = []
-        """Calls that no owner waits for and that may still land."""
+        """Calls that no owner waits for and that may still take effect."""
         self.held: set[str] = set()
         """Names that a limit holds back."""
         self.now = 0.0
@@ -92,18 +92,18 @@ class Simulation:
             delete_acks=self.chance.choice((1, 5, 1000)),
             persist_seconds=self.chance.choice((1.0, 5.0, 50.0)),
         )
-        # The schedules differ in their odds: an event rare in one is common in the next.
+        # Each schedule has its own odds: an event rare in one is frequent in another.
         self._kinds = [*self._steps()]
         self._leans = [
             weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds
         ]
         self._is_faulty = self.chance.random() < 0.9
         self._slow = self.chance.choice((None, "write", "write", "read", "claim"))
-        """Kind of call that takes long, so that many steps come between its own."""
+        """Kind of call that takes long, so that many other steps come between its steps."""
         self._crashes = self.chance.choice((0.0, 0.01, 0.03, 0.06))
 
     def run(self) -> None:
-        """Run all steps, then the end without faults, in which everything drains."""
+        """Run all steps with faults, then drain everything without faults."""
         try:
             for _ in range(self.chance.randint(30, 110)):
                 self._step()
@@ -111,26 +111,25 @@ class Simulation:
             self._drain()
             self._check_end()
         except Exception as error:
-            raise Broken(self._story(error)) from error
+            raise Broken(self._report(error)) from error
 
     # steps ----------------------------------------------------------------------------------------
 
     def _steps(self) -> Iterator[tuple[Callable[[], bool], float]]:
-        """Return the kinds of steps and their odds. A step that cannot be made now returns
-        False."""
+        """Yield the kinds of steps and their odds. A step that is impossible now returns False."""
         yield self._submit, 2.0
         yield self._commit, 1.0
         yield self._announce, 1.0
         yield self._hold, 0.5
         yield self._tick, 1.0
         yield self._land, 6.0
-        yield self._be_answered, 6.0
+        yield self._return_response, 6.0
         yield self._time_out, 1.0
         yield self._land_late, 1.0
-        yield self._of_an_owner(self._resize), 0.2
-        yield from ((self._of_an_owner(step), weight) for step, weight in self._steps_of_an_owner())
+        yield self._with_an_owner(self._resize), 0.2
+        yield from ((self._with_an_owner(step), weight) for step, weight in self._owner_steps())
 
-    def _steps_of_an_owner(self) -> Iterator[tuple[Callable[[Owner], bool], float]]:
+    def _owner_steps(self) -> Iterator[tuple[Callable[[Owner], bool], float]]:
         yield self._take_in, 3.0
         yield self._make_room, 1.0
         yield self._repeat_write, 1.0
@@ -150,7 +149,7 @@ class Simulation:
             if step():
                 return
 
-    def _of_an_owner(self, step: Callable[[Owner], bool]) -> Callable[[], bool]:
+    def _with_an_owner(self, step: Callable[[Owner], bool]) -> Callable[[], bool]:
         def made() -> bool:
             owner = (
                 self.former
@@ -163,17 +162,17 @@ class Simulation:
 
     def _change_owner(self) -> None:
         if self.owner is not None and self.chance.random() < 0.5:
-            self._say("the owner %d crashes", self.owner.range_id)
+            self._log("the owner %d crashes", self.owner.range_id)
             self._leave(self.owner)
         else:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Become the owner while the previous one, if any, still believes to own the lane."""
+        """Make a new owner while the previous one, if any, still believes that it owns the lane."""
         ownership: OwnedBacklog = _result(self.store.take_over([PARTITION]))[PARTITION]
         self.range_id = ownership.range_id
         if self._is_faulty and self.chance.random() < 0.1:
-            self._say("a new owner takes over and never hears of it")
+            self._log("a new owner takes over and never hears of it")
             return
         if self.former is not None:
             self._leave(self.former)
@@ -186,13 +185,13 @@ class Simulation:
             task.is_to_be_announced = (
                 task.is_committed and task.is_late and task.trigger.seq <= backlog.read_seq
             )
-        self._say("owner %d takes over: %s", self.range_id, record)
+        self._log("owner %d takes over: %s", self.range_id, record)
 
     def _new_backlog(self, range_id: int, record: LaneRecord) -> Backlog:
         return self._backlog(range_id, record, Passes(Counters()), self._capacity, self._timing)
 
     def _leave(self, owner: Owner) -> None:
-        """Drop the memory of an owner; its calls under way may still land."""
+        """Drop the memory of an owner; its calls under way may still take effect."""
         for call in [call for call in self.calls if call.owner is owner]:
             self._abandon(call)
         if owner is self.owner:
@@ -201,9 +200,9 @@ class Simulation:
             self.former = None
 
     def _resize(self, owner: Owner) -> bool:
-        """Change the capacity, as the lanes of a node share its memory."""
+        """Change the capacity, because the lanes of a node share its memory."""
         owner.backlog.capacity = self.chance.randint(1, self._capacity)
-        self._say("owner %d has room for %d", owner.range_id, owner.backlog.capacity)
+        self._log("owner %d has room for %d", owner.range_id, owner.backlog.capacity)
         return True
 
     # the source -----------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ class Simulation:
             if self.chance.random() < 0.8:
                 self._appear(task)
             else:
-                self._say("submitted, not yet committed: %s", trigger)
+                self._log("submitted, not yet committed: %s", trigger)
         return True
 
     def _commit(self) -> bool:
@@ -255,7 +254,7 @@ class Simulation:
         task.is_committed = True
         task.is_late = task.trigger.seq <= self.furthest_position
         task.is_to_be_announced = task.is_late
-        self._say("committed%s: %s", " late" if task.is_late else "", task.trigger)
+        self._log("committed%s: %s", " late" if task.is_late else "", task.trigger)
 
     def _announce(self) -> bool:
         """Announce a late task, so that the owner reads the source again from there."""
@@ -265,11 +264,11 @@ class Simulation:
         task = self.chance.choice(late)
         task.is_to_be_announced = False
         self.owner.position = min(self.owner.position, task.trigger.seq - 1)
-        self._say("announced: %s", task.trigger)
+        self._log("announced: %s", task.trigger)
         return True
 
     def _take_in(self, owner: Owner) -> bool:
-        """Read on in the source, and ask the store which of the tasks have a level already."""
+        """Read on in the source, and ask the store which of the tasks already have a level."""
         if not self._may_write(owner):
             return False
         limit = self.chance.choice((1, 2, 5, 10))
@@ -286,13 +285,13 @@ class Simulation:
             return True
         owner.intake = news
         level = owner.backlog.ack_level
-        self._say("owner %d takes in %s", owner.range_id, news)
+        self._log("owner %d takes in %s", owner.range_id, news)
 
-        def placed(levelled: set[str]) -> None:
+        def on_levelled(levelled: set[str]) -> None:
             owner.intake = None
             triggers = [trigger for trigger in news if trigger.id not in levelled]
             if triggers:
-                self._place(owner, triggers)
+                self._level(owner, triggers)
 
         def failed() -> None:
             owner.intake = None
@@ -303,23 +302,23 @@ class Simulation:
             owner,
             "levelled",
             lambda: self.store.levelled(LANE, level, keys),
-            placed,
+            on_levelled,
             failed,
             may_be_late=False,
         )
         return True
 
     def _may_write(self, owner: Owner) -> bool:
-        """Return whether no write is under way: the writes of a lane are made one after the other,
-        because a record's statement about a write under way may turn out false."""
+        """Return whether no write is under way. The writes of a lane come one after the other, because
+        a record would describe a write under way that may fail."""
         return (
             owner.intake is None and not owner.backlog.is_writing and "record" not in owner.is_busy
         )
 
-    def _place(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
+    def _level(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
         placed = owner.backlog.add(triggers)
         if isinstance(placed, Changes):
-            self._say("owner %d keeps in memory %s", owner.range_id, placed.added)
+            self._log("owner %d keeps in memory %s", owner.range_id, placed.added)
             self._apply(owner, placed)
             given = placed.added
         else:
@@ -340,7 +339,7 @@ class Simulation:
             for level in self.chance.sample(held, self.chance.randint(1, len(held)))
         ]
         kept = self.chance.randint(0, len(triggers))
-        self._say(
+        self._log(
             "owner %d carries on %s and puts behind %s",
             owner.range_id,
             triggers[:kept],
@@ -353,7 +352,7 @@ class Simulation:
     def _begin_write(
         self, owner: Owner, write: BacklogWrite, triggers: Sequence[Trigger]
     ) -> list[Trigger]:
-        self._say("owner %d is to write %s", owner.range_id, write.entries)
+        self._log("owner %d is to write %s", owner.range_id, write.entries)
         keys = set(map(key_of, triggers))
         given = [trigger for trigger in write.entries if key_of(trigger) in keys]
         owner.write, owner.placed = write, given
@@ -363,10 +362,10 @@ class Simulation:
     def _check_given(
         self, owner: Owner, triggers: Sequence[Trigger], given: Sequence[Trigger]
     ) -> None:
-        assert len(given) == len(triggers), "not all were given a level"
+        assert len(given) == len(triggers), "some triggers got no level"
         for trigger in given:
             level = level_of(trigger)
-            assert level.id not in self.ids, f"given twice: {shown(level)}"
+            assert level.id not in self.ids, f"level given twice: {shown(level)}"
             self.ids.add(level.id)
             assert owner.has_acked_a_successor or level > owner.backlog.ack_level, (
                 f"level given at or below A: {shown(level)}"
@@ -397,7 +396,7 @@ class Simulation:
     def _repeat_write(self, owner: Owner) -> bool:
         if not owner.is_write_to_repeat or owner.write is None:
             return False
-        self._say("owner %d repeats its write", owner.range_id)
+        self._log("owner %d repeats its write", owner.range_id)
         self._send(owner, owner.write)
         return True
 
@@ -407,7 +406,7 @@ class Simulation:
             return False
         assert reading.above >= owner.backlog.ack_level, "reads at or below A"
         assert reading.limit > 0
-        self._say("owner %d reads %d above %s", owner.range_id, reading.limit, reading.above)
+        self._log("owner %d reads %d above %s", owner.range_id, reading.limit, reading.above)
         self._call(
             owner,
             "read",
@@ -421,7 +420,7 @@ class Simulation:
     def _apply(self, owner: Owner, changes: Changes) -> None:
         if changes is NO_CHANGES:
             return
-        self._say("owner %d: added %s, dropped %s", owner.range_id, changes.added, changes.dropped)
+        self._log("owner %d: added %s, dropped %s", owner.range_id, changes.added, changes.dropped)
         for trigger in changes.dropped:
             del owner.table[level_of(trigger)]
         for trigger in changes.added:
@@ -440,7 +439,7 @@ class Simulation:
             return False
         triggers = [owner.table.pop(level) for level in free[: self.chance.choice((1, 1, 2, 4))]]
         owner.backlog.take(triggers)
-        self._say("owner %d takes %s", owner.range_id, triggers)
+        self._log("owner %d takes %s", owner.range_id, triggers)
 
         def given_back() -> None:
             owner.backlog.take_back(triggers)
@@ -469,7 +468,7 @@ class Simulation:
         triggers = self.chance.sample(owner.to_ack, count)
         owner.to_ack = [trigger for trigger in owner.to_ack if trigger not in triggers]
         owner.backlog.ack(triggers)
-        self._say("owner %d acks %s", owner.range_id, triggers)
+        self._log("owner %d acks %s", owner.range_id, triggers)
         return True
 
     # deletes and records --------------------------------------------------------------------------
@@ -480,7 +479,7 @@ class Simulation:
 
     def _hold(self) -> bool:
         self.held ^= {self.chance.choice(NAMES)}
-        self._say("held back: %s", sorted(self.held))
+        self._log("held back: %s", sorted(self.held))
         return True
 
     def _delete(self, owner: Owner) -> bool:
@@ -488,7 +487,7 @@ class Simulation:
         if through is None:
             return False
         assert through <= owner.backlog.ack_level, "deletes above A"
-        self._say("owner %d deletes through %s", owner.range_id, through)
+        self._log("owner %d deletes through %s", owner.range_id, through)
         self._call(
             owner,
             "delete",
@@ -504,7 +503,7 @@ class Simulation:
         record = owner.backlog.next_record(self.now)
         if record is None:
             return False
-        self._say("owner %d keeps %s", owner.range_id, record)
+        self._log("owner %d keeps %s", owner.range_id, record)
         self._call(
             owner,
             "record",
@@ -544,7 +543,7 @@ class Simulation:
             call.answer = _result(call.act())
         except Fenced:
             call.is_fenced = True
-        self._say(
+        self._log(
             "lands: %s of owner %d%s",
             call.what,
             call.owner.range_id,
@@ -553,14 +552,14 @@ class Simulation:
         if is_stale:
             after = (list(self.store.rows(LANE)), self.store.record(LANE))
             assert before == after, (
-                f"a {call.what} of owner {call.owner.range_id} landed, which has been followed"
+                f"a {call.what} of the former owner {call.owner.range_id} took effect"
             )
 
-    def _be_answered(self) -> bool:
+    def _return_response(self) -> bool:
         call = self._next_call(has_landed=True)
         if call is None:
             return False
-        self._answer(call)
+        self._deliver_response(call)
         return True
 
     def _next_call(self, has_landed: bool) -> Call | None:
@@ -570,12 +569,12 @@ class Simulation:
         call = self.chance.choice(calls)
         return None if call.what == self._slow and self.chance.random() < 0.8 else call
 
-    def _answer(self, call: Call) -> None:
+    def _deliver_response(self, call: Call) -> None:
         self.calls.remove(call)
         call.owner.is_busy.discard(call.what)
-        self._say("answered: %s of owner %d", call.what, call.owner.range_id)
+        self._log("answered: %s of owner %d", call.what, call.owner.range_id)
         if call.is_fenced:
-            self._say("owner %d learns that it has been followed", call.owner.range_id)
+            self._log("owner %d learns that it has been followed", call.owner.range_id)
             self._leave(call.owner)
         else:
             call.answered(call.answer)
@@ -584,7 +583,7 @@ class Simulation:
         if not self.calls or not self._is_faulty:
             return False
         call = self.chance.choice(self.calls)
-        self._say(
+        self._log(
             "times out%s: %s of owner %d",
             ", done" * call.has_landed,
             call.what,
@@ -605,7 +604,7 @@ class Simulation:
         if not self.late:
             return False
         call = self.late.pop(self.chance.randrange(len(self.late)))
-        self._say("late:")
+        self._log("late:")
         self._do(call)
         return True
 
@@ -630,8 +629,8 @@ class Simulation:
     # the end --------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Run without faults and limits until everything comes to an end."""
-        self._say("no more faults")
+        """Run without faults and limits until every task has run."""
+        self._log("no more faults")
         self._is_faulty = False
         self._slow = None
         self.held = set()
@@ -650,12 +649,12 @@ class Simulation:
             if owner is None:
                 self._take_over()
                 continue
-            made = [self._announce()] + [step(owner) for step, _ in self._steps_of_an_owner()]
+            made = [self._announce()] + [step(owner) for step, _ in self._owner_steps()]
             while self.calls and self.owner is owner:
                 made.append(True)
                 self._land()
                 self._check()
-                self._be_answered()
+                self._return_response()
                 self._check()
             self.now += 1.0
             if not any(made) and self.owner is owner:
@@ -670,7 +669,7 @@ class Simulation:
         assert not not_once, (
             f"not run exactly once: {[(shown(task.trigger), task.runs) for task in not_once]}"
         )
-        assert backlog.is_at_end and not len(backlog), "not at the end of what is stored"
+        assert backlog.is_at_end and not len(backlog), "the reader is not at the end of the store"
         assert backlog.ack_level == backlog.read_level >= backlog.max_level, (
             "R, A and M do not agree"
         )
@@ -679,17 +678,17 @@ class Simulation:
 
     # messages -------------------------------------------------------------------------------------
 
-    def _say(self, line: str, *values: Any) -> None:
+    def _log(self, line: str, *values: Any) -> None:
         self.lines.append((self.steps, line, *values))
 
-    def _story(self, error: Exception) -> str:
+    def _report(self, error: Exception) -> str:
         lines = [
             f"{step:4}  {line % tuple(map(shown, values))}" for step, line, *values in self.lines
         ]
-        said = str(error) or type(error).__name__
+        cause = str(error) or type(error).__name__
         return "\n".join(
             [
-                f"{said} (schedule {self.seed}, step {self.steps}, capacity {self._capacity})",
+                f"{cause} (schedule {self.seed}, step {self.steps}, capacity {self._capacity})",
                 *lines,
                 f"again: python -m tests.simulation.backlog_simulation {self.seed}",
             ]

@@ -1,6 +1,5 @@
-"""The closed loop of weights and limits on a virtual clock: the real table and slot ledger of a
-node, the measurements that a lake would have of its hours, and the two control laws that use
-them."""
+"""The closed loop of weights and limits on a virtual clock: the trigger table and slot ledger of a
+node, the hourly measurements that a lake would have, and the two control laws that use them."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Load(NamedTuple):
     run: float
     """Seconds of one task."""
     asks: float
-    """Workers that the key could use on average; beyond the slots, tasks always wait."""
+    """Workers that the key could use on average; if more than the slots, its tasks always wait."""
     due: float = 1.0
 
 
@@ -42,11 +41,11 @@ class Round(NamedTuple):
     limits: dict[str, int]
     """Limits at the end of the hour."""
     peak: dict[str, float]
-    """Workers that each key had in its busiest minute."""
+    """Greatest number of workers of each key in a minute."""
     busy: float
-    """Fraction of the workers that was used, 0 to 1."""
+    """Used fraction of the workers, 0 to 1."""
     wait: dict[str, float]
-    """99th percentile of the wait in seconds, of each key whose tasks do not always wait."""
+    """99th percentile of the wait in seconds, by key, for keys whose tasks do not always wait."""
     published: bool
 
 
@@ -71,8 +70,8 @@ class Loop:
     """A node with `slots`; every hour weights and limits are computed from the measurements and
     take effect at once.
 
-    `load`: load of the keys at an hour. Arrivals are a Poisson process. `weights`: fixed weights,
-    which are not tuned."""
+    `load` gives the load of the keys at an hour; arrivals are a Poisson process. `weights` are fixed
+    and not tuned."""
 
     def __init__(
         self,

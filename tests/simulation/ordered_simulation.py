@@ -1,9 +1,9 @@
-"""Ordered queues under faults: the real partitions over slow stores that fail and lose responses,
-nodes that crash, on a clock of their own.
+"""Ordered queues under faults: the real partitions over slow stores that fail and lose responses, and
+nodes that crash, on a virtual clock.
 
 A schedule is a seed. A node may crash between any two calls to a store: the node stops at once, and
-a call under way may have taken effect or not. Another node follows when the leases have expired, or
-at once, before the first node knows.
+a call under way may have taken effect or not. Another node takes over when the leases have expired,
+or at once, before the first node notices.
 
     python -m tests.simulation.ordered_simulation SEED
 """
@@ -254,7 +254,7 @@ class Simulation:
             self.fail(f"two tasks of {key.ordering_key!r} run at once")
         self.at_work[key.ordering_key] = (node, task_id)
         if node is not self.node:
-            return  # another node has followed; the first write of this one will be refused
+            return  # another node has taken over, and will refuse the writes of this one
         patience = 200 * MICROS
         for other, at in self.appended.items():
             if (
@@ -328,8 +328,8 @@ class Simulation:
         self.node.ordered.assign([PartitionKey(QUEUE, n) for n in range(self.partitions)])
 
     async def follow(self) -> None:
-        """Let another node take over: the one before is dead, has left in good order, or does not
-        know yet."""
+        """Let another node take over: the previous node is dead, has left in order, or does not know it
+        yet."""
         node, self.node = self.node, None
         if node is not None:
             fate = self.chance.random()
@@ -347,7 +347,7 @@ class Simulation:
         self.begin()
 
     async def _expire_leases(self, node: Node) -> None:
-        """Let a node find out that its leases have expired."""
+        """Notify a node that its leases have expired."""
         await self.clock.sleep(self.chance.choice((0.1, 2.0, 10.0)))
         node.ordered.assign([])
 
@@ -387,7 +387,7 @@ class Simulation:
                 self.fail(f"{key} is completed, but never ran to its end")
         most = 2 * len(
             self.lives
-        )  # a run of each node may be cut off, or end unreported after another node followed
+        )  # a run of each node may be interrupted, or end unreported after a take-over
         if too_often := [key for key, runs in self.good_runs.items() if runs > most]:
             self.fail(f"ran too often: {too_often[:5]}")
 

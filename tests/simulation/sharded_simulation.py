@@ -1,11 +1,11 @@
-"""Readers and writers of a sharded queue, one command of one of them at a time, in an order drawn
-from a seed.
+"""Readers and writers of a sharded queue that send one command at a time, in an order drawn from a
+seed.
 
 The real steps and scripts run on a real Redis. A waiting reader is not blocked; the simulation
 checks instead whether its XREAD would return now. Readers, reclaimers and writers may die between
-two commands, before or after the server has carried one out; the client of a writer writes again.
-Time passes only for the dead: their messages become old, those of the living do not. A seed always
-makes the same schedule, because nothing depends on the clock.
+two commands, before or after the server has executed one; the client of a writer writes again. Time
+passes for the dead only: their messages become old, those of the living do not. A seed always makes
+the same schedule, because nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Broken(Exception):
 
 
 class Reader:
-    """One consumer, at some point of its steps."""
+    """One consumer, at one point of its steps."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,12 +73,12 @@ class Simulation:
         self.late: set[str] = set()
         """Messages written after their deadline."""
         self.claimed: set[str] = set()
-        """Messages delivered, as far as the server knows, and not acknowledged."""
+        """Messages that the server has delivered and that are not acknowledged."""
         self.done: Counter[str] = Counter()
         self.dead: set[str] = set()
         self.written: set[str] = set()
         self.later: dict[str, str] = {}
-        """Tickets of messages written for later and not yet read, by the value of their field."""
+        """Tickets of unread messages for later, by the value of their field."""
         self.due: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=LINES_SHOWN)
@@ -123,8 +123,8 @@ class Simulation:
             self._written(id)
 
     def _write_again(self) -> None:
-        """Lose the response, so that the Redis client writes again by itself: two messages, of
-        which the writer knows one."""
+        """Lose the response, so that the Redis client repeats the write: the writer knows one of the two
+        messages."""
         key = self._key()
         self._write(key)
         self._write(key)
@@ -139,13 +139,13 @@ class Simulation:
         self.lines.append(f"wrote {id}")
 
     def _fall_due(self) -> None:
-        """Make one delayed message due and wake the readers that wait for it, whose own clocks do
-        not run here."""
+        """Make one delayed message due and wake the readers that wait for it, because their clocks do
+        not run."""
         if self.later:
             self._make_due(self.chance.choice(list(self.later)))
 
     def _write_plain(self) -> None:
-        """Write as a producer that knows nothing of streams."""
+        """Write as a producer of the plain stream does."""
         self._written(f"default/{self._redis.xadd(self._name, {'n': 1}).decode()}")
 
     def _write_late(self) -> None:
@@ -169,7 +169,7 @@ class Simulation:
             if self._would_wake(reader.next):
                 self._send(reader, True)
             elif self.chance.random() < 0.1:
-                self._send(reader, False)  # its time is up, so it checks by itself
+                self._send(reader, False)  # its wait is over, so the reader checks by itself
             return
         self._send(reader, self._execute(reader.next))
 
@@ -241,7 +241,7 @@ class Simulation:
     # promises -------------------------------------------------------------------------------------
 
     def _check_waits(self) -> None:
-        """Check that no reader waits while a message is there."""
+        """Check that no reader waits while a message is ready."""
         if self.waiting:
             for reader in self.readers:
                 if isinstance(reader.next, WaitForEntry) and not self._would_wake(reader.next):
@@ -255,7 +255,7 @@ class Simulation:
                 raise self._broken(f"{id} was delivered while {other.name}, who lives, has it")
 
     def _finish(self) -> None:
-        """Kill all readers and let one take what is left: no message may be missing."""
+        """Kill all readers and let one read the remaining messages: none may be missing."""
         for reader in self.readers:
             self._bury(reader)
         for text in self.later:
@@ -341,7 +341,7 @@ class Simulation:
         self.readers[self.readers.index(reader)] = self._reader()
 
     def _bury(self, reader: Reader) -> None:
-        """Make the messages of a dead reader idle for long."""
+        """Make the messages of a dead reader old enough to be reclaimed."""
         for id in reader.holds:
             stream, _, entry = id.partition("/")
             key, group = (

@@ -43,7 +43,7 @@ def test_every_task_runs_exactly_once_under_all_faults(block: int) -> None:
 
 
 class AckLevelNotPinned(Backlog):
-    """The ack level moves past levels that are given but whose write is not merged yet."""
+    """The ack level moves past given levels whose write is not merged yet."""
 
     _pin = property(lambda self: Level(1 << 62, 0), lambda self, level: None)  # type: ignore[assignment]
 
@@ -51,14 +51,14 @@ class AckLevelNotPinned(Backlog):
 class LoadsTwice(Backlog):
     """A read that races with acks adds triggers a second time that are already in memory."""
 
-    def _is_news(self, level: Level) -> bool:
+    def _is_new_level(self, level: Level) -> bool:
         return level > self.ack_level
 
 
 class LoadsDispatched(Backlog):
     """A read that races with acks adds entries that were already dispatched."""
 
-    def _is_news(self, level: Level) -> bool:
+    def _is_new_level(self, level: Level) -> bool:
         return level not in self._loaded and level not in self._taken and level not in self._acked
 
 
@@ -185,8 +185,8 @@ def test_a_failure_shows_its_steps_and_how_to_repeat_it() -> None:
     with pytest.raises(Broken) as second:
         Simulation(seed, backlog=ReadLevelKeptAfterTrim).run()
     assert str(first.value) == str(second.value)
-    said, *steps, again = str(first.value).splitlines()
-    assert "stored below R and not in memory" in said
+    message, *steps, again = str(first.value).splitlines()
+    assert "stored below R and not in memory" in message
     assert 0 < len(steps) <= 30
     assert again == f"again: python -m tests.simulation.backlog_simulation {seed}"
 
@@ -199,19 +199,23 @@ def _breaks(simulation: Simulation) -> bool:
     return False
 
 
-# rare cases, each as a test of its own ---------------------------------------------------------------------
+# rare cases -----------------------------------------------------------------------
 
 
-async def test_a_record_that_lands_after_a_later_write_of_the_same_owner_hides_no_row() -> None:
+async def test_a_record_that_takes_effect_after_a_later_write_of_the_same_owner_hides_no_row() -> (
+    None
+):
     store = MemoryBacklogStore()
     owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
-    late = owner.record()  # times out and may land later
+    late = owner.record()  # times out and may take effect later
     await _write_three(store, owner)
     await store.write(LANE, owner.range_id, (), late)
     assert _backlog((await store.take_over([PARTITION]))[PARTITION]).next_read() is not None
 
 
-async def test_rows_that_a_crash_left_at_or_below_a_are_deleted_by_the_next_owner() -> None:
+async def test_rows_that_a_crash_left_at_or_below_the_ack_level_are_deleted_by_the_next_owner() -> (
+    None
+):
     store = MemoryBacklogStore()
     owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
     await _write_three(store, owner)

@@ -1,7 +1,7 @@
 """Queues that charge run time, simulated from the level to the end of the run, with adverse run
 times.
 
-The whole core takes part: levels by expected run time, a memory smaller than the backlog, shares,
+The simulation uses the whole core: levels by expected run time, a memory smaller than the backlog, shares,
 accounts, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
 """
 
@@ -37,8 +37,8 @@ def constant(key: str, n: int, chance: random.Random) -> int:
 
 
 def changing(key: str, n: int, chance: random.Random) -> int:
-    """Return run times that change a hundredfold between windows of tasks, at other times per
-    key."""
+    """Return run times that change a hundredfold between windows of tasks, at different times for
+    each key."""
     return SECOND // 100 * (100 if (n // 40 + ord(key)) % 2 else 1)
 
 
@@ -47,12 +47,12 @@ def heavy_tailed(key: str, n: int, chance: random.Random) -> int:
 
 
 def deceiving(key: str, n: int, chance: random.Random) -> int:
-    """Return run times of key a that are short while learnt and long afterwards."""
+    """Return run times of key a that are short while they are learnt, and long afterwards."""
     return SECOND if key == "a" and n % 31 == 30 else SECOND // 100 if key == "a" else SECOND // 10
 
 
 class Lane:
-    """One lane on several workers; each key always has `depth` tasks waiting. Time in
+    """One lane on several workers; each key always has `depth` waiting tasks. Time is in
     microseconds."""
 
     def __init__(
@@ -142,8 +142,7 @@ def level_of(one: Trigger) -> Level:
 
 
 def index(lane: Lane, learnt: int, until: int) -> float:
-    """Return Jain's index of the run times of keys by weight, after a time in which run times are
-    learnt."""
+    """Return Jain's index of the run times of keys by weight, from `learnt` to `until`."""
     got: Counter[str] = Counter()
     for key, cost in lane.served(until):
         if lane.now > learnt:
@@ -163,13 +162,13 @@ def test_keys_that_wait_all_the_time_get_the_same_run_time_by_weight(
 
 
 @pytest.mark.parametrize("costs", [constant, changing, heavy_tailed, deceiving])
-def test_with_more_waiting_than_fits_in_memory_shares_are_still_nearly_the_same(
+def test_with_more_waiting_tasks_than_fit_in_memory_run_times_are_still_nearly_the_same(
     costs: Costs,
 ) -> None:
     lane = Lane(costs, random.Random(SEED), 4, depth=100, memory=100)
     found = index(
         lane, 200 * SECOND, 400 * SECOND
-    )  # tasks that got their levels before anything was known have run by then
+    )  # tasks levelled before any run time was known have run by then
     assert found > 0.9, f"FAIRLEAD_SEED={SEED}"
 
 

@@ -1,5 +1,5 @@
-"""The engine over a store that fails before its commits or after them, when the work is done and
-only the response is lost.
+"""The engine over a store that fails before a commit, or after it, so that only the response is
+lost.
 
 Each seed is one schedule of faults; a failure prints its seed.
 """
@@ -30,7 +30,7 @@ TASKS = 120
 
 
 class HastyClock(SystemClock):
-    """A clock on which pauses after outages last a hundredth."""
+    """A clock whose pauses last a hundredth of the requested time."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 100)
@@ -75,7 +75,7 @@ class FaultyStore(SqliteTaskStore):
 
 
 class FaultyBacklog(SqliteBacklogStore):
-    """A backlog store all of whose calls fail."""
+    """A SQLite backlog store whose calls fail."""
 
     faults: Faults
 
@@ -105,7 +105,7 @@ class FaultyBacklog(SqliteBacklogStore):
 
 @pytest.mark.parametrize("order", ["fifo", "fair"])
 @pytest.mark.parametrize("seed", seeds(12, few=3))
-async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_are_lost(
+async def test_every_task_runs_once_whatever_responses_of_the_store_are_lost(
     seed: int, order: str, tmp_path: Path
 ) -> None:
     clock = HastyClock()
@@ -136,7 +136,7 @@ async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_ar
             handles += key.submit_many([{"n": n} for n in range(start, start + 20)])
             await asyncio.sleep(chance.random() / 50)
         await settled(app, node, timeout=60)
-        async with asyncio.timeout(10):  # a doubled trigger may still be on its way to be refused
+        async with asyncio.timeout(10):  # wait until doubled triggers are refused
             while (node.parts.context.ledger.room, len(node.parts.context.table)) != (
                 20,
                 0,
@@ -150,8 +150,8 @@ async def test_every_task_runs_and_no_run_is_counted_twice_whatever_responses_ar
             attempt for attempt in app.management.attempts(handle.id) if attempt.outcome == "done"
         ]
         assert len(done) == 1, f"seed {seed}"
-    # No fault repeats a run here: a claim without a response is handed back unrun, a completion
-    # without a response is final.
+    # No fault repeats a run: the node hands back a claim without a response before it runs, and a
+    # completion without a response is final.
     assert set(runs.values()) == {1}, f"seed {seed}"
     assert sum(store.faults.lost_answers.values()) > 0
     app.close()
@@ -188,11 +188,9 @@ class Watched(SqliteTaskStore):
         return found
 
     async def until(self, looks: int) -> None:
-        """Wait for this number of reads; the read before has been handled by then."""
+        """Wait for this number of reads. By then, the node has handled the previous read."""
         async with self.looked:
-            await asyncio.wait_for(
-                self.looked.wait_for(lambda: self.looks >= looks), 60
-            )  # a guard against a hang
+            await asyncio.wait_for(self.looked.wait_for(lambda: self.looks >= looks), 60)  # timeout
 
 
 @pytest.fixture
@@ -211,7 +209,7 @@ async def test_a_claim_lost_while_the_node_reconciles_an_earlier_one_is_reconcil
 ) -> None:
     app, store = watched
     async with running(app) as node:
-        store.first_look = node.parts.on_claim_unknown  # its claim is not in the read
+        store.first_look = node.parts.on_claim_unknown  # this read does not contain the claim
         node.parts.on_claim_unknown()
         await store.until(looks=2)
 

@@ -1,6 +1,5 @@
-"""The Kafka channel between rows that commit in any order, slow reads, and messages that are lost,
-doubled, late and reordered: every committed task reaches the node. Each schedule has a seed, which
-a failure prints."""
+"""The Kafka channel brings every committed task to the node, though rows commit in any order, reads are
+slow, and messages are lost, doubled, late and reordered. A failure prints the seed of its schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ PATIENCE = 3.0
 
 
 class Rows:
-    """Rows of the lanes; a read sees the commits up to some moment while it runs."""
+    """Rows of the lanes; a read sees the commits up to a random moment of its run."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -54,7 +53,7 @@ class Rows:
 
 
 class Node:
-    """A node that takes triggers while there is room, claims each some time later, and drops it."""
+    """A node that receives triggers while it has room, and claims and drops each some time later."""
 
     def __init__(self, channel: Any, rows: Rows, chance: random.Random) -> None:
         self._channel, self._rows, self._chance = channel, rows, chance
@@ -98,8 +97,8 @@ def begin(channel: Any) -> None:
 
 
 async def run(seed: int, loses: str, heal_every: float) -> None:
-    """Run one schedule. `loses`: "messages" for all messages or all notifications of a submit,
-    never both; or "anything"."""
+    """Run one schedule. With `loses` "messages", a submit loses its messages or its notification, but not
+    both; with "anything", also both."""
     chance = random.Random(seed)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)
@@ -113,7 +112,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
     offsets = iter(range(1 << 30))
 
     async def submit(number: int) -> None:
-        """Take positions, commit later, and announce later still."""
+        """Take positions, then commit, then announce, with pauses in between."""
         await rows.a_while(60)
         priority = chance.choice([3, 5])
         lane = LaneKey(*PARTITION, priority)
@@ -131,7 +130,7 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
             if fate > 0.2:
                 channel._on_any_notification(Notification(ready=[news]))
         if loses == "messages" and fate > 0.2 and chance.random() < 0.2:
-            return  # all messages are lost: the notification has none to wait for
+            return  # the notification has no message to wait for
         # A message sent long ago, from a skipped position, is left to the sweeps.
         at = time.time() - (chance.choice([0, 100]) if loses == "anything" else 0)
         for content in triggers if chance.random() < 0.9 else [news]:
@@ -182,17 +181,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("loses, heal_every", [("messages", 1e9), ("anything", 0.05)])
-async def test_every_committed_task_reaches_the_node(loses: str, heal_every: float) -> None:
-    """Without sweeps if either the messages or the notification of each submit arrive; with sweeps
-    in any case."""
+async def test_every_committed_task_reaches_the_node_whatever_messages_are_lost(
+    loses: str, heal_every: float
+) -> None:
+    """Without sweeps, either the messages or the notification of each submit arrive; with sweeps, both
+    may be lost."""
     first = tiers.seed()
     for seed in range(first, first + tiers.examples(300)):
         await run(seed, loses, heal_every)
 
 
 async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() -> None:
-    """A read has seen row 10 and not yet row 5, which Kafka announces; a notification of row 20
-    then has the lane read again, and row 5 must not be skipped."""
+    """A read has seen row 10 and not yet row 5, which Kafka announces. Then a notification of row 20
+    causes another read of the lane, which must not skip row 5."""
     chance, lane = random.Random(1), LaneKey(*PARTITION, 5)
     rows = Rows(chance)
     notifier = SimpleNamespace(notify=lambda notification: None)

@@ -1,5 +1,4 @@
-"""Ordered queues under faults: every schedule keeps the promises, and a part that breaks a promise
-is detected."""
+"""Ordered queues keep their promises under faults, and a part that breaks a promise is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def test_crashes_and_lost_responses_lose_double_and_reorder_no_task(
     simulate(seed)
 
 
-def low_water_mark_ignores_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_water_mark_ignores_written_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "low_water_mark_with", lambda self, tasks: self.low_water_mark)
 
 
@@ -54,7 +53,7 @@ def early_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def log_drops_received_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = MemoryTaskLog.receive
 
     async def forgetting(self: MemoryTaskLog, *rest: Any) -> Any:
@@ -69,12 +68,12 @@ def the_log_forgets_what_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        low_water_mark_ignores_what_is_written,
+        low_water_mark_ignores_written_tasks,
         no_fence,
         early_by_a_second,
-        # Few schedules reveal these two, so many are run.
+        # Few schedules reveal the faults of these parts, so many schedules run.
         pytest.param(committed_before_persisted, marks=FULL("a long run")),
-        pytest.param(the_log_forgets_what_was_received, marks=FULL("a long run")),
+        pytest.param(log_drops_received_entries, marks=FULL("a long run")),
     ],
 )
 def test_a_part_that_breaks_its_promise_is_detected(

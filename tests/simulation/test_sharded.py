@@ -1,8 +1,8 @@
-"""The sharded queue under every order of commands: the race of the published queue, forced, and
-schedules drawn from a seed.
+"""The sharded queue under any order of commands: the race of the published queue, and random
+schedules.
 
 A failure prints the schedule and its last steps. FAIRLEAD_SEED repeats a whole run;
-FAIRLEAD_SCHEDULES asks for more schedules.
+FAIRLEAD_SCHEDULES sets the number of schedules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 SEED = tiers.seed()
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
 MUTANTS_SEED, TRIES = 0, 500
-"""Seed and number of schedules that detect a queue broken on purpose; the same in every run."""
+"""Seed and number of the schedules that detect a deliberate fault, the same in every run."""
 
 
 @pytest.fixture
@@ -63,8 +63,10 @@ def test_a_write_between_a_readers_check_and_its_wait_wakes_the_reader(
         written = {writer.write({"n": n}) for n in range(2)}
     got, waiting = set(), []
     for reader, wait in zip(readers, waits, strict=True):
-        # Only now does the blocking call reach Redis.
-        assert client.xread(wait.after, count=1, block=60_000), "the reader would have slept"
+        # The blocking call reaches Redis only now.
+        assert client.xread(wait.after, count=1, block=60_000), (
+            "the reader would wait in spite of a message"
+        )
         after = advance(client, reader, reader.send(True))
         if isinstance(after, WaitForEntry):
             waiting.append(after)
@@ -73,14 +75,14 @@ def test_a_write_between_a_readers_check_and_its_wait_wakes_the_reader(
     assert got == written
     assert len(waiting) == 2
     assert not any(client.xread(wait.after, count=1) for wait in waiting), (
-        "the other readers sleep, because no message is ready"
+        "the other readers wait, because no message is ready"
     )
 
 
 # schedules ----------------------------------------------------------------------------------------
 
 
-def test_no_order_of_commands_loses_or_doubles_a_message_or_lets_a_reader_sleep_over_one(
+def test_no_order_of_commands_loses_or_doubles_a_message_or_lets_a_reader_wait_beside_one(
     client,
 ) -> None:
     print(f"FAIRLEAD_SEED={SEED}")
@@ -119,7 +121,7 @@ class ReclaimsFromLiveConsumers(QueueSteps):
 
 
 @pytest.mark.parametrize("kind", [WaitsFromStartOfWait, NeverReclaims, ReclaimsFromLiveConsumers])
-def test_a_queue_broken_on_purpose_is_detected(client, kind) -> None:
+def test_a_deliberate_fault_in_the_steps_is_detected(client, kind) -> None:
     assert_detected(client, kind)
 
 
@@ -225,7 +227,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_script_broken_on_purpose_is_detected(client, monkeypatch, fault) -> None:
+def test_a_deliberate_fault_in_a_script_is_detected(client, monkeypatch, fault) -> None:
     name, right, wrong = BROKEN[fault]
     broken = Script(name.lower())
     assert broken.text.count(right) == 1

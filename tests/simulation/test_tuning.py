@@ -1,5 +1,5 @@
-"""The feedback as a closed loop over the real fair lane: it settles at the right weights, soon, and
-stays there."""
+"""The feedback as a closed loop over the real fair lane settles soon at the right weights, and stays
+there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from tests.tiers import FULL
 DUE = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 2.0}
 RUNS = {"a": 4.0, "b": 10.0, "c": 20.0, "d": 10.0}
 FAST = Guards(half_life=2 * HOUR)
-"""Guards under which half of a change of run times is learnt in two rounds; with a half-life of a
-day it would take days, whatever the law does."""
+"""Guards under which half of a change of run times is learnt in two rounds instead of a day."""
 
 SOON = 10
 STEP_AT = 60
 
 
 def with_a_step(key: str, hour: float) -> float:
-    """Make the tasks of one key take four times as long from then on."""
+    """Return the run time; from STEP_AT on, tasks of one key take four times as long."""
     return RUNS[key] * (4 if key == "a" and hour >= STEP_AT else 1)
 
 
 def farthest(round: Round, due: dict[str, float] = DUE) -> float:
-    """Return the greatest deviation of a key from its due: 0.1 is a tenth too much or too
-    little."""
+    """Return the greatest deviation of a key from its due, as a fraction of its due."""
     return max(abs(round.share[key] * sum(due.values()) / due[key] - 1) for key in due)
 
 
@@ -49,15 +47,15 @@ def test_without_feedback_keys_with_long_tasks_take_most_workers() -> None:
     ("delay", "off"), [(0, 0.1), pytest.param(1, 0.15, marks=FULL("a long run"))]
 )
 def test_the_feedback_settles_within_ten_rounds_without_overshoot(delay: int, off: float) -> None:
-    """From the start and after a step; also if measurements come an hour late."""
+    """The feedback settles from the start and after a step, also if measurements come an hour late."""
     rounds = Loop(DUE, with_a_step, FAST, slots=4, delay=delay).run(200)
     assert all(farthest(round) < off for round in rounds[SOON + delay : STEP_AT])
     settled = rounds[STEP_AT + SOON + delay :]
     assert all(farthest(round) < off for round in settled)
-    # The tasks of `a` were short: its weight starts too low. After the step it is too high.
+    # The tasks of `a` are short, so its weight starts too low; after the step it is too high.
     parts = [round.share["a"] * 5 for round in rounds]
     assert max(parts[:STEP_AT]) < 1.1 and min(parts[STEP_AT + delay :]) > 0.9
-    # At rest nothing more is published, and no weight swings on the way there.
+    # After that, nothing is published, and no weight swings on the way there.
     assert not any(round.published for round in rounds[2 * SOON : STEP_AT])
     assert not any(round.published for round in rounds[STEP_AT + 3 * SOON :])
     assert (
@@ -83,7 +81,7 @@ def test_noise_seldom_moves_a_weight(seed: int) -> None:
 
 @pytest.mark.full("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """Run times swing by 5 % every two rounds, for 200 rounds: nothing is published after the
+    """Run times swing by 5 % every two rounds for 200 rounds, and nothing is published after the
     start."""
 
     def swings(key: str, hour: float) -> float:
@@ -96,8 +94,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
 
 @pytest.mark.full("a long run")
 def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
-    """The tasks of one key take up to twice as long by day, and another key has no tasks by
-    night."""
+    """Tasks of one key take up to twice as long by day, and another key has no tasks by night."""
 
     def by_day(key: str, hour: float) -> float:
         return RUNS[key] * (1.5 if key == "a" and hour % 24 >= 12 else 1.0)

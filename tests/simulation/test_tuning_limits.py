@@ -1,5 +1,5 @@
-"""Limits as a closed loop over the real table and slot ledger: they settle at the right values,
-soon, and rise again."""
+"""Limits in a closed loop over the real table and slot ledger settle soon at the right values, and rise
+again."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ FAST = Guards(half_life=2 * HOUR)
 SLOTS = 10
 SOON = 10
 WEIGHTS = {"long": 0.05}
-"""Weight that `tune` gives a key whose tasks run this much longer: others go first at a free
-slot."""
+"""Weight that `tune` gives a key whose tasks run this much longer, so that others get a free slot
+first."""
 
 CALM = {"long": Load(240.0, 99.0), "a": Load(6.0, 1.5), "b": Load(6.0, 1.5), "c": Load(6.0, 1.5)}
-"""Load in which the others ask for 4.5 slots: 5.5 are due to `long`, with headroom a limit of 7."""
-SHOULD = 1.25 * 5.5
+"""Load in which the other keys ask for 4.5 slots, so that 5.5 are due to `long`: a limit of 7 with
+headroom."""
+EXPECTED_LIMIT = 1.25 * 5.5
 
 
 def alone(hour: float) -> dict[str, Load]:
-    """Give the others nearly nothing to do between these hours."""
+    """Return a load in which the other keys have almost no tasks for some hours."""
     if not 24 <= hour < 48:
         return CALM
     return {key: load if key == "long" else load._replace(asks=0.05) for key, load in CALM.items()}
@@ -49,10 +50,10 @@ def test_the_feedback_settles_within_ten_rounds_without_overshoot(seed: int) -> 
     rounds = Loop(lambda hour: CALM, FAST, SLOTS, seed, WEIGHTS).run(24)
     limits = [round.limits.get("long", SLOTS) for round in rounds]
     assert set(limits[SOON:]) == {7} and settled(rounds[SOON:])
-    assert min(limits) > SHOULD * 0.9
+    assert min(limits) > EXPECTED_LIMIT * 0.9
     assert not any(round.published for round in rounds[SOON:])
     assert max(round.peak["long"] for round in rounds[SOON:]) <= 7 + 1e-6
-    # No other key is limited, and no slot is empty while the others have work.
+    # No other key is limited, and no slot is free while the others have tasks.
     assert all(round.limits.keys() <= {"long"} for round in rounds)
     assert min(round.busy for round in rounds[SOON:]) > 0.95
 
@@ -69,8 +70,8 @@ def test_other_keys_wait_less_with_the_limit() -> None:
 
 @pytest.mark.full("a long run")
 def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
-    """Without this a limit would tighten by itself, because a key at its limit shows no more than
-    full use of it."""
+    """Otherwise a limit would tighten by itself, because a key at its limit never shows more use than
+    the limit."""
     rounds = Loop(alone, FAST, SLOTS, weights=WEIGHTS).run(80)
     assert rounds[23].limits == {"long": 7} and rounds[24].busy < 0.95
     assert (
@@ -85,7 +86,7 @@ def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
 
 @pytest.mark.full("a long run")
 def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """The demand of the others swings by a tenth every two hours: after the start nothing is
+    """The demand of the others swings by a tenth every two hours, and after the start nothing is
     published."""
 
     def swings(hour: float) -> dict[str, Load]:
@@ -101,7 +102,7 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
 
 @pytest.mark.full("a long run")
 def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
-    """Counts are equal at first, so the others starve; they ask for the missed work later."""
+    """At first dispatches are equal, so the other keys starve; later they catch up."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
     last = rounds[40:]
     assert settled(last) and last[0].limits.keys() == {"long"}

@@ -1,5 +1,5 @@
-"""The closed loop on a virtual clock: workers over a real fair lane, their measurements, and the
-control law that uses them."""
+"""The closed loop of weights on a virtual clock: workers on a real fair lane, their measurements, and
+the control law that uses them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Round(NamedTuple):
 
 
 class Loop:
-    """Some keys with `waiting` tasks each, on `slots` workers; every hour the control law uses the
+    """Keys with `waiting` tasks each, on `slots` workers; every hour the control law uses the
     measurements.
 
-    `delay`: hours by which measurements come late. `noise`: sigma of the lognormal run times.
+    `delay` is the delay of measurements in hours, `noise` the sigma of the lognormal run times.
     """
 
     def __init__(

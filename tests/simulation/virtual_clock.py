@@ -13,7 +13,7 @@ START = 1_700_000_000 * MICROS
 
 
 class VirtualClock:
-    """The `fairlead.clock.Clock` of a simulation, which waits by nothing else."""
+    """The `fairlead.clock.Clock` of a simulation whose only waits are on this clock."""
 
     def __init__(self) -> None:
         self._now = START

@@ -1,4 +1,4 @@
-"""Alerts from heartbeats of a queue: raised, kept and ended; cases worked by hand, and
+"""Alerts from heartbeats of a queue: when they are raised, kept and ended, by hand-made cases and by
 properties."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
 from fairlead.pipeline.alerts.watch import (
-    LONGEST_MEMORY,
+    MEAN_MINUTES,
     MINUTE,
     Alert,
     KeyMinutes,
@@ -32,7 +32,7 @@ RULES = Rules(warm_up_seconds=0)
 
 @dataclass
 class Queue:
-    """A queue under watch that sends a heartbeat every two seconds."""
+    """A watched queue with a heartbeat every two seconds."""
 
     rules: Rules = RULES
     at: int = BEGIN
@@ -97,7 +97,7 @@ def test_conditions_that_are_not_a_stall(calm: dict[str, Any]) -> None:
     assert Queue(Rules(burst_runs=1000)).during(120, **{"waits_since": BEGIN, **calm}) == []
 
 
-def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
+def test_a_queue_may_have_its_own_settings(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(
         "[alerts]\nburst_runs = 30\n[alerts.queues.slow]\nstall_seconds = 300\nquiet_seconds = 0.5\n"
@@ -117,7 +117,7 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         (
             "forget_seconds = 3",
@@ -129,25 +129,25 @@ def test_a_queue_may_have_times_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_a_queue_cannot_override_are_named(
-    tmp_path: Path, given: str, said: str
+    tmp_path: Path, given: str, expected: str
 ) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(f"[alerts.queues.slow]\n{given}\n")
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=expected):
         load(path)
 
 
-def test_long_runs_that_take_all_slots_are_a_stall_after_minutes() -> None:
+def test_long_runs_that_hold_all_slots_are_a_stall_after_some_minutes() -> None:
     queue = Queue()
     alerts = queue.waiting(310, BEGIN, running=4, claimed_at=BEGIN)
     assert kinds(alerts) == [("stall", "*", False)]
     assert alerts[0].at == BEGIN + 300 * MICROS
-    # The stall continues while no heartbeat comes; a run that ends is its end.
+    # The stall continues while no heartbeat comes, and ends with the end of a run.
     assert queue.waiting(10, BEGIN, running=None) == []
     assert kinds(queue.waiting(2, BEGIN, running=None, done=1)) == [("stall", "*", True)]
 
 
-def test_a_key_that_brings_ten_times_its_usual_and_most_of_all_floods() -> None:
+def test_a_key_with_ten_times_its_usual_tasks_and_most_tasks_of_the_queue_is_a_flood() -> None:
     queue = Queue()
     assert queue.during(600, keys={"a": 2, "b": 2}) == []
     alerts = queue.during(60, keys={"a": 60, "b": 2})
@@ -171,12 +171,12 @@ def test_conditions_that_are_not_a_flood(brought: dict[str, int]) -> None:
     assert queue.during(300, keys={"b": 90} | brought) == []
 
 
-def test_a_queue_that_is_not_known_yet_floods_with_nothing() -> None:
+def test_a_queue_without_known_usual_numbers_has_no_flood() -> None:
     queue = Queue(Rules(warm_up_seconds=120))
     assert queue.during(118, keys={"a": 50}) == []
 
 
-def test_a_burst_of_errors_is_one_however_often_it_comes_again_within_minutes() -> None:
+def test_bursts_of_errors_a_few_minutes_apart_are_one_alert() -> None:
     queue = Queue()
     queue.during(60, done=10)
     alerts = queue.during(60, failed=10, done=1)
@@ -203,15 +203,15 @@ def test_conditions_that_are_not_a_burst(runs: dict[str, int]) -> None:
     assert Queue().during(300, **runs) == []
 
 
-def test_few_errors_are_no_burst_though_nothing_succeeds() -> None:
+def test_few_errors_are_no_burst_although_no_run_succeeds() -> None:
     queue = Queue()
     assert [alert for _ in range(9) for alert in queue.feed(queue.heartbeat(failed=2))] == []
 
 
-def test_stuck_tasks_and_lost_nodes() -> None:
+def test_stuck_tasks_and_lost_nodes_raise_alerts() -> None:
     queue = Queue()
     assert kinds(queue.during(4, stuck=2, running=2)) == [("stuck", "*", False)]
-    assert queue.during(10, stuck=None) == []  # not counted
+    assert queue.during(10, stuck=None) == []  # stuck tasks were not counted
     assert kinds(queue.during(2, stuck=0, running=0)) == [("stuck", "*", True)]
     assert kinds(queue.feed(queue.heartbeat(silent=["n1"]))) == [("node loss", "n1", False)]
     assert queue.feed(queue.heartbeat(lost={"n1": 3})) == []
@@ -233,7 +233,7 @@ def test_events_that_are_repeated_or_reordered_change_nothing() -> None:
     assert first.watched == again.watched and first.keys == again.keys
 
 
-def test_one_of_two_relays_counts_until_it_falls_silent() -> None:
+def test_heartbeats_of_one_of_two_relays_count_until_it_is_silent() -> None:
     queue = Queue()
     queue.during(30, done=1)
     other = Queue(at=queue.at, relay="two")
@@ -283,11 +283,11 @@ def test_each_alert_starts_and_ends_and_the_state_stays_small(
             is_open[name] = alert.start
             assert alert.start <= alert.at
     assert {tuple(name.split("\t")) for name in queue.watched.open} == is_open.keys()
-    assert len(queue.watched.slots) <= 7
+    assert len(queue.watched.intervals) <= 7
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 500)), min_size=1, max_size=40))
-def test_a_keys_usual_minute_lies_between_its_least_and_its_most(
+def test_the_usual_minute_of_a_key_lies_between_its_least_and_its_greatest(
     brought: list[tuple[int, int]],
 ) -> None:
     known = KeyMinutes(0)
@@ -297,5 +297,5 @@ def test_a_keys_usual_minute_lies_between_its_least_and_its_most(
         known.arrive(tasks, minute)
     most = 40 * max(tasks for _, tasks in brought)
     assert 0 <= known.mean <= most
-    assert known.known <= LONGEST_MEMORY
+    assert known.known <= MEAN_MINUTES
     assert known.last_minute(minute * MINUTE) <= known.tasks + known.before

@@ -117,9 +117,9 @@ def test_triggers_only_in_memory_are_written_with_the_first_that_does_not_fit() 
     assert ids(write.entries) == "a1 b1 a2 b2 a3"
     assert write.record.max_level == level(write.entries[-1])
     changes = backlog.written(write)
-    assert ids(changes.added) == "b1 b2", "and what was dispatchable already is not news"
+    assert ids(changes.added) == "b1 b2", "triggers that were in memory before are not reported"
     assert not backlog.is_writing
-    assert ids(written(backlog.add(triggers("c1"))).entries) == "c1", "it is written once"
+    assert ids(written(backlog.add(triggers("c1"))).entries) == "c1", "each trigger is written once"
 
 
 def test_until_a_write_lands_its_new_triggers_wait_while_those_in_memory_may_be_dispatched() -> (
@@ -164,7 +164,7 @@ def test_after_a_failed_write_the_reader_no_longer_counts_as_at_the_end() -> Non
     assert ids(dispatch(backlog, 2)) == "a1 b1"
     assert backlog.ack_level < level(landed[0]), "the write may still be under way"
     backlog.written(write)
-    assert ids(backlog.loaded()) == "", "it does not stand at the end: what is above is read"
+    assert ids(backlog.loaded()) == "", "the reader is not at the end, so b2 is read"
     read = backlog.next_read()
     assert read is not None
     assert (
@@ -182,7 +182,9 @@ def test_a_write_that_returns_while_a_read_is_under_way_is_merged_after_it() -> 
     assert backlog.written(write) == NO_CHANGES
     assert ids(backlog.loaded()) == "" and backlog.is_writing
     changes = backlog.read(stored[2:4])
-    assert ids(changes.added) == "a2 b1", "of three the furthest is left to the store, as two fit"
+    assert ids(changes.added) == "a2 b1", (
+        "two of three entries fit, and the highest stays in the store"
+    )
     assert ids(backlog.loaded()) == "b1 a2"
     assert not backlog.is_writing and not backlog.is_at_end
 
@@ -197,7 +199,7 @@ def test_a_write_that_returned_is_merged_also_when_the_read_fails() -> None:
     assert not backlog.is_writing
     below = level(write.entries[0]) <= backlog.read_level
     assert ids(changes.added) == ("b1" if below else "")
-    assert backlog.next_read() is not None, "nothing was learnt: it is read again"
+    assert backlog.next_read() is not None, "a failed read is repeated"
 
 
 def test_a_write_in_the_middle_of_the_stored_queue_keeps_only_entries_at_or_below_the_read_level() -> (
@@ -220,7 +222,9 @@ def test_a_write_in_the_middle_of_the_stored_queue_keeps_only_entries_at_or_belo
 def test_after_a_trim_the_reader_is_no_longer_at_the_end() -> None:
     backlog = backlog_of(4)
     add(backlog, triggers("a1 a2 a3 a4 a5"))
-    assert backlog.is_at_end and len(backlog) == 5, "a quarter more is let pass"
+    assert backlog.is_at_end and len(backlog) == 5, (
+        "memory may hold a quarter more than the capacity"
+    )
     write = written(backlog.add(triggers("a6")))
     changes = backlog.written(write)
     assert ids(changes.dropped) == "a5" and ids(changes.added) == "", (
@@ -235,7 +239,7 @@ def test_a_reader_with_nothing_loaded_reads_unless_it_is_at_the_end() -> None:
     dispatch(backlog)
     assert len(backlog) == 0 and not backlog.is_at_end
     assert backlog.next_read() == backlog._reading is not None
-    assert backlog.next_read() is None, "one at a time"
+    assert backlog.next_read() is None, "only one read at a time"
     backlog.read_failed()
     assert backlog.next_read() is not None
 
@@ -261,7 +265,7 @@ def test_acked_entries_do_not_count_towards_the_capacity() -> None:
     read = backlog.next_read()
     assert read is not None and read.limit == 4
     assert read.above == level(found[-1]), (
-        "and it reads above what was acked, though the first is still on its way"
+        "the read begins above the acked entries, though the first entry is not acked"
     )
 
 
@@ -285,8 +289,8 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_move_the_ack_level_past_entries
     high = backlog.loaded()[-1]
     assert high.id == "a2"
     backlog.take([high])
-    # The name is held back by a limit and has its own virtual time, so new tasks get levels below
-    # those being dispatched.
+    # A limit holds the name back, so it has its own virtual time: new tasks get levels below those
+    # being dispatched.
     stored = add(backlog, triggers("x1 y1 z1", name="held"))
     assert ids(backlog.loaded()) == "h1 a0 x1 y1"
     dropped = [entry for entry in stored if entry.id in ("z1", "a1")]
@@ -296,8 +300,8 @@ def test_an_ack_above_the_cut_of_a_trim_does_not_move_the_ack_level_past_entries
     read = backlog.next_read()
     assert read is not None
     above = [entry for entry in sorted(stored, key=level) if level(entry) > read.above]
-    assert ids(above) == "z1 a1 a2", "the store still has what was acked"
-    assert ids(backlog.read(above).added) == "z1 a1", "and it is not dispatched again"
+    assert ids(above) == "z1 a1 a2", "the store still has the acked entry"
+    assert ids(backlog.read(above).added) == "z1 a1", "the acked entry is not dispatched again"
     dispatch(backlog, 2)
     assert (
         not backlog.is_stored or backlog.ack_level >= level(high) or backlog.next_read() is not None
@@ -328,7 +332,7 @@ def test_the_ack_level_stays_below_levels_being_written() -> None:
     assert not backlog.is_stored
 
 
-def test_once_everything_is_dispatched_the_whole_stored_backlog_may_be_deleted() -> None:
+def test_once_all_tasks_are_dispatched_the_whole_stored_backlog_may_be_deleted() -> None:
     backlog, stored = stored_beyond_memory(capacity=4, tasks=5)
     dispatch(backlog, 5)
     assert backlog.ack_level == backlog.max_level == level(stored[-1])
@@ -349,19 +353,19 @@ def test_a_level_is_never_given_at_or_below_the_ack_level() -> None:
 
 def test_two_owners_never_give_the_same_id() -> None:
     before, after = backlog_of(range_id=7), backlog_of(range_id=8)
-    given = [place_one(before, n) for n in range(500)], [place_one(after, n) for n in range(500)]
+    given = [level_one(before, n) for n in range(500)], [level_one(after, n) for n in range(500)]
     assert max(given[0]) < min(given[1])
     assert len({*given[0], *given[1]}) == 1000
 
 
-def place_one(backlog: Backlog, number: int) -> int:
+def level_one(backlog: Backlog, number: int) -> int:
     backlog.capacity = 1000
     added = backlog.add([trigger(f"a{number}")])
     assert isinstance(added, Changes)
     return level(added.added[0]).id
 
 
-# taking and taking back ---------------------------------------------------------------------------
+# take and take back ---------------------------------------------------------------------------
 
 
 def test_taken_triggers_are_dispatched_again_only_after_they_are_taken_back() -> None:
@@ -436,7 +440,7 @@ def test_dispatched_entries_are_deleted_after_a_number_of_acks_or_seconds() -> N
     assert backlog.next_delete(114.9) is None
     assert backlog.next_delete(115.0) == backlog.ack_level
     backlog.deleted(backlog.ack_level, 115.0)
-    assert backlog.next_delete(200.0) is None, "it was"
+    assert backlog.next_delete(200.0) is None, "the entries are deleted already"
     dispatch(backlog, 1)
     assert backlog.next_delete(129.9) is None
     dispatch(backlog, 1)
@@ -495,14 +499,14 @@ def test_a_record_written_with_all_triggers_charges_their_keys() -> None:
     assert write.record.next_passes == [("a", 2 * STRIDE_SCALE)]
 
 
-# everything together ------------------------------------------------------------------------------
+# random steps -------------------------------------------------------------------------------------
 
 
 class Lane:
-    """A backlog and a faulty store: one step at a time, in any order.
+    """A backlog and a faulty store, driven by single steps in any order.
 
-    After every step, A has not moved back and nothing is lost: each task that was not dispatched is
-    in memory, in a write that is not settled, or stored above A.
+    After every step, the ack level A has not moved back, and each task that was not dispatched is in
+    memory, in a write that is not settled, or stored above A.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -661,7 +665,7 @@ class Lane:
             for one in self._pushed
             if one not in after and one.id not in kept and one.id not in self.dispatched
         ]
-        assert not lost, "nor for an owner that takes over now"
+        assert not lost, "a new owner would not find these tasks"
 
     def _landed(self) -> list[Trigger]:
         return [] if self.backlog._landed is None else self.backlog._landed.entries
@@ -698,9 +702,7 @@ steps_and_crashes = st.tuples(st.sampled_from([*STEPS, "crash"]), st.integers(0,
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.lists(steps, max_size=120))
-def test_every_task_is_dispatched_exactly_once_whatever_fails_in_whatever_order(
-    capacity, steps
-) -> None:
+def test_every_task_is_dispatched_exactly_once_under_any_order_of_failures(capacity, steps) -> None:
     lane = Lane(capacity)
     for step, number in steps:
         getattr(lane, step)(number)
@@ -720,7 +722,7 @@ def test_the_owner_after_a_crash_dispatches_every_task_not_yet_dispatched(capaci
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 4, 10])
-def test_the_end_is_reached_whatever_the_capacity(capacity: int) -> None:
+def test_all_stored_tasks_are_dispatched_with_any_capacity(capacity: int) -> None:
     lane = Lane(capacity)
     for number in range(60):
         lane.push(number)

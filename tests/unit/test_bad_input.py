@@ -1,5 +1,4 @@
-"""Wrong input is refused where it is given, with its cause and its cure, and nothing is
-written."""
+"""Wrong input is refused at the call, with cause and cure, and nothing is written."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def pay(app: App):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"partner": 3}, "Expected `str`, got `int`"),
         ({"partner": "a", "amount": "3"}, "Expected `int`, got `str`"),
@@ -43,15 +42,15 @@ def pay(app: App):
     ],
 )
 def test_arguments_that_do_not_fit_the_handler_are_refused(
-    app: App, pay, arguments: dict[str, object], said: str
+    app: App, pay, arguments: dict[str, object], expected: str
 ) -> None:
-    with pytest.raises(InvalidTask, match=f"'pay'.*{said}"):
+    with pytest.raises(InvalidTask, match=f"'pay'.*{expected}"):
         pay.submit(**arguments)
     assert app.management.find() == []
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"weight": 0}, "from 0.001 to 1000"),
         ({"weight": -1.0}, "from 0.001 to 1000"),
@@ -73,15 +72,15 @@ def test_arguments_that_do_not_fit_the_handler_are_refused(
     ],
 )
 def test_options_out_of_bounds_are_refused_rather_than_clamped(
-    pay, options: dict[str, object], said: str
+    pay, options: dict[str, object], expected: str
 ) -> None:
-    with pytest.raises(InvalidTask, match=said):
+    with pytest.raises(InvalidTask, match=expected):
         pay.options(**options)
 
 
 @pytest.mark.parametrize("seconds", ["5", math.nan, math.inf, 0, -1, True, 1e300])
 @pytest.mark.parametrize("field", ["timeout", "max_stuck"])
-def test_a_processing_policy_of_ones_own_names_times_that_a_run_can_be_held_to(
+def test_a_processing_policy_with_impossible_times_is_refused(
     app: App, field: str, seconds: Any
 ) -> None:
     policy = SimpleNamespace(**{"timeout": None, "max_stuck": None, field: seconds})
@@ -113,7 +112,7 @@ def test_declarations_that_cannot_work_are_refused(app: App, pay) -> None:
         @app.task
         def anything(**kwargs: object) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="cannot travel as JSON"):
+    with pytest.raises(ConfigurationError, match="cannot be encoded as JSON"):
 
         @app.task
         def connection(c: sqlite3.Connection) -> None: ...
@@ -134,7 +133,7 @@ def test_declarations_that_cannot_work_are_refused(app: App, pay) -> None:
 @pytest.mark.parametrize(
     "quotes", ["'", '"', "'; DROP TABLE fairlead_tasks; --", "\\", "%s $1 ?1", "\u2028", "🦆"]
 )
-def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str) -> None:
+def test_quotes_and_sql_in_texts_are_stored_as_text(store_url: str, quotes: str) -> None:
     app = App(store_url)
     app.migrate()
 
@@ -156,13 +155,13 @@ def test_quotes_and_sql_in_every_text_are_only_text(store_url: str, quotes: str)
     app.close()
 
 
-def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
+def test_a_full_disk_refuses_the_submit_and_does_not_damage_the_file(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """Bound the pages of the file instead of the disk: SQLite raises "database or disk is full" for
-    both."""
+    """Limit the pages of the file instead of the disk, because SQLite raises "database or disk is
+    full" for both."""
     url = f"sqlite:///{tmp_path}/tasks.db"
-    App(url).management.find()  # makes the file
+    App(url).management.find()  # creates the file
     app = App(url)
 
     @app.task
@@ -196,7 +195,7 @@ def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
 
 
 @pytest.mark.parametrize(
-    ("cron", "timezone", "said"),
+    ("cron", "timezone", "expected"),
     [
         ("* * * *", "UTC", "five fields"),
         ("61 * * * *", "UTC", "five fields"),
@@ -204,9 +203,9 @@ def test_a_full_disk_refuses_the_submit_and_leaves_the_file_sound(
     ],
 )
 def test_impossible_periodic_tasks_are_refused(
-    app: App, cron: str, timezone: str, said: str
+    app: App, cron: str, timezone: str, expected: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=expected):
 
         @app.periodic(cron, timezone=timezone)
         async def tick() -> None: ...

@@ -1,5 +1,5 @@
-"""The canary window of a policy version: the measurements that roll the version back, and the worker
-time to which each key is entitled."""
+"""The canary window of a policy version: which measurements roll the version back, and the worker time
+to which each key is entitled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_entitlements_sum_to_the_capacity_or_the_demand_and_none_exceeds_its_dem
         sum(filled.values()), min(capacity, sum(demand.values())), rel_tol=1e-6, abs_tol=1e-6
     )
     assert all(0 <= filled[key] <= demand[key] for key in demand)
-    # A key that gets less than it demands gets, relative to its share, at least as much as any other.
+    # A key that gets less than it demands has the greatest ratio of worker time to share.
     for key in demand:
         if filled[key] < demand[key] * (1 - 1e-9):
             assert all(

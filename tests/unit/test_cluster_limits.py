@@ -1,5 +1,4 @@
-"""Cluster-wide limits of several nodes that share a ledger: exact at every level, and nothing is
-lost."""
+"""Cluster-wide limits of several nodes that share a ledger hold at every level and lose no permit."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def trigger(n: int, name: str = "pay", key: str = "") -> Trigger:
 
 
 class Cluster:
-    """Nodes that share a ledger, each of which does its rounds on demand."""
+    """Nodes that share a ledger and do their rounds on demand."""
 
     def __init__(self, limit: ClusterWide, nodes: int) -> None:
         self.ledger = PermitLedger()
@@ -66,7 +65,7 @@ def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> 
     assert one.acquire(trigger(2), 0.0) is None
     assert isinstance(two.acquire(trigger(3), 0.0), Full)
     cluster.round(1, 0.0)
-    cluster.round(0, 2.0)  # the other node comes first now
+    cluster.round(0, 2.0)  # the other node has the next rotation now
     cluster.round(0, 4.0)
     cluster.round_requested.clear()
     now = 4.0
@@ -74,7 +73,7 @@ def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> 
         assert one.acquire(trigger(2), now) is None
         now += 1.0
         cluster.round(0, now)
-    assert cluster.round_requested == {0}, "what others wait for is given back soon"
+    assert cluster.round_requested == {0}, "the node returns permits that others wait for soon"
     for _ in range(6):
         now += 0.5
         cluster.round(0, now)
@@ -84,7 +83,7 @@ def test_a_released_permit_frees_the_limit_on_the_node_that_may_acquire_it() -> 
 
 
 @pytest.mark.parametrize("seed", seeds(10, few=3))
-def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
+def test_a_limit_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     chance = random.Random(seed)
     tree = LimitTree(
         ClusterLimit(8),
@@ -118,7 +117,7 @@ def test_a_tree_is_exact_at_every_level_over_all_nodes(seed: int) -> None:
     assert most == {"all": 8, "pay": 4, "acme": 2, "x on a node": 3}, f"seed {seed}"
 
 
-def test_a_tree_that_is_refused_at_one_level_keeps_nothing_of_the_others() -> None:
+def test_a_limit_tree_refused_at_one_level_keeps_no_slot_of_the_others() -> None:
     tree = LimitTree(ClusterLimit(10), names={"pay": 1})
     cluster = Cluster(tree, 1)
     assert isinstance(cluster.policies[0].acquire(trigger(1, "mail"), 0.0), Full)
@@ -130,7 +129,7 @@ def test_a_tree_that_is_refused_at_one_level_keeps_nothing_of_the_others() -> No
 
 
 @pytest.mark.parametrize("seed", seeds(10, few=3))
-def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
+def test_a_rate_holds_in_every_window_whichever_nodes_start_the_tasks(seed: int) -> None:
     chance = random.Random(seed)
     n, per = 5, 10.0
     cluster = Cluster(ClusterRateLimit(n, per), 3)
@@ -138,23 +137,25 @@ def test_a_rate_holds_in_every_window_whichever_nodes_start(seed: int) -> None:
     now = 0.0
     for step in range(4000):
         now += chance.expovariate(4.0)
-        node = chance.randrange(3) if step // 500 % 2 else 0  # the nodes with work change
+        node = chance.randrange(3) if step // 500 % 2 else 0  # the nodes with work change over time
         one = trigger(step)
         if cluster.policies[node].acquire(one, now) is None:
             if chance.random() < 0.2:
-                cluster.policies[node].cancel(one, now)  # another node was quicker: no start
+                cluster.policies[node].cancel(
+                    one, now
+                )  # another node won the claim, so no task starts
             else:
                 starts.append(now)
         for each in range(3):
             if chance.random() < 0.3:
                 cluster.round(each, now)
-    assert len(starts) > 0.6 * n * now / per, "it is also used"
+    assert len(starts) > 0.6 * n * now / per, "most of the rate is used"
     for first, start in enumerate(starts):
         for last in range(first, min(first + 60, len(starts))):
             assert last - first + 1 <= n + n * (starts[last] - start) / per + 1e-9, f"seed {seed}"
 
 
-def test_starts_of_a_dead_node_count_until_their_time_is_over() -> None:
+def test_starts_by_a_dead_node_count_until_their_window_is_over() -> None:
     per = 100.0
     cluster = Cluster(ClusterRateLimit(1, per), 2)
     dead, other = cluster.policies
@@ -169,7 +170,7 @@ def test_starts_of_a_dead_node_count_until_their_time_is_over() -> None:
     assert other.acquire(trigger(2), (per + TTL) * (1 + DRIFT) + 1) is None
 
 
-def test_starts_of_a_node_that_left_still_count() -> None:
+def test_starts_by_a_node_that_left_still_count() -> None:
     cluster = Cluster(ClusterRateLimit(2, 100.0), 1)
     policy, permits = cluster.policies[0], cluster.permits[0]
     for now in (0.0, 0.0, 0.5):

@@ -1,4 +1,4 @@
-"""Help of every command: it exists and has an example, and the example can be run."""
+"""The help of every command exists and has an example that can be run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
 
 
 def command_at(words: list[str]) -> tuple[Any, str]:
-    """Return the command that these words of a command line lead to, and its name."""
+    """Return the command to which these words of a command line lead, and its name."""
     command, name = ROOT, "fairlead"
     for word in words:
         child = getattr(command, "commands", {}).get(word)
@@ -54,7 +54,7 @@ ALL = [" ".join(path) for path in commands(ROOT)]
 RUN = [name for name in ALL if not command_at(name.split())[0].no_args_is_help]
 
 
-def test_the_commands_of_every_part_are_there() -> None:
+def test_the_commands_of_every_part_are_registered() -> None:
     assert {"worker", "tasks retry", "ordered drop", "simulate", "pipeline tune apply"} <= set(ALL)
 
 
@@ -63,7 +63,7 @@ def test_every_command_has_a_help(name: str) -> None:
     result = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=200)
     assert result.exit_code == 0, result.output
     assert f"Usage: fairlead {name}".strip() in result.output
-    # The first line is a sentence that says what the command does.
+    # The first line states what the command does.
     text = command_at(name.split())[0].help
     assert re.match(r"[A-Z].*[.?]$", re.split(r"\n\n", text.strip())[0], re.DOTALL)
 

@@ -50,7 +50,7 @@ def application(*commands: Any) -> typer.Typer:
     return app
 
 
-class Taken(list[Any]):
+class Calls(list[Any]):
     """Calls of a command with their arguments."""
 
     def run(self, app: typer.Typer, *args: str, code: int = 0) -> str:
@@ -60,52 +60,54 @@ class Taken(list[Any]):
 
 
 @pytest.fixture
-def taken() -> Taken:
-    return Taken()
+def calls() -> Calls:
+    return Calls()
 
 
 @pytest.fixture
-def app(taken: Taken) -> typer.Typer:
+def app(calls: Calls) -> typer.Typer:
     @with_options
     def replay(options: ReplayOptions) -> None:
         """Replay a trace."""
-        taken.append(options)
+        calls.append(options)
 
     @with_options
     def look(context: typer.Context, id: str, filters: Filters, connection: Connection) -> None:
-        taken.append((context.command.name, id, filters, connection))
+        calls.append((context.command.name, id, filters, connection))
 
     return application(replay, look)
 
 
-def test_an_option_not_given_has_the_default_of_its_field(app: typer.Typer, taken: Taken) -> None:
-    taken.run(app, "replay", "a.swf", "--out", "b")
-    assert taken == [
+def test_an_option_not_given_has_the_default_of_its_field(app: typer.Typer, calls: Calls) -> None:
+    calls.run(app, "replay", "a.swf", "--out", "b")
+    assert calls == [
         ReplayOptions(trace=Path("a.swf"), out="b", filters=WideFilters(), connection=Connection())
     ]
-    assert taken[0].filters.limit == 1000  # not the default of the Struct it inherits from
+    assert calls[0].filters.limit == 1000  # not the default of its base class
 
 
-def test_flags_lists_numbers_and_enums_reach_the_fields(app: typer.Typer, taken: Taken) -> None:
+def test_flags_lists_numbers_and_enums_reach_the_fields(app: typer.Typer, calls: Calls) -> None:
     given = "replay a.swf --out b --quiet --require x --require y --limit 3 --order fifo --json"
-    taken.run(app, *given.split())
-    (options,) = taken
+    calls.run(app, *given.split())
+    (options,) = calls
     assert (options.progress, options.require) == (False, ["x", "y"])
     assert options.filters == WideFilters(limit=3, order=Order.FIFO)
     assert options.connection == Connection(json=True)
 
 
 def test_an_environment_variable_is_read(
-    app: typer.Typer, taken: Taken, monkeypatch: pytest.MonkeyPatch
+    app: typer.Typer, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_URL", "sqlite:///a.db")
-    taken.run(app, "replay", "a.swf", "--out", "b")
-    assert taken[0].connection.url == "sqlite:///a.db"
+    calls.run(app, "replay", "a.swf", "--out", "b")
+    assert calls[0].connection.url == "sqlite:///a.db"
 
 
-def test_several_structs_stand_beside_plain_parameters(app: typer.Typer, taken: Taken) -> None:
-    taken.run(app, "look", "t-1", "--queue", "mail")
-    assert taken == [("look", "t-1", Filters(queue="mail"), Connection())]
+def test_a_command_may_have_several_structs_and_plain_parameters(
+    app: typer.Typer, calls: Calls
+) -> None:
+    calls.run(app, "look", "t-1", "--queue", "mail")
+    assert calls == [("look", "t-1", Filters(queue="mail"), Connection())]
 
 
 @pytest.mark.parametrize(
@@ -113,21 +115,21 @@ def test_several_structs_stand_beside_plain_parameters(app: typer.Typer, taken: 
     [(("replay", "a.swf"), "--out"), (("replay", "--out", "b"), "TRACE"), (("look",), "id")],
 )
 def test_a_field_without_default_is_required(
-    app: typer.Typer, taken: Taken, args: tuple[str, ...], missing: str
+    app: typer.Typer, calls: Calls, args: tuple[str, ...], missing: str
 ) -> None:
-    assert missing.lower() in taken.run(app, *args, code=2).lower()
-    assert not taken
+    assert missing.lower() in calls.run(app, *args, code=2).lower()
+    assert not calls
 
 
-def test_a_value_is_checked_as_its_annotation_says(app: typer.Typer, taken: Taken) -> None:
-    assert "greater than or equal to 1" in taken.run(app, "look", "t-1", "--limit", "0", code=2)
-    assert "fifo" in taken.run(app, "replay", "a", "--out", "b", "--order", "best", code=2)
+def test_a_value_is_checked_as_its_annotation_says(app: typer.Typer, calls: Calls) -> None:
+    assert "greater than or equal to 1" in calls.run(app, "look", "t-1", "--limit", "0", code=2)
+    assert "fifo" in calls.run(app, "replay", "a", "--out", "b", "--order", "best", code=2)
 
 
-def test_help_has_every_field_in_the_order_in_which_it_is_written(
-    app: typer.Typer, taken: Taken
+def test_help_has_every_field_in_the_order_of_the_declaration(
+    app: typer.Typer, calls: Calls
 ) -> None:
-    shown = taken.run(app, "replay", "--help")
+    shown = calls.run(app, "replay", "--help")
     assert "Replay a trace." in shown
     helps = [
         "A file.",

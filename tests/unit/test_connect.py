@@ -1,4 +1,4 @@
-"""The backend of a URL, and the message if there is none."""
+"""The backend of a URL, and the error for a URL without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NeedsMuch(Backend):
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "said"),
+    ("kind", "url", "expected"),
     [
         ("store", "mysql://root:secret@host/x", "of no known kind; use"),
         ("store", "kafka://host:9092", "sqlite:///tasks.db"),
@@ -33,11 +33,11 @@ class NeedsMuch(Backend):
     ],
 )
 def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
-    kind: Any, url: str, said: str
+    kind: Any, url: str, expected: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
         backend(kind, url)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
     scheme = url.split(":")[0]
     is_other = scheme in ("mysql", "amqp", "etcd")  # no installed package registers it
     assert (f"install the package that registers {scheme}://" in str(refused.value)) is is_other
@@ -55,7 +55,7 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(
 
 
 @pytest.mark.parametrize("name", ["channel", "backlog", "log", "schedule"])
-def test_tasks_on_redis_refuse_adapters_from_elsewhere(name: str) -> None:
+def test_tasks_on_redis_refuse_adapters_of_other_backends(name: str) -> None:
     pytest.importorskip("redis", reason="needs the extra redis")
     app = App("redis://host:1/0", **{name: "kafka://user:secret@host:9092"})
     with pytest.raises(ConfigurationError, match=f"{name}=.*leave it out") as refused:
@@ -63,7 +63,7 @@ def test_tasks_on_redis_refuse_adapters_from_elsewhere(name: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_store_without_tables_refuses_what_needs_them() -> None:
+def test_a_store_without_tables_refuses_features_that_need_tables() -> None:
     pytest.importorskip("redis", reason="needs the extra redis")
     with pytest.raises(NotSupported, match="sqlite:// and postgresql:// do"):
         connect.task_store("redis://host:1/0")

@@ -1,5 +1,5 @@
-"""The control law: publishable weights keep every bound, whatever was measured; one case for each
-guard rail."""
+"""The control law of weights: published weights keep every bound for any measurements; one case for
+each guard rail."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def guarded(found: dict[str, Key], situation: Situation = FINE, **rails: float) 
 
 
 @given(keys, guards)
-def test_every_weight_stays_within_a_step_and_comes_within_its_bounds(
+def test_every_weight_changes_by_at_most_a_step_and_comes_within_its_bounds(
     found: dict[str, Key], rails: Guards
 ) -> None:
     for name, change in by_key(propose(found, FINE, rails)).items():
@@ -86,10 +86,10 @@ def test_every_weight_stays_within_a_step_and_comes_within_its_bounds(
 
 
 @given(keys, guards)
-def test_the_weights_of_the_tuned_keys_add_up_to_what_they_did(
+def test_the_sum_of_the_weights_of_the_tuned_keys_stays_the_same(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """A key that is not changed keeps its part of the dispatches."""
+    """An unchanged sum leaves keys that are not tuned their part of the dispatches."""
     changes = [change for change in propose(found, FINE, rails).changes if change.is_tuned]
     within = all(
         max(rails.lowest * key.due, MIN_WEIGHT)
@@ -131,11 +131,10 @@ def test_no_weight_changes_while_a_reason_to_hold_lasts(
 
 @given(keys, guards.map(lambda rails: msgspec.structs.replace(rails, step=max(1.2, rails.step))))
 @settings(max_examples=30)
-def test_the_same_measurements_again_and_again_come_to_rest(
+def test_under_constant_measurements_weights_come_to_rest(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """Neither bounds, steps nor the dead band make weights swing: after enough rounds nothing
-    moves."""
+    """Bounds, steps and the dead band make no weight swing: after enough rounds no weight changes."""
     for _ in range(2 + math.ceil(math.log(1e6 * 1e6) / math.log(rails.step))):
         proposal = propose(found, FINE, rails)
         found = {
@@ -151,7 +150,7 @@ def test_the_same_measurements_again_and_again_come_to_rest(
 
 
 @given(keys, guards, st.floats(0.001, 1000))
-def test_the_unit_of_time_does_not_matter(
+def test_weights_do_not_depend_on_the_unit_of_time(
     found: dict[str, Key], rails: Guards, unit: float
 ) -> None:
     scaled = {
@@ -165,14 +164,14 @@ def test_the_unit_of_time_does_not_matter(
         assert math.isclose(one.raw, other.raw, rel_tol=1e-6)
 
 
-# cases worked by hand -----------------------------------------------------------------------------
+# hand-made cases ----------------------------------------------------------------------------------
 
 
-def test_twice_the_run_time_is_half_the_weight() -> None:
+def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
     found = {"short": Key(1.0, 1.0, ran(1.0)), "long": Key(1.0, 1.0, ran(2.0))}
     (short, long) = propose(found, FINE, Guards(prior_tasks=1e-9)).changes
     assert short.raw == pytest.approx(4 / 3) and long.raw == pytest.approx(2 / 3)
-    # One key goes up a step, the other down. The sum stays, so the smaller step binds both.
+    # One key goes up a step, the other down. The sum stays the same, so the smaller step limits both.
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
@@ -180,7 +179,7 @@ def test_twice_the_run_time_is_half_the_weight() -> None:
     )
 
 
-def test_a_due_of_three_is_three_times_the_weight() -> None:
+def test_a_key_with_a_due_of_three_gets_three_times_the_weight() -> None:
     found = {"a": Key(3.0, 1.0, ran(1.0)), "b": Key(1.0, 1.0, ran(1.0))}
     (a, b) = propose(found, FINE, Guards()).changes
     assert (a.raw, b.raw) == (pytest.approx(1.5), pytest.approx(0.5))
@@ -196,7 +195,7 @@ def test_use_from_a_half_life_ago_counts_half() -> None:
     assert a.raw == pytest.approx(b.raw, rel=1e-9)  # (1000 / 2 + 4000) / (1000 / 2 + 1000) = 3
 
 
-def test_few_tasks_are_drawn_to_the_mean_of_the_queue() -> None:
+def test_the_run_time_of_a_key_with_few_tasks_is_drawn_to_the_mean_of_the_queue() -> None:
     few = [Used(0.0, 5.0, 5), Used(0.0, 5.0, 5)]
     many = [Used(0.0, 1_000_000.0, 100_000), Used(0.0, 1_000_000.0, 100_000)]
     found = {"few": Key(1.0, 1.0, few), "many": Key(1.0, 1.0, many)}
@@ -234,14 +233,14 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     )
 
 
-def test_inside_the_dead_band_nothing_moves() -> None:
+def test_inside_the_dead_band_no_weight_changes() -> None:
     found = {"a": Key(1.0, 1.0, ran(1.09)), "b": Key(1.0, 1.0, ran(1.0))}
     assert guarded(found) == {"a": 1.0, "b": 1.0}
     found = {"a": Key(1.0, 1.0, ran(1.25)), "b": Key(1.0, 1.0, ran(1.0))}
     assert guarded(found) != {"a": 1.0, "b": 1.0}
 
 
-def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
+def test_a_key_is_tuned_only_after_a_hundred_tasks_in_two_hours() -> None:
     others = {"b": Key(1.0, 1.0, ran(1.0)), "c": Key(1.0, 1.0, ran(1.5))}
     enough, few = ran(9.0, tasks=100, hours=2), ran(9.0, tasks=98, hours=2)
     short = ran(9.0, tasks=1000, hours=1)
@@ -278,10 +277,10 @@ def test_each_reason_to_hold_stops_every_change(situation: Situation, reason: st
     assert not proposal.is_change
     assert all(
         change.raw != change.now for change in proposal.changes
-    )  # the computed value is shown all the same
+    )  # the computed value is shown nevertheless
 
 
-def test_a_situation_that_is_over_holds_nothing() -> None:
+def test_a_reason_to_hold_that_is_over_stops_no_change() -> None:
     over = Situation(input_age=2 * HOUR, rolled_back=(4, 24 * HOUR))
     assert propose({}, over, Guards()).holds == []
 
@@ -294,13 +293,13 @@ def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         Guards(**wrong)
 
 
-def test_a_queue_without_any_worker_time_stays() -> None:
+def test_weights_of_a_queue_without_worker_time_stay() -> None:
     found = {"a": Key(1.0, 1.0, ran(0.0)), "b": Key(2.0, 1.0, ran(0.0))}
     assert guarded(found) == {"a": 1.0, "b": 1.0}
     assert propose({}, FINE, Guards()).changes == []
     # One run was dispatched before and has lasted for hours.
-    goes_on = [Used(age * HOUR, HOUR, 0) for age in range(3)]
-    assert guarded({"a": Key(1.0, 1.0, goes_on), "b": Key(2.0, 1.0, goes_on)}, least_tasks=0) == {
+    long_run = [Used(age * HOUR, HOUR, 0) for age in range(3)]
+    assert guarded({"a": Key(1.0, 1.0, long_run), "b": Key(2.0, 1.0, long_run)}, least_tasks=0) == {
         "a": 1.0,
         "b": 1.0,
     }

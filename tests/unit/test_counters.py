@@ -1,5 +1,5 @@
-"""Tests of the counters of passes: exact for the keys with the highest passes, never too low for
-any key, and bounded in memory."""
+"""The counters of passes are exact for the keys with the highest passes, never too low for any key,
+and bounded in memory."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_slot_in_the_repeated_hour_does_not_run_again_in_its_second_pass() -> 
     after=st.integers(0, 10_000),
     limit=st.integers(1, 40),
 )
-def test_the_latest_slots_are_the_end_of_all_slots(
+def test_the_latest_slots_are_the_last_ones_of_all_slots(
     cron: str, change: datetime, before: int, after: int, limit: int
 ) -> None:
     times = CronTimes(cron, "Europe/Athens")
@@ -49,6 +49,6 @@ def test_the_latest_slots_are_the_end_of_all_slots(
     assert times.latest(start, until, limit) == list(times.slots(start, until))[-limit:]
 
 
-def test_every_five_minutes_continues_through_both_changes() -> None:
+def test_slots_of_every_five_minutes_continue_through_both_changes() -> None:
     both = datetime(2026, 10, 25, 0, 0, tzinfo=UTC), datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
     assert len(slots("*/5 * * * *", *both)) == 24

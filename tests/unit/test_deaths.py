@@ -1,4 +1,4 @@
-"""Deaths are seen by released locks, and never without certainty."""
+"""A node is declared dead by its released lock, and only when that is certain."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class World:
             del self.heartbeats[node]
 
     async def look(self, seconds: float = 0.0) -> None:
-        """Let time pass, and look."""
+        """Let `seconds` pass, and check the locks."""
         self.now += seconds
-        await self.deaths.look()
+        await self.deaths.check()
 
 
-async def test_a_lock_that_stays_free_is_a_death() -> None:
+async def test_a_node_whose_lock_stays_free_is_dead() -> None:
     world = World()
     await world.look()
     world.locks.free = {"n"}
@@ -73,7 +73,7 @@ async def test_a_lock_that_stays_free_is_a_death() -> None:
     assert world.dead == [["n"]]
 
 
-async def test_a_lock_that_only_a_process_frees_is_a_death_at_once() -> None:
+async def test_a_lock_that_only_the_end_of_a_process_releases_is_a_death_at_once() -> None:
     world = World(confirm_seconds=0)
     world.locks.free = {"n"}
     await world.look()
@@ -85,7 +85,7 @@ async def test_the_nearest_watcher_acts_first() -> None:
     world.locks.free = {"o"}
     await world.look()
     await world.look(0.9 * PATIENCE)
-    assert world.dead == []  # `n` sees it too
+    assert world.dead == []  # `n` is nearer and may act
     world.deaths.on_nodes("mop")  # `n` has left
     await world.look()
     assert world.dead == [["o"]]
@@ -108,8 +108,8 @@ async def test_two_neighbours_that_die_at_once_are_both_found() -> None:
     assert world.dead == [["n"], ["o"]]
 
 
-async def test_a_heartbeat_without_a_lock_is_life() -> None:
-    """The server closed the connection of a node that lives, and accepts no new one."""
+async def test_a_node_with_a_heartbeat_but_no_lock_is_alive() -> None:
+    """The server closed the connection of a living node and accepts no new one."""
     world = World()
     world.locks.free = {"n"}
     await world.look()
@@ -118,7 +118,7 @@ async def test_a_heartbeat_without_a_lock_is_life() -> None:
     for _ in range(20):
         await world.look(1)
     assert world.dead == []
-    world.locks.free = set()  # acquired again
+    world.locks.free = set()  # the node has acquired its lock again
     await world.look(1)
     world.locks.free = {"n"}
     await world.look(1)
@@ -126,7 +126,7 @@ async def test_a_heartbeat_without_a_lock_is_life() -> None:
     assert world.dead == [["n"]]
 
 
-async def test_a_lock_held_again_in_time_is_life() -> None:
+async def test_a_node_that_acquires_its_lock_again_in_time_is_alive() -> None:
     world = World()
     for _ in range(10):
         world.locks.free = {"n"}
@@ -144,7 +144,7 @@ async def test_a_node_that_left_is_not_dead() -> None:
     assert world.dead == []
 
 
-async def test_an_outage_begins_every_suspicion_again() -> None:
+async def test_after_an_outage_a_free_lock_must_be_confirmed_again() -> None:
     world = World()
     world.locks.free = {"n"}
     await world.look()

@@ -1,4 +1,4 @@
-"""Evictions: which triggers leave memory for which, and how often that is checked."""
+"""Evictions: which triggers leave memory, and how often this is checked."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def grant(promises: Promises, offer: Offer, count: int, has_more: bool, now: flo
     promises.granted(Grant("n", offer.owner, offer.session, 0.0, has_more, triggers), now)
 
 
-# credits ------------------------------------------------------------------------------------------
+# the owner ------------------------------------------------------------------------------------------
 
 
 def test_an_owner_grants_as_many_as_were_offered_and_no_more() -> None:
@@ -64,7 +64,7 @@ def test_an_old_offer_is_not_used() -> None:
     credits.offered(Offer("o", "n", 1, 10, [(*PAY, 9)]), 0.0)
     credits.expire(CREDIT_SECONDS)
     assert credits.spend(*PAY) is None
-    assert CREDIT_SECONDS < PROMISE_SECONDS  # the node waits longer than its owner
+    assert CREDIT_SECONDS < PROMISE_SECONDS  # the node waits longer than the owner of the partition
 
 
 def test_the_node_with_the_most_room_is_granted_first() -> None:
@@ -74,10 +74,10 @@ def test_the_node_with_the_most_room_is_granted_first() -> None:
     assert Counter(credits.spend(*PAY) for _ in range(6)) == {"a": 1, "b": 3, "c": 2}
 
 
-# promises -----------------------------------------------------------------------------------------
+# the offering node -----------------------------------------------------------------------------------------
 
 
-def test_a_node_offers_its_room_once() -> None:
+def test_a_node_does_not_offer_the_same_room_twice() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
     (offer,) = promises.offers(4, lambda *_: 4, 0.0)
@@ -85,14 +85,14 @@ def test_a_node_offers_its_room_once() -> None:
     assert promises.offers(4, lambda *_: 4, 0.0) == []
 
 
-def test_two_owners_share_the_room_of_a_node() -> None:
+def test_two_owners_are_offered_equal_parts_of_the_room_of_a_node() -> None:
     promises = Promises("n")
     for owner in ("o", "p"):
         promises.called(Call(owner, [PAY]), 0.0)
     assert [offer.total for offer in promises.offers(5, lambda *_: 5, 0.0)] == [3, 2]
 
 
-def test_an_owner_without_more_is_offered_nothing_until_it_calls() -> None:
+def test_an_owner_without_more_tasks_is_offered_nothing_until_it_calls() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
     (offer,) = promises.offers(2, lambda *_: 2, 0.0)
@@ -103,16 +103,45 @@ def test_an_owner_without_more_is_offered_nothing_until_it_calls() -> None:
     assert again.session > offer.session and again.total == 2
 
 
-def test_an_unused_promise_keeps_no_room_from_another_owner() -> None:
+def test_an_unused_promise_expires_so_that_another_owner_is_offered_its_room() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
     assert promises.offers(1, lambda *_: 1, 0.0)
     promises.called(Call("p", [PAY]), 0.1)
     assert promises.offers(1, lambda *_: 1, 0.1) == []
+    assert promises.is_holding_back
     assert [offer.owner for offer in promises.offers(1, lambda *_: 1, 2 * RECENT)] == ["p"]
 
 
-def test_an_owner_that_calls_again_lost_the_offer_and_gets_a_new_one() -> None:
+def test_an_owner_that_has_used_no_offer_gets_none_until_it_calls_again() -> None:
+    promises = Promises("n")
+    promises.called(Call("idle", [PAY]), 0.0)
+    assert promises.offers(1, lambda *_: 1, 0.0)
+    promises.called(Call("busy", [PAY]), PROMISE_SECONDS)
+    (offer,) = promises.offers(1, lambda *_: 1, PROMISE_SECONDS)
+    assert offer.owner == "busy"
+    promises.called(Call("idle", [PAY]), 2 * PROMISE_SECONDS)
+    assert {each.owner for each in promises.offers(2, lambda *_: 2, 2 * PROMISE_SECONDS)} >= {
+        "idle"
+    }
+
+
+def test_few_more_triggers_than_are_ahead_are_not_worth_an_offer() -> None:
+    promises = Promises("n")
+    promises.called(Call("o", [PAY]), 0.0)
+    promises.started(1000)
+    ahead = promises.ahead(1.0)
+    assert ahead >= 10
+    (offer,) = promises.offers(4 + ahead, lambda *_: 4 + ahead, 1.0)
+    assert offer.total == 4 + ahead
+    grant(promises, offer, offer.total, has_more=True, now=1.0)
+    assert promises.offers(ahead // 2 - 1, lambda *_: ahead, 1.0) == []
+    assert promises.is_holding_back
+    assert promises.offers(ahead // 2, lambda *_: ahead, 1.0)
+    assert not promises.is_holding_back
+
+
+def test_an_owner_that_calls_again_gets_a_new_offer_since_it_may_have_lost_the_first() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
     (first,) = promises.offers(2, lambda *_: 2, 0.0)
@@ -121,13 +150,13 @@ def test_an_owner_that_calls_again_lost_the_offer_and_gets_a_new_one() -> None:
     assert second.session > first.session and second.total == 2
 
 
-def test_a_call_is_not_remembered_for_ever() -> None:
+def test_a_call_expires() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
     assert promises.offers(2, lambda *_: 2, CALL_SECONDS) == []
 
 
-def test_short_tasks_are_offered_ahead_and_long_ones_are_not() -> None:
+def test_slots_are_offered_ahead_for_short_tasks_and_not_for_long_ones() -> None:
     promises = Promises("n")
     for second in range(20):
         promises.started(500)
@@ -201,7 +230,7 @@ def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
     assert [each.id for each in lent] == [f"t{n}" for n in best]
 
 
-def test_a_limit_of_the_node_and_an_unknown_name_are_lent_although_slots_are_free() -> None:
+def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_are_free() -> None:
     table = table_of(9, *[trigger(n, "limited") for n in range(3)], trigger(9, "strange"))
     assert [each.id for each in table.take(9, 0.0)[0]] == ["t0"]
     assert sorted(each.trigger.id for each in table.lend(9, everything)) == ["t1", "t2", "t9"]
@@ -218,12 +247,14 @@ def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
 def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
     table = table_of(0, trigger(1, path=TriggerPath.GRANT))
     assert table.lend(9, everything) == []
+    table = table_of(0, trigger(1), trigger(2, path=TriggerPath.GRANT), trigger(3))
+    assert [each.trigger.id for each in table.lend(9, everything)] == ["t1"]
     table = table_of(0, trigger(1))
     table.pause("mail")
     assert table.lend(9, everything) == []
 
 
-def test_a_lent_trigger_that_comes_back_is_the_next_again() -> None:
+def test_a_lent_trigger_that_comes_back_is_the_next_to_run() -> None:
     ledger = SlotLedger(1)
     table = TriggerTable(ledger)
     for number in range(5):
@@ -247,7 +278,10 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
     waiting = {f"t{n}" for n in range(40)}
     for number in range(40):
         key = random.choice([None, None, "k"])
-        table.push(trigger(number, random.choice(names), ordering_key=key, order_at=number))
+        path = random.choice([TriggerPath.HOOK, TriggerPath.HOOK, TriggerPath.GRANT])
+        table.push(
+            trigger(number, random.choice(names), ordering_key=key, order_at=number, path=path)
+        )
     running: list[Trigger] = []
     gone: set[str] = set()
     for _ in range(80):
@@ -255,7 +289,7 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
         running += taken
         gone |= {each.id for each in taken}
         for lent in table.lend(random.randrange(3), lambda _: random.random() < 0.8):
-            assert lent.trigger.id not in gone
+            assert lent.trigger.id not in gone and lent.trigger.path != TriggerPath.GRANT
             if random.random() < 0.5:
                 table.put_back(lent)
             else:

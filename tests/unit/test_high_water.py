@@ -1,5 +1,5 @@
-"""The high-water mark: its reader gets each attempt once and in order, however relays crash, repeat
-and overtake each other."""
+"""The high-water mark gives a reader each attempt once and in order, however relays crash, repeat and
+overtake each other."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def row(n: int) -> tuple[object, ...]:
 
 
 @dataclass
-class Relaying:
-    """A relay, with the messages it gave to its producer and those that failed."""
+class ModelRelay:
+    """A relay and the unconfirmed messages of its producer."""
 
     world: World
     own: Position = START
@@ -54,8 +54,8 @@ class Relaying:
 
     def proceed(self) -> None:
         """Do the next step once all messages sent are confirmed."""
-        if self.failed:  # make a new producer, and begin again after its own position
-            self.world.adrift.append(self.out)
+        if self.failed:  # make a new producer, and continue after the own position
+            self.world.abandoned.append(self.out)
             self.out, self.stage, self.failed = [[] for _ in range(PARTITIONS)], "idle", False
         if any(self.out):
             return
@@ -90,8 +90,8 @@ class World:
     rows: list[tuple[object, ...]] = field(default_factory=list)
     confirmed: Position = START
     logs: list[list[bytes]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    relays: list[Relaying] = field(default_factory=list)
-    adrift: list[list[list[Sent]]] = field(default_factory=list)
+    relays: list[ModelRelay] = field(default_factory=list)
+    abandoned: list[list[list[Sent]]] = field(default_factory=list)
     """Messages of abandoned producers, which may still arrive at any time."""
 
     def step(self, what: str, who: int, where: int) -> None:
@@ -101,25 +101,27 @@ class World:
         elif what == "proceed":
             relay.proceed()
         elif what == "crash":
-            self.adrift.append(relay.out)
-            self.relays[self.relays.index(relay)] = Relaying(self)
+            self.abandoned.append(relay.out)
+            self.relays[self.relays.index(relay)] = ModelRelay(self)
         elif what == "lose" and relay.out[where]:
             relay.out[where].pop(0)
             relay.failed = True
         elif what == "deliver" and relay.out[where]:
             self.logs[where].append(relay.out[where].pop(0).value)
         elif (
-            what == "drift" and self.adrift and (late := self.adrift[who % len(self.adrift)])[where]
+            what == "drift"
+            and self.abandoned
+            and (late := self.abandoned[who % len(self.abandoned)])[where]
         ):
             self.logs[where].append(late[where].pop(0).value)
 
     def finish(self) -> None:
-        """Deliver all messages adrift and let one relay reach the end."""
-        for late in self.adrift:
+        """Deliver all abandoned messages and let one relay reach the end."""
+        for late in self.abandoned:
             for n in range(PARTITIONS):
                 self.logs[n] += [sent.value for sent in late[n]]
-        self.adrift.clear()
-        relay = Relaying(self)
+        self.abandoned.clear()
+        relay = ModelRelay(self)
         while self.confirmed < Position(*(self.rows[-1][:2] if self.rows else START)):
             relay.proceed()
             for n in range(PARTITIONS):
@@ -146,7 +148,7 @@ class Reading:
                 elif self.waters[n].takes(STORE, message.position, after):
                     self.taken[n].append(message.position)
             self.offsets[n] = len(log)
-        # Nothing is missing up to the least of the marks, so the store's cursor may be there.
+        # The reader has every attempt up to the least mark, so the cursor of the store may be there.
         least = min(water.positions[STORE] for water in self.waters)
         assert {p for taken in self.taken for p in taken if p <= least} == {
             p for p in self.stored() if p <= least
@@ -190,11 +192,11 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(300))
 @given(steps=STEPS, relays=st.integers(1, 2))
-def test_each_attempt_is_taken_once_and_in_order_whatever_relays_do(
+def test_each_attempt_is_taken_once_and_in_order_under_any_behaviour_of_relays(
     steps: list[tuple[str, int, int]], relays: int
 ) -> None:
     world = World()
-    world.relays = [Relaying(world) for _ in range(relays)]
+    world.relays = [ModelRelay(world) for _ in range(relays)]
     world.rows = [row(n) for n in range(1, 13)]
     reading = Reading(world)
     for what, who, where in steps:
@@ -216,7 +218,7 @@ def test_messages_lost_by_kafka_are_never_a_silent_gap(
     steps: list[tuple[str, int, int]], lost: list[tuple[int, int]]
 ) -> None:
     world = World()
-    world.relays = [Relaying(world), Relaying(world)]
+    world.relays = [ModelRelay(world), ModelRelay(world)]
     for _ in range(6):
         world.step("commit", 0, 0)
     for what, who, where in steps:
@@ -227,7 +229,7 @@ def test_messages_lost_by_kafka_are_never_a_silent_gap(
         if index < len(world.logs[n]):
             del world.logs[n][index]
     world.step("commit", 0, 0)
-    world.finish()  # the marks behind it show the gap
+    world.finish()  # the marks after the gap show it
     reading = Reading(world)
     try:
         reading.read()

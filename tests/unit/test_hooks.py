@@ -32,7 +32,7 @@ def test_a_smaller_payload_limit_holds_for_the_next_submit(app: App) -> None:
 def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
     observed: list[str] = []
 
-    class Telling(Silent):
+    class Recording(Silent):
         def submitted(self, tasks: Sequence[NewTask]) -> None:
             observed.extend(task.name for task in tasks)
 
@@ -41,7 +41,7 @@ def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
 
     work.submit()
     submitter = app.submitter
-    app.observer = Telling()
+    app.observer = Recording()
     work.submit()
     assert observed == ["work"] and app.submitter is submitter
     app.close()
@@ -50,7 +50,7 @@ def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
 def test_an_interceptor_set_late_sees_the_next_submit(app: App) -> None:
     seen: list[str] = []
 
-    class Seeing:
+    class RecordingInterceptor:
         def submitting(self, draft):
             seen.append(draft.handler.name)
             return draft
@@ -59,7 +59,7 @@ def test_an_interceptor_set_late_sees_the_next_submit(app: App) -> None:
     def work() -> None: ...
 
     work.submit()
-    app.interceptors = (Seeing(),)
+    app.interceptors = (RecordingInterceptor(),)
     work.submit()
     assert seen == ["work"]
     app.close()

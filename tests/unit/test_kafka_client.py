@@ -1,4 +1,4 @@
-"""The thread that serves one client of Kafka: its rounds, its end, a fork, and its log."""
+"""The thread that serves one Kafka client: its rounds, its end, forks and log lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOON = 30.0
 
 
 class Recorder:
-    """A service that notes its calls; each `poll` does `work`."""
+    """A service that records its calls; each `poll` calls `work`."""
 
     def __init__(self, work: Callable[[ClientThread[str]], None]) -> None:
         self.work = work
@@ -80,7 +80,7 @@ def test_a_poke_before_the_wait_is_not_lost() -> None:
     assert rounds == [True] * 3 and time.monotonic() - began < SOON
 
 
-def test_after_an_outage_there_is_another_round_and_it_is_logged(
+def test_an_outage_is_logged_and_followed_by_another_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fairlead.backends.kafka.client.AGAIN_SECONDS", 0.01)
@@ -112,7 +112,7 @@ def test_any_other_error_ends_the_thread_is_reported_and_closes_the_client() -> 
     assert service.calls == ["poll client", "release"]
 
 
-def test_a_close_does_not_wait_for_ever_for_a_client_that_cannot_be_closed() -> None:
+def test_a_close_waits_only_a_bounded_time_for_a_client_that_cannot_be_closed() -> None:
     stuck = threading.Event()
     service = Recorder(lambda thread: bool(stuck.wait(SOON)) and None)
     thread = started(service, close_seconds=0.05)
@@ -150,7 +150,7 @@ def test_outages_are_logged_when_they_change_or_once_in_an_interval(
     assert [error for text, error in logged if text == "often"] == ["a", "c"]
 
 
-def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_starts_another(
+def test_when_the_thread_of_the_appender_fails_its_futures_fail_and_the_next_append_starts_another_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(appender: Appender) -> bool:
@@ -171,7 +171,7 @@ def test_when_the_appenders_thread_breaks_its_futures_fail_and_the_next_append_s
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_when_the_senders_thread_breaks_the_next_send_starts_another(
+def test_when_the_thread_of_the_sender_fails_the_next_send_starts_another_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[threading.Thread] = []
@@ -189,7 +189,7 @@ def test_when_the_senders_thread_breaks_the_next_send_starts_another(
     assert looked[0] is not looked[1]
 
 
-def test_a_page_waits_for_its_first_message_only() -> None:
+def test_the_read_of_a_page_waits_for_its_first_message_only() -> None:
     asked: list[tuple[str, float]] = []
 
     class Consuming:

@@ -109,7 +109,7 @@ def test_lanes_with_unknown_or_too_many_triggers_get_a_hint(
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_every_queue_has_a_topic_of_its_own(queue: str) -> None:
+def test_every_queue_has_its_own_topic(queue: str) -> None:
     endpoint = client.KafkaEndpoint("host")
     try:
         queue.encode()
@@ -147,7 +147,7 @@ def test_a_url_holds_all_settings() -> None:
     "text, seconds",
     [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
 )
-def test_a_time_to_go_back_ignores_its_sign(text: str, seconds: float) -> None:
+def test_the_sign_of_a_time_to_go_back_is_ignored(text: str, seconds: float) -> None:
     assert client.KafkaEndpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
 
 
@@ -169,12 +169,14 @@ def test_a_wrong_url_is_refused_with_its_fault_and_without_the_password(url: str
     assert why in str(error.value) and "secret" not in str(error.value)
 
 
-def test_a_notification_waits_until_kafka_is_silent_for_a_moment_but_not_for_ever() -> None:
+def test_a_notification_without_its_message_waits_until_kafka_is_silent_for_a_moment_or_a_longest_time() -> (
+    None
+):
     twins, lane, other = kafka._Twins(), Lane("mail", 1, 5, 11), Lane("mail", 1, 5, 12)
     assert twins.missing(10.0) == ([], None)
     twins.wait(lane, 10.0)
     assert twins.missing(10.0) == ([], kafka.GRACE)
-    twins.brought(other, 10.2)  # Kafka is not silent
+    twins.brought(other, 10.2)  # Kafka has delivered a message
     found, again = twins.missing(10.3)
     assert found == [] and again == pytest.approx(0.15)
     assert twins.missing(10.2 + kafka.GRACE) == ([lane], None)
@@ -183,7 +185,7 @@ def test_a_notification_waits_until_kafka_is_silent_for_a_moment_but_not_for_eve
     assert twins.missing(20.0 + kafka.MOST_GRACE) == ([lane], None)
 
 
-def test_a_notification_with_its_twin_waits_for_nothing_in_either_order() -> None:
+def test_a_notification_and_the_message_of_the_same_trigger_cause_no_wait_in_either_order() -> None:
     twins, lane = kafka._Twins(), Lane("mail", 1, 5, 11)
     twins.wait(lane, 1.0)
     twins.brought(lane, 1.1)
@@ -196,24 +198,24 @@ def test_a_notification_with_its_twin_waits_for_nothing_in_either_order() -> Non
 
 
 def test_partitions_assigned_during_a_pause_are_paused_and_all_resume_together() -> None:
-    """A consumer keeps for each partition whether it is paused."""
+    """A Kafka consumer stores the pause of each partition."""
     receiving = pytest.importorskip("fairlead.backends.kafka.receiver")
     confluent = pytest.importorskip("confluent_kafka")
-    told: list[tuple[str, list[int]]] = []
+    calls: list[tuple[str, list[int]]] = []
 
     class Consuming:
         def incremental_assign(self, partitions: list[Any]) -> None:
-            told.append(("assign", [partition.partition for partition in partitions]))
+            calls.append(("assign", [partition.partition for partition in partitions]))
 
         def pause(self, partitions: list[Any]) -> None:
-            told.append(("pause", [partition.partition for partition in partitions]))
+            calls.append(("pause", [partition.partition for partition in partitions]))
 
     listener = SimpleNamespace(on_assigned=lambda keys: None)
     receiver = receiving.Receiver(client.KafkaEndpoint("127.0.0.1:1"), "node", 10.0, listener)
     partition = confluent.TopicPartition(client.KafkaEndpoint("a").topic("mail"), 3)
     receiver._assigned(Consuming(), [partition])
-    assert told == [("assign", [3])]
+    assert calls == [("assign", [3])]
     receiver._is_paused = True
     receiver._assigned(Consuming(), [partition])
-    assert told[1:] == [("assign", [3]), ("pause", [3])] and receiver._is_paused
+    assert calls[1:] == [("assign", [3]), ("pause", [3])] and receiver._is_paused
     receiver.close()

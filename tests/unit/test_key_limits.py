@@ -1,5 +1,5 @@
-"""Limits of fairness keys that change while a node runs: never exceeded, effective at once, no
-delay for other keys."""
+"""Limits of fairness keys that change while a node runs are never exceeded, take effect at once, and
+delay no other key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Node:
         return "".join(trigger.fairness_key for trigger in taken)
 
     def end(self, key: str, count: int = 1) -> None:
-        """End this number of runs."""
+        """End `count` runs of a key."""
         for trigger in [
             trigger for trigger in self.running.values() if trigger.fairness_key == key
         ][:count]:
@@ -91,7 +91,7 @@ def test_a_limit_set_while_tasks_wait_delays_its_key_and_no_other() -> None:
     assert node.take() == ""
 
 
-def test_keys_with_limits_delay_no_other_key() -> None:
+def test_keys_with_full_limits_delay_no_other_key() -> None:
     node = Node()
     node.limit(a=1, b=3)
     node.push("aabbbcaabc")
@@ -232,8 +232,8 @@ steps = st.lists(
 def test_starts_never_exceed_a_limit_and_every_task_with_room_starts(
     done: list, slots: int
 ) -> None:
-    """Compare with a node that remembers only a list of waiting tasks: both start the same tasks
-    through every change of limits."""
+    """Compare with a model that holds only a list of waiting tasks: both start the same tasks after
+    every change of limits."""
     node = Node(Limit(3, per="name"), slots=slots)
     waiting: list[tuple[int, str, str]] = []
     limits: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""The control law of limits: publishable limits keep every bound, whatever was measured; one case
-for each guard rail."""
+"""The control law of limits: published limits keep every bound for any measurements; one case for
+each guard rail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def slots(measured: list[Workers], count: int) -> list[int]:
 
 
 @given(keys, workers, nodes, guards)
-def test_every_limit_is_at_least_a_slot_and_within_a_step_of_the_one_before(
+def test_every_limit_is_at_least_one_slot_and_within_a_step_of_the_previous_one(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
     for change in propose_limits(found, measured, count, False, rails):
@@ -86,10 +86,10 @@ def test_every_limit_is_at_least_a_slot_and_within_a_step_of_the_one_before(
 
 
 @given(keys, workers, nodes, guards)
-def test_no_limit_leaves_the_bounds_unless_it_is_on_its_way_back(
+def test_no_limit_is_outside_the_bounds_unless_it_moves_back_to_them(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
-    """A limit of all slots of a node is removed, because it limits nothing."""
+    """A limit equal to all slots of a node is removed, because it limits nothing."""
     for change in propose_limits(found, measured, count, False, rails):
         if (
             change.guarded is not None
@@ -125,7 +125,7 @@ def test_limits_of_keys_that_are_fixed_or_have_too_little_data_are_never_lowered
 
 
 @given(keys, workers, st.integers(0, 5), guards)
-def test_while_something_holds_or_no_node_lives_no_limit_changes(
+def test_while_there_is_a_reason_to_hold_or_no_living_node_no_limit_changes(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
     for is_held, living in ((True, count), (False, 0)):
@@ -134,7 +134,7 @@ def test_while_something_holds_or_no_node_lives_no_limit_changes(
                 assert change.guarded == change.now
 
 
-NOT_NEAR = "the key no longer comes near it"
+NOT_NEAR = "the key no longer comes near its limit"
 
 
 def moves_until_rest(
@@ -142,9 +142,9 @@ def moves_until_rest(
 ) -> tuple[dict[str, list[LimitChange]], set[str]]:
     """Publish every proposal on unchanged measurements until nothing moves, 210 rounds at most.
 
-    Return the moves of each key, and the swinging keys: those whose limit was given in one round
-    and taken away in the next because the key does not come near it. A swinging key is left out
-    from there on; limits do not depend on each other.
+    Return the moves of each key, and the swinging keys: their limit was set in one round and removed
+    in the next because the key does not come near it. Leave a swinging key out from then on; limits
+    do not depend on each other.
     """
     moves: dict[str, list[LimitChange]] = {name: [] for name in found}
     swinging: set[str] = set()
@@ -177,14 +177,14 @@ def moves_until_rest(
 )
 @given(keys, workers, nodes, guards)
 @settings(max_examples=50)
-def test_the_same_measurements_again_and_again_come_to_rest(
+def test_under_constant_measurements_limits_come_to_rest(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
 ) -> None:
-    """Neither steps, rounding nor the dead band make a limit swing: on its way it turns at most
-    once, and it stops.
+    """Steps, rounding and the dead band make no limit swing: a limit changes its direction at most
+    once, and then stops.
 
-    One class of keys is left out, and only from the round in which it shows: the swinging keys of
-    the known defect in `test_a_limit_given_in_one_round_is_not_taken_away_in_the_next`.
+    The swinging keys of the known defect in `test_a_limit_set_in_one_round_is_not_removed_in_the_next`
+    are left out, from the round in which they swing.
     """
     moves, swinging = moves_until_rest(dict(found), measured, count, rails)
     for name in moves.keys() - swinging:
@@ -202,7 +202,7 @@ def test_the_same_measurements_again_and_again_come_to_rest(
     reason="known defect: `tune --limits` swings between a limit and none for a key that held more"
     " than is due to it, but far less than the first step from all slots; the fix is planned",
 )
-def test_a_limit_given_in_one_round_is_not_taken_away_in_the_next() -> None:
+def test_a_limit_set_in_one_round_is_not_removed_in_the_next() -> None:
     """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
     16 gives it a limit of 13. The key does not come near 13, so the next round removes the limit,
     and the one after sets it again."""
@@ -226,9 +226,9 @@ def check_unit_of_due(
             assert one[name] == pytest.approx(other[name], rel=1e-6)
 
 
-# Powers of two scale without rounding. Other units may break an exact tie either way: next test.
+# Powers of two scale without rounding. The next test covers other units, which may break a tie.
 @given(keys, workers, nodes, guards, st.integers(-10, 10))
-def test_the_unit_of_due_does_not_matter(
+def test_limits_do_not_depend_on_the_unit_of_due(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, exponent: int
 ) -> None:
     check_unit_of_due(found, measured, count, rails, 2.0**exponent)
@@ -259,7 +259,7 @@ def test_rounding_does_not_decide_a_limit_where_shares_tie() -> None:
     check_unit_of_due(found, [Workers(0.0, 1.0, 1.0)], 1, rails, 9.615219157998661)
 
 
-# cases worked by hand -----------------------------------------------------------------------------
+# hand-made cases ----------------------------------------------------------------------------------
 
 
 def had(
@@ -271,8 +271,8 @@ def had(
     tasks: int = 1000,
     age: float = 0.0,
 ) -> list[Used]:
-    """Return use with this number of workers at once in each of the last hours; during the whole
-    hour, unless `busy` gives the time."""
+    """Return use by this number of concurrent workers in each of the last hours, for the whole hour
+    unless `busy` gives the time."""
     return [
         Used(
             age + n * HOUR,
@@ -301,8 +301,8 @@ def of(
     }
 
 
-def test_a_limit_is_the_due_of_the_slots_and_some_headroom_step_by_step() -> None:
-    """Two keys have the same due; one held all 16 slots at times."""
+def test_a_limit_moves_step_by_step_to_the_due_slots_plus_headroom() -> None:
+    """Two keys have the same due, and one of them sometimes held all 16 slots."""
     found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
     changes = of(found, worked(16))
     assert changes.keys() == {"long"}
@@ -327,7 +327,9 @@ def test_a_limit_is_a_number_of_slots_of_one_node() -> None:
     )
 
 
-def test_a_due_of_three_gives_three_times_the_slots_plus_those_other_keys_do_not_ask_for() -> None:
+def test_a_key_with_a_due_of_three_gets_three_times_the_slots_plus_unused_slots_of_other_keys() -> (
+    None
+):
     found = {"long": Key(3.0, 1.0, had(16, busy=12 * HOUR)), "short": Key(13.0, 1.0, had(4))}
     assert of(found, worked(16))["long"].raw == pytest.approx(1.25 * 16 * 3 / 16)
     # The others ask for half of the workers, so half of the workers are due to the key.
@@ -340,7 +342,7 @@ def test_a_due_of_three_gives_three_times_the_slots_plus_those_other_keys_do_not
     assert of({"long": Key(1.0, 1.0, had(16))}, worked(16)) == {}
 
 
-def test_a_key_that_never_held_more_gets_none() -> None:
+def test_a_key_that_never_held_more_slots_than_its_due_gets_no_limit() -> None:
     def peak(slots: float) -> dict[str, Key]:
         return {"long": Key(1.0, 1.0, had(slots, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
 
@@ -348,7 +350,7 @@ def test_a_key_that_never_held_more_gets_none() -> None:
     assert of(peak(11.1), worked(16)).keys() == {"long"}
 
 
-def test_one_odd_hour_is_no_peak() -> None:
+def test_one_exceptional_hour_does_not_count_as_the_peak() -> None:
     odd = [*had(10, busy=8 * HOUR, hours=40, age=HOUR), Used(0.0, HOUR, 100, HOUR, math.inf, 16.0)]
     found = {"long": Key(1.0, 1.0, odd), "short": Key(1.0, 1.0, had(8, hours=40))}
     assert of(found, worked(16, hours=40)) == {}
@@ -357,11 +359,11 @@ def test_one_odd_hour_is_no_peak() -> None:
 def test_a_limit_is_removed_when_the_key_no_longer_comes_near_it() -> None:
     calm = {"long": Key(1.0, 1.0, had(7), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(calm, worked(16))["long"] == LimitChange(
-        "long", 10, pytest.approx(1.25 * 8), None, "the key no longer comes near it"
+        "long", 10, pytest.approx(1.25 * 8), None, "the key no longer comes near its limit"
     )
     near = {"long": Key(1.0, 1.0, had(8.1), None, 10), "short": Key(1.0, 1.0, had(8))}
     assert of(near, worked(16))["long"].guarded == 10
-    # Short tasks leave slots free for moments: few workers are busy on average, yet tasks wait.
+    # Short tasks leave slots free between runs: few workers are busy on average, yet tasks wait.
     waits = {"long": Key(1.0, 1.0, had(7, waited=True), None, 10), "short": Key(1.0, 1.0, had(9))}
     assert of(waits, worked(16))["long"].guarded == 10
 
@@ -405,7 +407,7 @@ def test_use_from_a_half_life_ago_counts_half() -> None:
     assert change.raw == pytest.approx(1.01 * 16 * (0.5 * 1 + 1 * 0.5) / 1.5)
 
 
-def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
+def test_the_due_of_a_key_with_few_tasks_is_drawn_to_its_share_under_full_demand() -> None:
     """The queue ran 40 tasks. `prior_tasks` adds 40 assumed tasks, of which the key is entitled to a
     third instead of a half."""
     found = {
@@ -417,7 +419,7 @@ def test_few_tasks_are_drawn_to_what_is_due_when_all_ask_for_more() -> None:
     assert change.raw == pytest.approx(1.25 * 16 * (1 / 2 + 1 / 3) / 2, rel=1e-3)
 
 
-def test_a_key_needs_a_hundred_tasks_in_two_hours() -> None:
+def test_a_key_gets_a_limit_only_after_a_hundred_tasks_in_two_hours() -> None:
     def limit(hours: int, tasks: int) -> list[str]:
         long = had(16, busy=8 * HOUR, hours=hours, tasks=tasks // hours)
         return list(of({"long": Key(1.0, 1.0, long), "short": Key(1.0, 1.0, had(8))}, worked(16)))

@@ -1,4 +1,4 @@
-"""Offsets that may be committed."""
+"""The offsets of Kafka that may be committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_offset_is_released_once_it_and_all_before_it_are_done() -> None:
     assert (len(offsets), offsets.position) == (2, 3)
 
 
-def test_there_is_no_position_before_the_first_read() -> None:
+def test_a_partition_has_no_position_before_its_first_read() -> None:
     offsets = Offsets()
     assert offsets.position is None
     offsets.done(3)
@@ -47,7 +47,7 @@ def test_the_position_is_the_first_offset_that_is_not_done_in_any_order_of_compl
             read.append(left.pop(0))
             offsets.read(read[-1])
             if chance.random() < 0.2:
-                offsets.read(read[-1])  # a repetition
+                offsets.read(read[-1])  # a message read twice
         else:
             one = data.draw(st.sampled_from(undone))
             done.add(one)
@@ -92,7 +92,7 @@ def test_messages_held_too_long_are_released_and_others_are_not() -> None:
     assert progress.to_commit() == {KEY: 2} and progress.holds("task-2")
 
 
-def test_a_partition_that_ended_is_dropped_and_starts_again_from_nothing() -> None:
+def test_offsets_of_a_revoked_partition_are_dropped() -> None:
     progress, other = Progress(), PartitionKey("mail", 2)
     progress.begin([KEY, other])
     for key in (KEY, other):

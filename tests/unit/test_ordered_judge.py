@@ -1,5 +1,5 @@
-"""The judge of long runs of ordered queues: it detects each kind of broken promise, and excuses
-tasks in flight at a fault."""
+"""The judge of long runs of ordered queues detects each kind of broken promise, and excuses tasks in
+flight at a fault."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def kinds(verdict: Verdict) -> list[str]:
 REST = run("b1", 100)
 
 
-def test_each_job_once_in_order_and_none_early_is_no_violation() -> None:
+def test_jobs_that_run_once_in_order_and_not_early_are_no_violation() -> None:
     text = f"start:a1@100/{ONE} start:b1@104/{TWO} end:a1@110/{ONE} {run('a2', 230)} end:b1@240/{TWO} {run('a3', 260)}"
     found = judge(JOBS, story(text))
     assert (kinds(found), found.tasks, found.runs, found.ran_twice, found.cut) == ([], 4, 4, 0, 0)
     assert list(found.late) == [0, 4, 30, 60]
-    assert list(found.waited) == [0, 4, 30, 20], "the third one waited for the second one until 240"
+    assert list(found.waited) == [0, 4, 30, 20], "a3 waited for the end of a2 until 240"
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_a_run_whose_end_was_not_written_when_its_process_was_killed_may_run_aga
     at_once = judge(JOBS, story(text), {ONE: 150})
     assert (kinds(at_once), at_once.ran_twice, at_once.runs) == ([], 1, 5)
     assert kinds(judge(JOBS, story(text), {ONE: 110 + SETTLED + 1})) == ["double"], (
-        "its end was written long before"
+        "the end of this run was written long before the kill"
     )
     assert kinds(judge(JOBS, story(text), {TWO: 150})) == ["double"], "another process was killed"
 
 
-def test_a_run_before_the_last_one_of_its_key_was_not_in_flight_at_the_kill() -> None:
+def test_only_the_last_run_of_a_key_was_in_flight_at_a_kill() -> None:
     text = f"{run('a1', 100)} {run('a2', 200)} {run('a1', 220, TWO)} {run('a2', 240, TWO)} {run('a3', 260, TWO)} {REST}"
     assert "double" in kinds(judge(JOBS, story(text), {ONE: 215}))
 
 
-def test_a_task_that_was_cut_by_a_kill_comes_before_the_next_one_of_its_key() -> None:
+def test_a_task_interrupted_by_a_kill_runs_before_the_next_one_of_its_key() -> None:
     text = f"start:a1@100/{ONE} {run('a2', 200, TWO)} {run('a3', 220, TWO)} {REST}"
     assert kinds(judge(JOBS, story(text), {ONE: 150})) == ["lost", "order"]
 
@@ -136,7 +136,9 @@ def test_during_an_outage_tasks_in_flight_may_run_again_but_never_overlap() -> N
     assert kinds(judge(JOBS, story(beside), away=[Away(50, 300)])) == ["overlap"]
 
 
-def test_the_same_time_is_ordered_by_unique_key_and_lines_travel_whole() -> None:
+def test_jobs_of_the_same_time_are_ordered_by_unique_key_and_lines_are_read_back_unchanged() -> (
+    None
+):
     jobs = [Job("a", key, 100) for key in ("00000010", "00000009")]
     right = f"{run('a00000009', 100)} {run('a00000010', 120)}"
     wrong = f"{run('a00000010', 100)} {run('a00000009', 120)}"
@@ -146,13 +148,13 @@ def test_the_same_time_is_ordered_by_unique_key_and_lines_travel_whole() -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once_more(
+def test_a_long_story_with_kills_is_accepted_until_one_run_is_missing_or_doubled(
     seed: int,
 ) -> None:
     chance = random.Random(seed)
     jobs = [Job(f"k{n % 7}", f"{n:04}", n * 10) for n in range(300)]
     records, kills, pid = [], {}, 1000
-    for job in jobs:  # one after the other, which is one allowed order
+    for job in jobs:  # one allowed order
         at = job.due + 1
         if chance.random() < 0.1:
             has_ended = chance.random() < 0.5
@@ -181,7 +183,7 @@ def test_a_long_story_with_kills_is_right_until_one_run_is_missing_or_there_once
     assert kinds(judge(jobs, [*records, *again], kills)) == ["double"]
 
 
-def test_percentiles_are_of_what_was_seen() -> None:
+def test_percentiles_are_measured_values() -> None:
     values = sorted(n * 1_000_000 for n in range(100))
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([], 0.5)) == (
         50.0,

@@ -163,13 +163,13 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     with caplog.at_level(logging.INFO, "fairlead.ordered"):
         await bench.wait(30)
         assert all(partition.reloads >= 5 for partition in partitions)
-        said = [
+        logged = [
             (record.levelname, record.partition, record.partitions) for record in caplog.records
         ]
-        assert {partition for _, partition, _ in said} == {PartitionKey("q", 0)} and len(
-            said
+        assert {partition for _, partition, _ in logged} == {PartitionKey("q", 0)} and len(
+            logged
         ) == partitions[0].reloads
-        assert said[0] == ("WARNING", PartitionKey("q", 0), 1) and said[-1] == (
+        assert logged[0] == ("WARNING", PartitionKey("q", 0), 1) and logged[-1] == (
             "ERROR",
             PartitionKey("q", 0),
             10,
@@ -179,7 +179,7 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
         bench.tasks[0].cancel()
         await bench.wait(33)
         assert {record.partition for record in caplog.records} == {PartitionKey("q", 1)}, (
-            "another one speaks now"
+            "another partition logs the outage now"
         )
         caplog.clear()
         monkeypatch.undo()
@@ -189,7 +189,7 @@ async def test_a_store_outage_is_logged_once_for_all_partitions_with_its_end(
     ]
 
 
-def test_pauses_grow_to_a_minute_and_stay_there_for_ever() -> None:
+def test_pauses_grow_to_a_minute_and_no_longer() -> None:
     assert [pause_after(n) for n in (1, 2, 3, 8, 100_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
 
 
@@ -211,7 +211,9 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert bench.partition.reloads > 0
     bench.done("first")
     await bench.wait(20)
-    assert bench.start() == [], "its end is not in the store, so the next of its key waits"
+    assert bench.start() == [], (
+        "the end of the run is not stored, so the next task of its key waits"
+    )
     monkeypatch.undo()
     await bench.wait(60)
     assert first.key in bench.store.partitions[KEY].completed
@@ -232,10 +234,10 @@ async def test_a_fenced_owner_waits_for_its_lease_before_it_takes_over_again(
         await bench.store.keep(KEY, 1, bench.store.partitions[KEY].record)
     assert bench.store.partitions[KEY].range_id == 2
     await bench.wait(3)
-    assert bench.store.partitions[KEY].range_id == 3, "it is still wanted"
+    assert bench.store.partitions[KEY].range_id == 3, "the node still owns the partition"
 
 
-async def test_a_partition_that_leaves_starts_nothing_drains_and_may_stay_after_all(
+async def test_a_partition_that_leaves_starts_no_task_and_drains_and_can_be_kept_after_all(
     bench: Bench,
 ) -> None:
     bench.begin()
@@ -276,7 +278,7 @@ async def test_a_partition_that_is_lost_stops_its_runs_and_writes_none_of_their_
     assert bench.store.history == {} and bench.settled == ["first"]
 
 
-async def test_a_partition_that_is_lost_still_tries_to_write_the_ends_it_has_and_a_later_owner_refuses_them(
+async def test_a_lost_partition_still_tries_to_write_the_ends_of_its_runs_and_is_fenced_by_the_later_owner(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.begin()
@@ -300,11 +302,13 @@ async def test_a_partition_that_is_lost_still_tries_to_write_the_ends_it_has_and
     assert [end.scheduled.task.id for end in bench.store.history.values()] == ["t0"]
     await bench.store.take_over(KEY)
     await bench.partition.write_last(ends)
-    assert "their ends could not be written" in caplog.text
+    assert "ends of runs could not be written" in caplog.text
     assert len(bench.store.history) == 1
 
 
-async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_as_it_is_now(bench: Bench) -> None:
+async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_in_its_new_form(
+    bench: Bench,
+) -> None:
     bench.begin()
     first = bench.submit(id="u")
     await bench.wait(1)
@@ -327,11 +331,11 @@ async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below
     await bench.wait(1)
     persist = bench.store.persist
 
-    async def unanswered(*rest: Any) -> Any:
+    async def never_returns(*rest: Any) -> Any:
         await persist(*rest)
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(bench.store, "persist", unanswered)
+    monkeypatch.setattr(bench.store, "persist", never_returns)
     submitted = bench.submit(id="written")
     await bench.wait(1)
     bench.partition.trouble = "something new to keep"
@@ -346,7 +350,7 @@ async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below
 async def test_a_partition_cancelled_while_it_fails_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task group with failures raises these and loses the cancellation."""
+    """A task group whose parts fail raises their errors and loses the cancellation."""
 
     async def fails_as_it_is_cancelled(tenure: Tenure) -> None:
         async def part() -> None:
@@ -375,7 +379,7 @@ async def test_a_partition_cancelled_while_it_fails_ends(
 async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_no_other(
     bench: Bench, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], why: str
 ) -> None:
-    """Other programs write to a log too."""
+    """Other programs may write to the log."""
     task = bench.submit(id="before").task
     bench.log.append([Submit(msgspec.structs.replace(task, id="broken", **changes))])
     bench.log.append([Drop("q", 0, TaskKey(10**30, "a", "u"), "ada", 0)])
@@ -415,7 +419,7 @@ async def test_writes_and_reads_of_a_partition_never_overlap(
     for name in ("persist", "read", "keep"):
         slow(name)
     bench.begin()
-    for n in range(100):  # through two look-aheads
+    for n in range(100):  # enough for two look-aheads
         bench.submit(after=500.0, ordering_key=f"k{n}", id=f"t{n}")
         await bench.wait(7.0 if n % 10 == 9 else 0.1)
     await bench.wait(600)
@@ -449,7 +453,7 @@ async def test_an_idle_wake_up_reads_nothing_and_tasks_are_handed_out_at_their_e
     assert (bench.clock.now(), bench.start(), reads) == (due, ["t"], 1)
 
 
-async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_while_that_fails(
+async def test_a_partition_is_taken_over_only_after_the_log_is_rewound_and_a_failed_rewind_is_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The take-over fences an earlier owner: entries that the earlier owner commits later must be
@@ -480,7 +484,7 @@ async def test_it_takes_over_only_when_the_log_has_been_rewound_and_tries_again_
 async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when_it_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rewind that fails at first makes no difference."""
+    """The first rewind fails."""
     receive, rewind, failures = bench.log.receive, bench.log.rewind, 0
 
     async def leaving(*about: Any) -> Any:
@@ -509,7 +513,7 @@ async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when
     assert bench.start() == ["t"]
 
 
-async def test_a_partition_that_is_loaded_while_submits_never_cease_begins_with_what_came_after_its_load(
+async def test_a_partition_loaded_during_continuous_submits_starts_tasks_after_a_bounded_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def always(partition: PartitionKey) -> bool:
@@ -527,7 +531,7 @@ async def test_a_partition_that_is_loaded_while_submits_never_cease_begins_with_
             break
     assert started[:1] == ["waits"]
     assert 1.0 <= bench.clock.monotonic() < 2.5, (
-        "not before what was there is in the schedule, nor after ten seconds"
+        "after the earlier entries are in the schedule, and before the longest load of ten seconds"
     )
 
 

@@ -1,5 +1,4 @@
-"""Rules of ordered queues that need no queue: waits between tries, keys, the meaning of a run's
-end, accepted submits."""
+"""Rules of ordered queues: waits between tries, keys, the end of a run, and accepted submits."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def test_default_waits_of_ordered_queues_double_from_20_to_120_s_with_half_of_ea
         )
     exact = Exponential(max_attempts=101, first=2.0, max_delay=120.0, random=Fixed())
     assert [exact.delay(tries, RuntimeError()) for tries in (1, 4)] == [1.5, 12.0], (
-        "the fifth attempt waits 12 s of 16"
+        "the fifth attempt waits 12 s of at most 16"
     )
     assert exact.delay(101, RuntimeError()) is None
 
@@ -119,17 +118,17 @@ def test_every_partition_of_64_gets_its_share_of_100_000_keys_within_a_third() -
     assert max(counts.values()) < 1.33 * 100_000 / 64 and min(counts.values()) > 0.67 * 100_000 / 64
 
 
-def test_tasks_for_now_of_one_process_keep_the_order_of_their_submits() -> None:
+def test_tasks_due_now_from_one_process_keep_the_order_of_their_submits() -> None:
     acceptance = Acceptance({"q": Queue("q", kind="ordered")})
-    places = []
+    positions = []
     for _ in range(3):
         entries = acceptance.entries([task(unique_key=None, id=str(9 - n)) for n in range(5)], NOW)
-        places += [entry.task.run_at for entry in entries]
-    assert places == sorted(set(places))
-    assert places[-1] < NOW + 1000, "and are for now all the same"
+        positions += [entry.task.run_at for entry in entries]
+    assert positions == sorted(set(positions))
+    assert positions[-1] < NOW + 1000, "the times are still now, within a millisecond"
 
 
-def test_a_time_that_was_asked_for_stays_and_a_task_without_a_unique_key_is_one_of_a_kind() -> None:
+def test_a_given_run_at_is_kept_and_a_task_without_a_unique_key_gets_its_own_key() -> None:
     acceptance = Acceptance({"q": Queue("q", kind="ordered")})
     first, second = acceptance.entries(
         [task(NOW + 7, unique_key=None, id="one"), task(NOW + 7, id="two")], NOW
@@ -138,7 +137,7 @@ def test_a_time_that_was_asked_for_stays_and_a_task_without_a_unique_key_is_one_
     assert (second.task.run_at, second.task.unique_key) == (NOW + 7, "u")
 
 
-def test_the_grace_is_exact_and_a_bulk_is_refused_as_a_whole() -> None:
+def test_the_grace_is_exact_and_a_bulk_submit_is_refused_as_a_whole() -> None:
     acceptance = Acceptance({"q": Queue("q", kind="ordered", grace=10.0)})
     assert len(acceptance.entries([task(NOW - 10_000_000)], NOW)) == 1
     with pytest.raises(InvalidTask, match="10.0 s ago, more than the grace of 10 s"):

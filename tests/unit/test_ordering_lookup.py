@@ -1,5 +1,4 @@
-"""Triggers that arrive during a read of the store, and triggers that arrive again: none is lost or
-skipped."""
+"""Triggers that arrive during a read of the store, or arrive again, are neither lost nor skipped."""
 
 from __future__ import annotations
 
@@ -40,13 +39,13 @@ def trigger(
 
 
 class SlowStore:
-    """A task store whose every read waits for `answer`; also its own database."""
+    """A task store and its database, whose reads wait until `respond`."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.reads: asyncio.Queue[Any] = asyncio.Queue()
         """Subject of each read, in the order in which the reads began."""
-        self._answer: list[Any] | Exception = []
-        self._may_answer = asyncio.Event()
+        self._response: list[Any] | Exception = []
+        self._may_respond = asyncio.Event()
 
     @property
     def database(self) -> SlowStore:
@@ -64,29 +63,29 @@ class SlowStore:
     async def read(self, about: Any) -> list[Any]:
         if about == "lanes":
             return [LANE]
-        self.asked.put_nowait(about)
-        await self._may_answer.wait()
-        self._may_answer.clear()
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+        self.reads.put_nowait(about)
+        await self._may_respond.wait()
+        self._may_respond.clear()
+        if isinstance(self._response, Exception):
+            raise self._response
+        return self._response
 
-    def answer(self, answer: list[Any] | Exception) -> None:
-        self._answer = answer
-        self._may_answer.set()
+    def respond(self, response: list[Any] | Exception) -> None:
+        self._response = response
+        self._may_respond.set()
 
 
 # reservations of an ordering key ------------------------------------------------------------------
 
 
-class Looking:
-    """An Ordering with a read of one key under way, and the table it maintains."""
+class ReadUnderWay:
+    """An `Ordering` with a read of one key under way, and its table."""
 
     def __init__(self) -> None:
         self.store = SlowStore()
         ledger = SlotLedger(10)
         self.table = TriggerTable(ledger)
-        self.gone: list[Trigger] = []
+        self.removed: list[Trigger] = []
         self._settled = asyncio.Event()
         self.ordering = Ordering(
             SimpleNamespace(
@@ -103,8 +102,8 @@ class Looking:
         for one in triggers:
             self.table.push(one)
 
-    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
-        self.gone.extend(triggers)
+    def on_outdated(self, triggers: Collection[Trigger]) -> None:
+        self.removed.extend(triggers)
 
     def on_ready(self) -> None:
         self._settled.set()
@@ -113,22 +112,22 @@ class Looking:
         return sorted(one.id for one in self.table.waiting(KEY))
 
     async def settle(self, answer: list[tuple[Trigger, State]]) -> None:
-        self.store.answer(answer)
+        self.store.respond(answer)
         await self._settled.wait()
 
 
 @asynccontextmanager
-async def looking(*in_the_table: Trigger) -> AsyncIterator[Looking]:
-    """Enter the block with a read of the key under way, after `first` was refused; the given
-    triggers wait in the table then."""
-    one = Looking()
+async def read_under_way(*in_the_table: Trigger) -> AsyncIterator[ReadUnderWay]:
+    """Run the block during a read of the key, which began when `first` was refused; the given triggers
+    wait in the table."""
+    one = ReadUnderWay()
     for waiting in in_the_table:
         one.table.push(waiting)
     one.ordering.refused(trigger("first", ordering_key="o"))
     async with asyncio.timeout(SOON):
         running = asyncio.create_task(one.ordering.run())
         try:
-            assert await one.store.asked.get() == [KEY]
+            assert await one.store.reads.get() == [KEY]
             yield one
         finally:
             running.cancel()
@@ -140,21 +139,21 @@ async def test_a_trigger_that_arrives_during_a_read_stays_although_the_read_lack
         trigger("second", ordering_key="o", order_at=2),
         trigger("third", ordering_key="o", order_at=3),
     )
-    async with looking(second) as here:
+    async with read_under_way(second) as here:
         here.table.push(third)
         await here.settle([(second, State.SUBMITTED)])
         assert here.waiting() == ["second", "third"]
-        assert here.gone == []
+        assert here.removed == []
 
 
 async def test_the_first_trigger_of_a_key_that_arrives_during_an_empty_read_stays_and_may_run() -> (
     None
 ):
     late = trigger("late", ordering_key="o", order_at=3)
-    async with looking() as here:
+    async with read_under_way() as here:
         here.table.push(late)
         await here.settle([])
-        assert here.gone == []
+        assert here.removed == []
         assert here.table.take(10, 0.0) == ([late], [])
 
 
@@ -163,10 +162,10 @@ async def test_a_trigger_from_before_a_read_that_lacks_it_is_removed() -> None:
         trigger("second", ordering_key="o", order_at=2),
         trigger("third", ordering_key="o", order_at=3),
     )
-    async with looking(second, moved_on) as here:
+    async with read_under_way(second, moved_on) as here:
         await here.settle([(second, State.SUBMITTED)])
         assert here.waiting() == ["second"]
-        assert here.gone == [moved_on]
+        assert here.removed == [moved_on]
 
 
 # the trigger channel over the task store ----------------------------------------------------------
@@ -182,20 +181,18 @@ class Spacious:
         return 0
 
 
-async def test_a_lane_is_behind_while_a_read_of_it_is_under_way_and_no_longer_when_the_read_found_the_end() -> (
-    None
-):
+async def test_a_lane_is_behind_during_a_read_of_it_until_a_read_finds_the_end() -> None:
     store = SlowStore()
     channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
     channel.assign({PARTITION: {}})
     async with asyncio.timeout(SOON):
         receiving = asyncio.create_task(channel.receive(Spacious()))
-        assert await store.asked.get() == LANE
+        assert await store.reads.get() == LANE
         assert channel.is_behind(LANE)
         found = [trigger("first", seq=1), trigger("second", seq=2)]
-        store.answer(found)
+        store.respond(found)
         assert await receiving == found
-        assert not channel.is_behind(LANE)  # there were fewer than there was room for
+        assert not channel.is_behind(LANE)  # the read found fewer triggers than there was room for
 
 
 async def test_a_lane_is_behind_after_a_failed_read_until_a_read_finds_nothing() -> None:
@@ -203,15 +200,15 @@ async def test_a_lane_is_behind_after_a_failed_read_until_a_read_finds_nothing()
     channel = DatabaseChannel(store, MemoryNotifier(), SYSTEM_CLOCK)
     channel.assign({PARTITION: {}})
     async with asyncio.timeout(SOON):
-        store.answer(StoreUnavailable("not reached"))
+        store.respond(StoreUnavailable("not reached"))
         with pytest.raises(StoreUnavailable):
             await channel.receive(Spacious())
         assert channel.is_behind(LANE)
         receiving = asyncio.create_task(channel.receive(Spacious()))
-        while store.asked.qsize() < 2:
+        while store.reads.qsize() < 2:
             await asyncio.sleep(0)
         assert channel.is_behind(LANE)
-        store.answer([])
+        store.respond([])
         assert await receiving == ()
         assert not channel.is_behind(LANE)
 
@@ -228,7 +225,7 @@ class Engine:
         self.admits = True
         self._told = asyncio.Event()
         ordering = SimpleNamespace(admits=lambda one: self.admits)
-        # Nothing is received from this channel here.
+        # This channel delivers nothing.
         channel = DatabaseChannel(None, MemoryNotifier(), SYSTEM_CLOCK)
         lanes = LaneContext(
             store=self.store,
@@ -264,7 +261,7 @@ class Engine:
         assert not reports
 
     def receive(self, *triggers: Trigger) -> None:
-        """Pass triggers on as Intake does with those of the channel."""
+        """Pass triggers on, as Intake does with triggers of the channel."""
         self.intake.take_in(triggers)
         self.backlogs.on_drained()
 
@@ -280,7 +277,7 @@ class Engine:
         return one.id in self.intake._known
 
     def dispatch(self) -> list[Trigger]:
-        """Take everything out of the table, to be claimed."""
+        """Take all triggers out of the table, to claim them."""
         taken, _ = self.table.take(1000, 0.0)
         self.intake.taken(taken)
         return taken
@@ -329,7 +326,7 @@ leaving = pytest.mark.parametrize(
 
 
 @leaving
-async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memory(
+async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again(
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
     ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
@@ -342,7 +339,7 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
 
 
 @leaving
-async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memory_where_others_are_stored(
+async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives_again_though_others_are_stored(
     leave: Callable[[Engine, Trigger], None],
 ) -> None:
     ordered = trigger("ordered", ordering_key="o", fairness_key="a", seq=1)
@@ -353,7 +350,7 @@ async def test_a_trigger_that_left_without_a_run_and_comes_again_gets_into_memor
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(*others)
         await here.until(lambda: here.is_stored(others[-1]))
-        here.receive(ordered, last)  # both get their levels together
+        here.receive(ordered, last)  # both triggers get their levels in one write
         await here.until(lambda: here.is_stored(last))
         assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
         assert here.knows(ordered)
@@ -372,7 +369,7 @@ async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level(
                 True,
                 False,
                 False,
-            ]  # the others made room
+            ]  # the other triggers made room
             here.receive(*early)
         assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
         assert len(here.store.rows(LANE)) == 8
@@ -383,13 +380,11 @@ async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:
     async with engine(look_ahead=1) as here:
         here.receive(*many)
         await here.until(lambda: here.is_stored(many[-1]))
-        await here.until(
-            lambda: sum(map(here.knows, many)) <= 5
-        )  # the look-ahead, plus its slack of a quarter
+        await here.until(lambda: sum(map(here.knows, many)) <= 5)  # the look-ahead plus a quarter
         assert len(here.table) <= 5
 
 
-def test_only_the_named_one_of_two_versions_of_a_task_leaves_the_table() -> None:
+def test_only_the_given_version_of_a_task_leaves_the_table() -> None:
     old = trigger("task", ordering_key="o")
     new = msgspec.structs.replace(old, version=2)
     table = TriggerTable(SlotLedger(10))

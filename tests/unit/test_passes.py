@@ -55,8 +55,7 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
     queue = Queue(weights)
     waiting: Counter[str] = Counter()
     served: dict[tuple[str, str], Counter[str]] = {}
-    """Tasks served, by pair of keys, since the first key was least ahead, over the interval in
-    which both wait."""
+    """Tasks served, by pair of keys, since the first key was least ahead while both keys wait."""
     ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def check(key: str) -> None:
@@ -70,7 +69,7 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
                 ahead[pair] = 0
                 served[pair].clear()
             assert ahead[pair] <= stride(weights[first]) + stride(weights[second])
-            # In tasks and weights, plus the rounding of strides to integers: half a unit a task.
+            # The bound in tasks and weights, plus the rounding of strides: half a unit for each task.
             one, other = Fraction(weights[first]), Fraction(weights[second])
             apart = served[pair][first] / one - served[pair][second] / other
             assert apart <= 1 / one + 1 / other + Fraction(
@@ -100,7 +99,7 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1),
     st.randoms(use_true_random=False),
 )
-def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_when_weights_are_equal(
+def test_with_equal_weights_the_nth_task_of_a_key_waits_for_at_most_n_tasks_of_every_other_key(
     tasks, random
 ) -> None:
     queue = Queue(dict.fromkeys(tasks, 1.0))
@@ -121,13 +120,13 @@ def test_a_stride_is_the_inverse_of_the_weight_to_within_half_a_unit(weight) -> 
     assert abs(stride(weight) - STRIDE_SCALE / Fraction(weight)) <= Fraction(1, 2)
 
 
-def test_a_key_that_was_idle_has_saved_nothing() -> None:
+def test_a_key_that_was_idle_has_saved_no_share() -> None:
     passes = Passes(Counters())
     assert [passes.assign("a", 1.0, 0), passes.assign("a", 1.0, 0)] == [0, STRIDE_SCALE]
     assert passes.assign("b", 1.0, 5 * STRIDE_SCALE) == 5 * STRIDE_SCALE
 
 
-def test_a_weight_set_at_run_time_counts_instead_of_the_tasks_own() -> None:
+def test_a_weight_set_at_run_time_replaces_the_weight_of_the_task() -> None:
     weights = {"a": 2.0}
     passes = Passes(Counters(), weights)
     assert [passes.assign("a", 1.0, 0), passes.assign("a", 1.0, 0)] == [0, STRIDE_SCALE // 2]
@@ -172,14 +171,14 @@ def test_a_key_is_not_charged_twice_for_tasks_that_the_next_owner_levels_again(
     before, after = Passes(Counters()), Passes(Counters())
     for key in stored:
         before.assign(key, weights[key], 0)
-    unplaced = [(key, before.assign(key, weights[key], 0)) for key in unstored]
-    for key, following in before.heaviest(10, unplaced):
+    assigned = [(key, before.assign(key, weights[key], 0)) for key in unstored]
+    for key, following in before.heaviest(10, assigned):
         after.resume(key, following)
-    assert [(key, after.assign(key, weights[key], 0)) for key in unstored] == unplaced
+    assert [(key, after.assign(key, weights[key], 0)) for key in unstored] == assigned
 
 
 @pytest.mark.parametrize("weight", [MIN_WEIGHT, 1.0, MAX_WEIGHT])
-def test_a_lone_key_gets_every_stride(weight: float) -> None:
+def test_the_pass_of_a_lone_key_advances_by_its_stride(weight: float) -> None:
     passes = Passes(Counters())
     assert [passes.assign("a", weight, 0) for _ in range(4)] == [
         n * stride(weight) for n in range(4)

@@ -1,5 +1,5 @@
-"""Permits: runs never exceed the limit, however nodes pause, die, lose responses and disagree about
-the time."""
+"""Runs under permits never exceed the limit, however nodes pause, die, lose responses and disagree
+about the time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def do_round(permits: Permits, ledger: PermitLedger, now: float) -> PermitLedger
 
 
 def used_up(permits: Permits, total: int, wanted: int) -> PermitLedger:
-    """Return the ledger after the permits in use have grown to this number and were released."""
+    """Return the ledger after `wanted` permits were in use and were released."""
     ledger = PermitLedger()
     while held(ledger, "total") < wanted:
         while permits.take("total", total, 0.0):
@@ -103,12 +103,12 @@ def test_unused_permits_are_returned() -> None:
     permits = Permits("one", TTL)
     ledger = do_round(
         permits, used_up(permits, 30, 16), 1.0
-    )  # the most in use since the last round
+    )  # the greatest number in use since the last round
     ledger = do_round(permits, ledger, 2.0)
     assert ledger.nodes == {}
 
 
-def test_permits_cannot_be_acquired_after_their_time_until_they_are_renewed() -> None:
+def test_expired_permits_cannot_be_acquired_until_they_are_renewed() -> None:
     permits = Permits("one", TTL)
     permits.take("total", 3, 0.0)
     ledger = do_round(permits, PermitLedger(), 0.0)
@@ -125,13 +125,13 @@ def test_a_node_that_is_silent_longer_than_its_time_loses_its_permits_and_no_soo
     ledger = do_round(one, PermitLedger(), 0.0)
     assert one.take("total", 1, 0.0)
     two.take("total", 1, 0.0)
-    ledger = do_round(two, ledger, 1000.0)  # clocks are not compared
+    ledger = do_round(two, ledger, 1000.0)  # the clocks of the nodes differ
     for later in (1.0, TTL, TTL * (1 + DRIFT)):
         assert two.propose(ledger, 1000.0 + later).ledger.nodes["two"].shares["total"].held == 0
     ledger = do_round(two, ledger, 1000.0 + TTL * (1 + DRIFT) + 0.1)
     assert set(ledger.nodes) == {"two"} and two.take("total", 1, 1000.0 + TTL * (1 + DRIFT) + 0.1)
     one.propose(ledger, 5.0)
-    assert one.until < 0, "it sees that its permits were taken back"
+    assert one.until < 0, "the node knows that its permits were revoked"
 
 
 def test_a_node_whose_heartbeat_continues_keeps_its_permits() -> None:
@@ -155,9 +155,9 @@ def test_after_a_write_with_unknown_outcome_only_safe_permits_remain() -> None:
     assert not one.take("total", 8, 1.0)
 
 
-def test_no_node_waits_for_ever_for_a_permit_that_cannot_be_shared() -> None:
-    """Three nodes always want one of two permits: over the rotation each of them gets one, at the
-    end of a run."""
+def test_every_node_eventually_gets_a_permit_that_cannot_be_shared() -> None:
+    """Three nodes always want one of two permits. The rotation gives each node a permit when a run
+    ends."""
     nodes = {name: Permits(name, TTL) for name in ("a", "b", "c")}
     ledger, got, running = PermitLedger(), dict.fromkeys(nodes, 0), []
     for step in range(200):
@@ -189,8 +189,8 @@ def test_unused_pools_leave_the_ledger() -> None:
 
 
 class World:
-    """Nodes on clocks of their own, a ledger behind slow and lossy connections, and a counter of
-    all runs."""
+    """Nodes with their own clocks, a ledger behind slow and lossy connections, and a count of all
+    runs."""
 
     def __init__(self, seed: int, nodes: int, totals: dict[str, int]) -> None:
         self.random = random.Random(seed)
@@ -229,8 +229,7 @@ class Node:
         self.offset = world.random.uniform(-1e6, 1e6)
         self.pace = world.random.choice([0.3, TTL / 3])
         self.ends = world.random.choice([0.05, 1.0])
-        """Fraction of the chances to end a run that are used; at a low one, long runs last until
-        permits expire."""
+        """Probability that a run ends at a step; if it is low, runs last until their permits expire."""
         self.paused_until = self.cut_off_until = 0.0
         self.born()
 
@@ -243,7 +242,7 @@ class Node:
         self.world.at(self.world.random.uniform(0, 1), self.alive(self.round))
 
     def alive(self, do: Callable[[], None]) -> Callable[[], None]:
-        """Do this only if the node's present incarnation lives; after a pause, at its end."""
+        """Return `do` for the present incarnation of the node: skipped after a death, late after a pause."""
         permits = self.permits
 
         def then() -> None:
@@ -260,7 +259,7 @@ class Node:
         return self.offset + self.rate * self.world.now
 
     def alive_in(self, pool: str) -> int:
-        """Return the runs that continue: those of a node past its time were ended from outside."""
+        """Return the number of runs that continue; after its time, the watchdog has ended the node's runs."""
         return 0 if self.is_dead or self.clock() >= self.permits.until else self.running[pool]
 
     def work(self) -> None:
@@ -303,8 +302,8 @@ class Node:
     def propose(self, data: bytes, version: int, mine: object) -> None:
         if self.under_way is mine:
             proposal = self.permits.propose(decode(data), self.clock())
-            # A write under way no longer depends on the node: it may land long after the node gave
-            # up waiting, or died.
+            # A write under way does not depend on the node: it may arrive long after the node has
+            # died or has abandoned the write.
             self.world.at(self.delay(), lambda: self.land(proposal, version, mine))
 
     def land(self, proposal: LedgerProposal, version: int, mine: object) -> None:
@@ -327,7 +326,7 @@ class Node:
 
 
 @pytest.mark.parametrize("seed", seeds(40, few=4))
-def test_runs_never_exceed_the_limit_whatever_happens(seed: int) -> None:
+def test_runs_never_exceed_the_limit_of_the_permits_under_random_faults(seed: int) -> None:
     world = World(seed, nodes=4, totals={"total": 10, "partner": 2})
     world.run(1500.0)
     assert world.started["total"] > 200 and world.started["partner"] > 50, (
@@ -336,7 +335,7 @@ def test_runs_never_exceed_the_limit_whatever_happens(seed: int) -> None:
 
 
 def test_a_renewal_changes_only_the_heartbeat_and_keeps_the_permits() -> None:
-    """The thread of a node whose event loop is blocked renews its permits."""
+    """A thread renews the permits of a node whose event loop is blocked."""
     one, other = Permits("one", ttl=15), Permits("other", ttl=15)
     ledger = PermitLedger()
     for now, permits in ((0.0, one), (1.0, other)):
@@ -352,7 +351,7 @@ def test_a_renewal_changes_only_the_heartbeat_and_keeps_the_permits() -> None:
     assert renewed.nodes["one"].beat > ledger.nodes["one"].beat
     one.renewed(12.0)
     assert one.until == 27.0
-    # The next round of the event loop continues from there, with a later heartbeat.
+    # The next round of the event loop continues with a later heartbeat.
     assert one.propose(renewed, 13.0).ledger.nodes["one"].beat > renewed.nodes["one"].beat
 
 

@@ -1,4 +1,4 @@
-"""Pick-up positions of a replay, for cases small enough to count by hand."""
+"""Pick-up positions of a replay, in cases that can be counted by hand."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_fair_order_is_within_the_bound_and_a_flood_first_is_not() -> None:
         3,
         0.8,
         4,
-    )  # b was due by 2 and came 5th
+    )  # b was due at position 2 and came 5th
     assert [(one.tenant, one.tasks, one.p99) for one in flood.tenants] == [("a", 4, 3), ("b", 1, 5)]
     assert flood.median_tenant_p99 == 4.0
     assert flood.jain_index < fair.jain_index
 
 
-def test_partitions_are_counted_each_for_itself_and_positions_made_comparable() -> None:
+def test_positions_are_counted_in_each_partition_and_scaled_to_be_comparable() -> None:
     found = positions([*runs("ab"), *runs("ba", partition=1)])
     assert found is not None
     assert (found.most_beyond_bound, found.heaviest_last) == (0, 4)

@@ -11,7 +11,7 @@ endpoint = pytest.importorskip(
 )
 
 
-def test_our_options_are_taken_out_and_others_go_to_redis_py() -> None:
+def test_options_of_fairlead_are_removed_from_the_url_and_others_go_to_redis_py() -> None:
     found = endpoint.RedisEndpoint.of(
         "redis://me:secret@host:6380/2?streams=16&per_shard=2&reclaim=5&socket_timeout=3&prefix=shop"
     )

@@ -19,7 +19,7 @@ TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=8
 
 
 def read(entry: Entry, deliveries: int = 1) -> Message:
-    """Return the message as it comes out of Redis: everything is bytes."""
+    """Return the message as Redis returns it, with all values as bytes."""
     flat = [part if isinstance(part, bytes) else str(part).encode() for part in entry.fields]
     return message((b"3", b"1767225600000-0", deliveries, 1767225600000, flat))
 
@@ -102,6 +102,6 @@ def test_a_submit_without_partitions_carries_the_due_tasks() -> None:
     answers = [Submitted("id-1", True), Submitted("id-2", True), Submitted("old", False)]
     notification = Notification(ready=[Lane("mail", 0, 5, 11)])
     assert [
-        t.id for t in with_triggers(notification, tasks, answers, placed_only=False).triggers
+        t.id for t in with_triggers(notification, tasks, answers, known_seq_only=False).triggers
     ] == ["id-1"]
     assert with_triggers(notification, tasks, answers).triggers == []

@@ -58,13 +58,13 @@ def test_the_same_seed_draws_the_same_waits_and_they_differ_among_themselves() -
     assert len(set(first)) == 8
 
 
-def test_fixed_delays_and_no_retry() -> None:
+def test_fixed_delays_and_no_retry_wait_as_declared() -> None:
     assert waits(Fixed(0.5, max_attempts=3), 4) == [0.5, 0.5, None, None]
     assert waits(Delays([1, 5, 60]), 4) == [1, 5, 60, None]
     assert waits(NoRetry(), 1) == [None]
 
 
-def test_only_the_named_errors_are_tried_again() -> None:
+def test_only_the_named_errors_are_retried() -> None:
     policy = Fixed(1, on=(OSError, ValueError), never_on=(UnicodeError,))
     assert policy.delay(1, ConnectionError()) == 1
     assert policy.delay(1, ValueError()) == 1
@@ -106,7 +106,7 @@ def test_a_policy_keeps_its_delays_when_the_callers_list_changes() -> None:
         lambda: Processing(when_stuck="retry"),  # type: ignore[arg-type]
     ],
 )
-def test_a_policy_set_up_wrongly_is_refused_at_once(build: Any) -> None:
+def test_a_policy_with_wrong_values_is_refused_when_it_is_made(build: Any) -> None:
     with pytest.raises(ConfigurationError):
         build()
 
@@ -139,14 +139,14 @@ def test_a_retry_may_ask_for_seconds_up_to_100_years_or_leave_them_to_its_policy
         object(),
     ],
 )
-def test_a_retry_after_anything_else_is_refused_where_it_is_made(after: Any) -> None:
+def test_a_retry_after_an_invalid_time_is_refused_where_it_is_made(after: Any) -> None:
     with pytest.raises(InvalidDelay, match="use a number of seconds from 0 to 3155760000"):
         Retry(after)
     with pytest.raises(ValueError, match="or None to leave the time to the retry policy"):
         Retry(after)
 
 
-def test_a_retry_resets_its_tries_or_does_not() -> None:
+def test_a_retry_resets_the_tries_only_on_request() -> None:
     assert Retry(reset_tries=True).reset_tries
     with pytest.raises(InvalidDelay, match="use True or False"):
         Retry(reset_tries="yes")  # type: ignore[arg-type]
@@ -181,6 +181,6 @@ def test_a_snooze_takes_an_aware_datetime_and_nothing_else(until: Any) -> None:
         Snooze(until)
 
 
-def test_a_snooze_may_name_a_time_that_has_passed_because_time_continues() -> None:
+def test_a_snooze_may_name_a_time_in_the_past() -> None:
     past = datetime(2000, 1, 1, tzinfo=UTC)
     assert Snooze(past).until == past

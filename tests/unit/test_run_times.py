@@ -1,5 +1,4 @@
-"""Expected run times: how fast they are learnt, and the bounded effect of one outlier or a million
-keys."""
+"""Expected run times: how fast they adapt, and the bounded effect of one outlier or a million keys."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def after(*costs: int, name: str = "pay", key: str = "a") -> RunTimes:
     return found
 
 
-def test_while_few_runs_have_ended_each_is_charged_the_same() -> None:
+def test_while_few_runs_have_ended_each_task_is_charged_the_same() -> None:
     found = after(*[SECOND] * (ENOUGH - 1))
     assert found.expected("pay", "a") == 0
     assert found.charge("pay", "a") == found.charge("mail", "b") == STRIDE_SCALE
@@ -76,7 +75,7 @@ def test_the_expectation_lies_between_the_least_and_the_greatest_run_time(seen) 
         st.tuples(st.sampled_from(["pay", "mail"]), st.sampled_from("abc"), costs), max_size=100
     )
 )
-def test_every_charge_is_a_whole_number_above_nothing(runs) -> None:
+def test_every_charge_is_a_positive_integer(runs) -> None:
     found = RunTimes()
     for name, key, cost in runs:
         found.ended(name, key, cost)
@@ -116,7 +115,7 @@ def test_the_keys_that_ran_longest_ago_are_dropped(monkeypatch: pytest.MonkeyPat
         max_size=60,
     )
 )
-def test_the_next_owner_expects_nearly_the_same_of_known_keys(runs) -> None:
+def test_the_next_owner_expects_nearly_the_same_run_times_of_known_keys(runs) -> None:
     before, after = RunTimes(), RunTimes()
     for name, key, cost in runs:
         before.ended(name, key, cost)

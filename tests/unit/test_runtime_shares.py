@@ -1,4 +1,4 @@
-"""Shares of run time: the bound for any run times, and that each task is taken exactly once."""
+"""Shares of run time keep their bound for any run times, and take each task exactly once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair import runtime_shares as turns_module
+from fairlead.core.fair import runtime_shares as shares_module
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import MOST_OWED, MOST_SHOWN, RuntimeShares
+from fairlead.core.fair.runtime_shares import MOST_IN_TABLE, MOST_OWED, RuntimeShares
 from fairlead.model import Level, Trigger
 from tests.tiers import examples
 
@@ -48,7 +48,7 @@ def trigger(
 
 
 class Steady(RunTimes):
-    """Run times with a fixed unit of a second: the bound holds while the unit does not change."""
+    """Run times with a fixed unit of a second, because the bound holds while the unit does not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Steady(RunTimes):
 
 
 class Exact(Steady):
-    """Run times that are known beforehand."""
+    """Run times that are known before the runs."""
 
     def __init__(self, costs: dict[str, int]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Lane:
         self.running: list[tuple[int, int, Trigger]] = []
         self.waiting: Counter[str] = Counter()
         self.charged: dict[str, int] = {}
-        """Charge of each task that runs or is in the table, by id: virtual time."""
+        """Charge of each task that runs or is in the table, by id, in virtual time."""
         self.of_key: defaultdict[str, set[str]] = defaultdict(set)
         self.most_charged: Counter[str] = Counter()
         self.most_doubt: Counter[str] = Counter()
@@ -134,7 +134,7 @@ class Lane:
         self.shares.ended(found, self.costs[found.id])
 
     def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
-        """Run all tasks; call `started` at each start, before the key has one task less waiting."""
+        """Run all tasks; call `started` at each start, before the task is removed from the waiting ones."""
         arrivals = sorted(arrivals)
         while arrivals or self.running:
             if arrivals and (not self.running or arrivals[0][0] <= self.running[0][0]):
@@ -155,8 +155,8 @@ class Lane:
 
 def check_bound(lane: Lane, arrivals, times: int) -> None:
     lead = dict.fromkeys(permutations(KEYS, 2), 0)
-    """Lead of the first key of a pair over the second, above the least since both have tasks
-    waiting."""
+    """Lead of the first key of a pair over the second, above its least value since both have waiting
+    tasks."""
 
     def started(what, waiting) -> None:
         if waiting is None:  # the key has tasks again
@@ -171,7 +171,9 @@ def check_bound(lane: Lane, arrivals, times: int) -> None:
             took = lane.took(what.id, key)
             lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
             bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
-            assert lead[pair] <= bound + len(lane.started), pair  # a unit per task for rounding
+            assert lead[pair] <= bound + len(lane.started), (
+                pair
+            )  # one unit for each task, for rounding
 
     lane.run(arrivals, started)
     assert len(lane.started) == len(lane.costs) and not lane.shares._flows and not lane.table
@@ -237,7 +239,7 @@ def test_without_corrections_at_the_end_of_runs_the_bound_breaks() -> None:
         check_bound(lane, long_and_short, times=5)
 
 
-def test_a_key_with_long_runs_has_fewer_of_them_from_the_first_on_that_have_ended() -> None:
+def test_a_key_with_long_runs_gets_fewer_runs_as_soon_as_the_first_ones_have_ended() -> None:
     lane = Lane(dict.fromkeys(KEYS, 1.0), Steady(), 1)
     lane.run(
         [
@@ -262,7 +264,7 @@ def test_a_run_that_takes_longer_than_expected_counts_while_it_runs() -> None:
     assert shown[0].pass_ == run_times.virtual(100 * SECOND)
 
 
-def test_a_key_that_was_idle_has_saved_nothing() -> None:
+def test_a_key_that_was_idle_has_saved_no_run_time() -> None:
     shares = RuntimeShares({}, Steady())
     for _ in range(5):
         one = trigger("a")
@@ -296,7 +298,7 @@ def test_many_short_tasks_but_only_one_long_task_of_a_key_are_in_the_table() -> 
         assert len(list(shares.waiting())) == 200 - most
     tiny = RuntimeShares({}, Exact({"a": 1}))
     tiny.add([trigger("a") for _ in range(200)], 0.0)
-    assert len(tiny.next(0.0)) == MOST_SHOWN
+    assert len(tiny.next(0.0)) == MOST_IN_TABLE
 
 
 def test_all_tasks_with_ordering_keys_are_in_the_table_because_any_may_be_next() -> None:
@@ -353,12 +355,12 @@ def test_each_task_enters_the_table_exactly_once(steps) -> None:
         assert not waiting & table.keys()
         for one in list(shares.waiting()):
             assert any(
-                turns_module._flow(shown) == turns_module._flow(one) for shown in table.values()
+                shares_module._flow(shown) == shares_module._flow(one) for shown in table.values()
             ), "a trigger never enters the table"
 
 
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(monkeypatch) -> None:
-    monkeypatch.setattr(turns_module, "MOST_IDLE", 10)
+    monkeypatch.setattr(shares_module, "MOST_IDLE", 10)
     shares = RuntimeShares({}, Steady())
     for n in range(1000):
         one = trigger(f"k{n}")

@@ -1,4 +1,4 @@
-"""The schedule of a partition: exact small cases, and its promises under random events."""
+"""The schedule of a partition: small exact cases, and its promises under random events."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
 # small cases --------------------------------------------------------------------------------------
 
 
-def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_others_beside_them() -> None:
+def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_other_keys_meanwhile() -> (
+    None
+):
     stored = Stored()
     schedule = started(stored, 0)
     stored.write(schedule, [task(2, "a"), task(1, "a"), task(1, "b")])
@@ -152,7 +154,7 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
     (ran, *_) = schedule.due(100)
     stored.end(schedule, ran)
     assert schedule.low_water_mark >= first and schedule.done(100) == [], (
-        "ranges below the low-water mark are left out"
+        "ranges below the low-water mark are not returned"
     )
 
 
@@ -217,7 +219,7 @@ def test_reading_continues_after_the_last_key_of_a_full_page_and_stops_after_a_p
     schedule = Schedule(BEFORE_ALL, window)
     read = schedule.next_read(50)
     assert read == ScheduleRead(None, BEFORE_ALL, just_before(151), 5)
-    assert schedule.next_read(50) is None, "one at a time"
+    assert schedule.next_read(50) is None, "only one read at a time"
     schedule.read_done(stored.read(read))
     assert schedule.read_through == key(4, "k4")
     read = schedule.next_read(50)
@@ -314,7 +316,7 @@ def test_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_them_run() -> None
         for each in due:
             stored.end(schedule, each)
         stored.catch_up(schedule, 10_000)
-    assert ran == list(range(5000)), "the longest due first"
+    assert ran == list(range(5000)), "the task that is due for longest runs first"
 
 
 def test_one_stuck_ordering_key_with_thousands_behind_it_delays_no_other() -> None:
@@ -345,7 +347,7 @@ def test_an_ordering_key_with_very_many_tasks_is_skipped_in_whole_pages() -> Non
 def test_any_number_of_tasks_due_at_the_same_time_fits_the_memory_limit_and_all_of_them_run(
     keys: int, each: int, times: int, seed: int
 ) -> None:
-    """Reading ends although no task runs yet: a partition starts runs only after it is loaded."""
+    """Reading ends before any task runs, because a partition starts runs only after it is loaded."""
     shuffled = random.Random(seed)
     store = Stored()
     store.write(
@@ -402,7 +404,7 @@ def test_runs_that_survive_a_reload_keep_holding_their_ordering_key() -> None:
 
 @settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_whatever_happens_every_task_ends_once_in_order_and_memory_is_bounded(seed: int) -> None:
+def test_under_random_events_every_task_ends_once_in_order_and_memory_is_bounded(seed: int) -> None:
     Run(random.Random(seed)).go()
 
 

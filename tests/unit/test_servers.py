@@ -1,4 +1,4 @@
-"""Servers shared by a test run: one of each kind, removed with the run."""
+"""A test run shares one server of each kind, and removes them at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if input() == "close":
 """
 
 
-def test_every_process_of_a_run_is_given_the_same_server(zookeeper_server: ZooKeeperServer) -> None:
+def test_every_process_of_a_test_run_gets_the_same_server(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
     program = "from tests import servers; print(servers.running('zookeeper').pid)"
     other = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
@@ -44,9 +46,9 @@ def test_a_shared_server_cannot_be_stopped_by_a_test(zookeeper_server: ZooKeeper
         ZooKeeperServer.attached(zookeeper_server.running, "").crash()
 
 
-@pytest.mark.usefixtures("zookeeper_server")  # skips the test where there is no ZooKeeper
+@pytest.mark.usefixtures("zookeeper_server")  # skips the test without ZooKeeper
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_the_servers_of_a_run_end_with_it_and_leave_nothing(end: str) -> None:
+def test_the_servers_of_a_test_run_end_with_it_and_leave_no_files(end: str) -> None:
     run = subprocess.Popen(
         [sys.executable, "-c", RUN],
         cwd=ROOT,
@@ -69,7 +71,7 @@ def test_the_servers_of_a_run_end_with_it_and_leave_nothing(end: str) -> None:
 
 
 def until_removed(folder: Path) -> bool:
-    """Return whether the folder is removed within some seconds after its server."""
+    """Return whether the folder of the server is removed within some seconds."""
     for _ in range(200):
         if not folder.exists():
             return True

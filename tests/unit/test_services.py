@@ -1,8 +1,9 @@
-"""The PostgreSQL server of the tests and benchmarks keeps its own promises."""
+"""The PostgreSQL server that tests and benchmarks start."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 
 from services import MissingProgram, postgres
 from services.postgres import PostgresServer
+from services.redis import RedisServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +25,7 @@ needs_postgres = pytest.mark.usefixtures("postgres_server")
 
 
 def until_gone(pid: int, seconds: float = 20) -> bool:
-    """Return whether the process ends within that time."""
+    """Return whether the process ends within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -64,7 +67,7 @@ def test_the_server_listens_on_the_loopback_only_with_fsync_and_not_as_root(
     assert owner.stdout.strip() not in ("", "root")
 
 
-def test_each_database_is_fresh_and_apart(postgres_server: PostgresServer) -> None:
+def test_each_database_is_empty_and_separate(postgres_server: PostgresServer) -> None:
     first, second = postgres_server.create_database(), postgres_server.create_database()
     with psycopg.connect(first) as connection:
         connection.execute("CREATE TABLE here ()")
@@ -73,8 +76,8 @@ def test_each_database_is_fresh_and_apart(postgres_server: PostgresServer) -> No
 
 
 @needs_postgres
-def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
-    # A server of its own recovers in the time of its few files, not of all that other tests left.
+def test_a_crash_and_restart_keep_the_url_and_committed_rows() -> None:
+    # A server of this test has few files and recovers quickly.
     with PostgresServer() as server:
         url, pid = server.create_database(), server.pid
         connection = psycopg.connect(url)
@@ -90,10 +93,10 @@ def test_a_crash_and_restart_keeps_the_url_and_what_was_committed() -> None:
 
 @pytest.mark.slow
 @needs_postgres
-def test_a_stopped_server_leaves_nothing_and_can_start_again(
+def test_a_stopped_server_leaves_no_files_and_can_start_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Other users cannot enter pytest's folders: as root, the server must choose another folder.
+    # Other users cannot enter the folders of pytest, so as root the server must choose another folder.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = PostgresServer()
     for _ in range(2):
@@ -109,7 +112,7 @@ def test_a_stopped_server_leaves_nothing_and_can_start_again(
 
 @pytest.mark.slow
 @needs_postgres
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
+def test_the_error_of_a_server_that_cannot_start_names_the_cause_and_no_files_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(postgres._SETTINGS, "shared_buffers", "plenty")
@@ -119,7 +122,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
     assert server._folder is None and server.pid is None
 
 
-def test_a_missing_program_is_one_line_with_the_cure(
+def test_the_error_about_a_missing_program_is_one_line_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -176,7 +179,7 @@ def test_the_command_prints_the_url_and_runs_until_it_is_stopped(end: signal.Sig
         psycopg.connect(url)
 
 
-def test_an_unknown_service_exits_as_wrong_use() -> None:
+def test_an_unknown_service_exits_with_the_code_of_wrong_use() -> None:
     command = subprocess.run(
         [sys.executable, "-m", "services", "oracle"], cwd=ROOT, capture_output=True, text=True
     )
@@ -184,3 +187,20 @@ def test_an_unknown_service_exits_as_wrong_use() -> None:
         2,
         "unknown server oracle; use one of postgres, redis, zookeeper, kafka, cassandra\n",
     )
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="Redis' server is missing")
+def test_redis_has_loaded_its_data_when_it_has_started() -> None:
+    with RedisServer(appendonly=True) as server:
+        with redis.Redis.from_url(server.url) as client:
+            pipeline = client.pipeline()
+            for number in range(5000):
+                pipeline.set(f"key-{number}", "x")
+            pipeline.execute()
+        server.crash()
+        with (server.folder / "redis.conf").open("a") as settings:
+            # Redis takes a second to load them, and responds to clients meanwhile.
+            settings.write("key-load-delay 200\nloading-process-events-interval-bytes 1024\n")
+        server.start()
+        with redis.Redis.from_url(server.url, retry=None) as client:
+            assert client.dbsize() == 5000

@@ -1,5 +1,4 @@
-"""Shuffle sharding: the vectors that other languages check against, and the properties promised in
-the documentation."""
+"""Shuffle sharding: the test vectors for other languages, and the documented properties."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_one_more_stream_replaces_at_most_one_and_keeps_the_order_of_the_others(
     assert len(kept) >= per_shard - 1
 
 
-def test_a_new_stream_joins_a_shard_as_often_as_it_should() -> None:
+def test_a_new_stream_joins_a_shard_with_the_expected_probability() -> None:
     joined = sum(15 in shard(f"tenant {n}", 16, 4) for n in range(20_000))
     assert abs(joined / 20_000 - 4 / 16) < 0.015  # five standard deviations
 
@@ -88,7 +87,9 @@ def test_every_set_of_streams_is_equally_likely() -> None:
     expected = many / comb(8, 3)
     assert found.keys() == {frozenset(each) for each in combinations(range(8), 3)}
     chi_squared = sum((count - expected) ** 2 / expected for count in found.values())
-    assert chi_squared < 110  # 55 degrees of freedom: greater once in 100,000 times
+    assert (
+        chi_squared < 110
+    )  # 55 degrees of freedom: a greater value has a probability of 1 in 100,000
     pairs = sum(
         frozenset(shard(f"a {n}", 8, 3)) == frozenset(shard(f"b {n}", 8, 3)) for n in range(many)
     )

@@ -162,7 +162,9 @@ def test_partitions_of_a_restarting_node_wait_for_it() -> None:
 
 
 @given(st.integers(2, 9))
-def test_a_node_that_acquires_nothing_makes_partitions_move_ever_more_seldom(count: int) -> None:
+def test_partitions_offered_to_a_node_that_acquires_nothing_move_less_and_less_often(
+    count: int,
+) -> None:
     fleet = Fleet({"a": count})
     fleet.start("works", frozenset("a"))
     fleet.start("hangs", frozenset("a"))
@@ -171,7 +173,7 @@ def test_a_node_that_acquires_nothing_makes_partitions_move_ever_more_seldom(cou
     assert set(fleet.owners.values()) == {"works"}
     fleet.moves = 0
     fleet.rounds(HOLD_SECONDS * 31)
-    # Five holds, each twice as long as the one before; a partition is released and acquired again.
+    # Five holds, each twice as long as the previous one; each costs a release and an acquisition.
     assert fleet.moves <= 2 * 5 * count
 
 

@@ -1,4 +1,4 @@
-"""`fairlead simulate`: the small cases exactly, the order for any buffer, and correct measures."""
+"""`fairlead simulate`: exact small cases, the same order for any buffer, and correct measures."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     script, weights, buffer
 ) -> None:
     report = simulate(SimulationSettings(script=script, weights=weights, buffer=buffer)).report
-    # A stride is an integer: each task rounds up to half a unit, in a bound of 2 / MAX_WEIGHT
-    # tasks or more; and the report has three digits.
+    # A stride is an integer, so each task adds a rounding of up to half a unit, relative to a bound of
+    # at least 2 / MAX_WEIGHT tasks. The report has three digits.
     rounding = report.tasks * 0.5 / STRIDE_SCALE / (2 / MAX_WEIGHT) + 0.001
     assert of(report, "fair").gap <= 1 + rounding
     assert of(report, "fair").picked == of(report, "fifo").picked == report.tasks
@@ -115,7 +115,7 @@ def test_one_partition_with_exact_counters_keeps_the_bound_of_fair_queueing(
     st.sampled_from([1, 2, 3, 10, 10_000]),
     st.randoms(use_true_random=False),
 )
-def test_the_nth_task_of_a_key_waits_for_at_most_n_of_every_other_whatever_the_buffer(
+def test_with_any_buffer_the_nth_task_of_a_key_waits_for_at_most_n_tasks_of_every_other_key(
     tasks, buffer, random
 ) -> None:
     letters = [letter for letter, count in tasks.items() for _ in range(count)]
@@ -165,7 +165,7 @@ def test_the_same_seed_makes_the_same_workload_and_another_one_another() -> None
     assert simulated(3) != simulated(4)
 
 
-def test_a_heavy_key_waits_longer_and_light_ones_hardly_at_all() -> None:
+def test_a_key_with_many_tasks_waits_longer_and_keys_with_few_tasks_hardly_at_all() -> None:
     report = simulate(SimulationSettings(tasks=5000, keys=50, zipf=1.5)).report
     fifo, fair = of(report, "fifo"), of(report, "fair")
     assert fair.gap <= 1 < fifo.gap
@@ -175,7 +175,7 @@ def test_a_heavy_key_waits_longer_and_light_ones_hardly_at_all() -> None:
     assert fair.waits_of_keys.p50 < fifo.waits_of_keys.p50 / 2
 
 
-def test_a_script_that_stops_polling_leaves_the_others() -> None:
+def test_a_script_that_stops_polling_leaves_the_other_tasks() -> None:
     fair = of(run("--script", "push aab; poll 2"), "fair")
     assert (fair.sequence, fair.picked, fair.left) == ([["a", "b"]], 2, 1)
 
@@ -208,7 +208,7 @@ def test_a_trace_is_taken_with_its_users_as_keys(tmp_path: Path) -> None:
 # measures -----------------------------------------------------------------------------------------
 
 
-def test_jains_index_is_one_when_all_get_alike_and_one_nth_when_one_gets_all() -> None:
+def test_jains_index_is_one_if_all_keys_get_the_same_and_one_nth_if_one_key_gets_all() -> None:
     assert jain([2, 2, 2]) == 1
     assert jain([5, 0, 0, 0]) == 0.25
     assert jain([0, 0]) == 1
@@ -223,7 +223,7 @@ def test_jains_index_counts_the_keys_that_had_work_throughout_a_window_by_weight
     measure.arrived("c")
     for key in "caab":
         measure.picked(key)
-    assert measure.indices == [1.0], "in the second window only b has work throughout"
+    assert measure.indices == [1.0], "throughout the second window only b has work"
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -235,7 +235,7 @@ def test_the_gap_is_the_largest_over_all_intervals_in_which_both_had_work(steps)
     apart: dict[tuple[int, int], list[list[float]]] = {
         pair: [] for pair in combinations(range(3), 2)
     }
-    """Difference after each pick-up, by pair of keys and interval in which both had work."""
+    """Differences after each pick-up, by pair of keys and interval in which both had work."""
     for is_push, index in steps:
         if not is_push and not waiting[index]:
             continue
@@ -288,7 +288,7 @@ def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--keys", "0"], "use 1 to"),
         (["--tasks", "2000000"], "use 1 to 1,000,000"),
@@ -317,13 +317,15 @@ def test_a_script_that_ends_with_a_push_is_polled_to_its_end() -> None:
         (["--plot", "no-such-folder/waits.svg"], "create it first"),
     ],
 )
-def test_wrong_use_is_one_line_with_cause_and_cure(arguments: list[str], said: str) -> None:
+def test_the_error_about_wrong_use_is_one_line_with_cause_and_cure(
+    arguments: list[str], expected: str
+) -> None:
     result = CliRunner().invoke(app, ["simulate", *arguments])
     assert result.exit_code == 2
-    assert said in result.stderr and result.stderr.count("\n") == 1 and not result.stdout
+    assert expected in result.stderr and result.stderr.count("\n") == 1 and not result.stdout
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_the_option_for_a_picture_writes_a_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is missing: pip install 'fairlead[plot]'")
     path = tmp_path / "waits.svg"
     run("--tasks", "300", "--keys", "20", "--plot", str(path))

@@ -1,4 +1,4 @@
-"""The slot ledger: a slot of every limit that applies, or of none; no limit is ever exceeded."""
+"""The slot ledger acquires a slot of every limit that applies or of none, and exceeds no limit."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Broken:
         return self._answer("cancel", ())  # type: ignore[no-any-return]
 
 
-# the whole chain ----------------------------------------------------------------------------------
+# all limits ----------------------------------------------------------------------------------
 
 
 def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
-    """Put the end of a run into the store."""
+    """Release the slots of a run, as when its end is stored."""
     return (
         []
         if one.ordering_key is None
@@ -81,7 +81,7 @@ def test_a_full_limit_cancels_the_slots_of_the_limits_before_it() -> None:
     assert last.acquire(trigger("other"), 0) is None
     assert slots.acquire(trigger(1), 0) == Full((last, None))
     assert slots.room == 1000
-    assert first.acquire(trigger(2), 0) is None  # it still has its one slot
+    assert first.acquire(trigger(2), 0) is None  # the first limit still has its slot
 
 
 @given(
@@ -131,7 +131,7 @@ def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their
     assert slots.column(a1) != slots.column(b1)
     assert (
         slots.release(a1, 0) == [] and slots.acquire(a2, 0) is not None
-    )  # the end of its run is not in the store yet
+    )  # the end of the run is not stored yet
     assert settle(slots, a1) == [stopped.limit]
     assert slots.acquire(a2, 0) is None
     assert slots.cancel(a2, 0) == [] and slots.acquire(b1, 0) is not None
@@ -143,15 +143,15 @@ def test_a_reservation_holds_an_ordering_key_for_one_task_only() -> None:
     a1, a2 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a")
     assert slots.acquire(a1, 0) is None
     slots.release(a1, 0)
-    slots.reserve(OrderingKey("q", "a"), a1.id)  # it failed and will be tried again
+    slots.reserve(OrderingKey("q", "a"), a1.id)  # the task failed and will be retried
     assert slots.has_reservation(a1) and not slots.has_reservation(a2)
     assert slots.acquire(a2, 0) is not None
-    assert slots.acquire(a1, 0) is None and slots.acquire(a1, 0) is not None  # once
+    assert slots.acquire(a1, 0) is None and slots.acquire(a1, 0) is not None  # only once
     slots.release(a1, 0)
     assert settle(slots, a1) and slots.acquire(a2, 0) is None
 
 
-def test_an_empty_ordering_key_is_a_key_and_none_is_not() -> None:
+def test_an_empty_ordering_key_is_a_key_unlike_none() -> None:
     slots = slot_ledger()
     assert slots.acquire(trigger(1, ordering_key=""), 0) is None
     assert slots.acquire(trigger(2, ordering_key=""), 0) is not None
@@ -259,7 +259,7 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
             assert not has_room[level]
 
 
-def test_limits_of_a_total_a_name_and_a_partner_hold_together() -> None:
+def test_limits_of_a_total_a_name_and_a_partner_hold_at_the_same_time() -> None:
     tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
     acme = [tree.acquire(trigger(n, "payout", "acme"), 0) for n in range(4)]
     assert acme == [None] * 3 + [Full((tree, ("fairness_key", "acme")))]
@@ -366,6 +366,6 @@ def test_each_key_has_a_bucket_and_full_buckets_are_dropped() -> None:
         lambda: RateLimit(1, per=1, key="queue"),  # type: ignore[arg-type]
     ],
 )
-def test_a_limit_set_up_wrongly_is_refused_at_once(build: Any) -> None:
+def test_a_limit_with_wrong_values_is_refused_when_it_is_made(build: Any) -> None:
     with pytest.raises(ConfigurationError):
         build()

@@ -1,4 +1,4 @@
-"""The supervisor without processes: back-off, the fleet's decisions, and metrics of several
+"""The supervisor without processes: back-off, decisions of the fleet, and metrics of several
 workers."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def orders(actions: list[Any]) -> list[Any]:
 
 
 def running(workers: int, **options: Any) -> Fleet:
-    """Return a fleet whose workers are ready, as processes 1 to N, started at 0."""
+    """Return a fleet whose workers are ready, as processes 1 to N that started at 0 seconds."""
     fleet = Fleet(workers, **options)
     for start in fleet.start(0.0):
         assert isinstance(start, Start)
@@ -46,7 +46,7 @@ def test_delays_double_up_to_the_longest() -> None:
     assert backoff.delay(10_000) == 30
 
 
-def test_a_long_life_resets_the_delays() -> None:
+def test_a_worker_that_ran_for_long_resets_the_delays() -> None:
     backoff = Backoff(settled=10)
     assert backoff.failures(7, lived=10.0) == 0
     assert backoff.failures(7, lived=9.9) == 8
@@ -62,7 +62,7 @@ def test_a_worker_that_lived_long_is_started_again_at_once() -> None:
     assert fleet.on_time(100.0) == [Start(3, 1, 0)]
 
 
-def test_early_ends_wait_longer_each_time() -> None:
+def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
     fleet = running(2, backoff=Backoff(first=0.5, settled=10))
     now, child, waits = 1.0, 1, []
     for _ in range(4):
@@ -105,14 +105,14 @@ def test_wrong_use_after_a_worker_was_ready_is_tried_again() -> None:
     fleet = running(2)
     fleet.on_exit(1, 137, 100.0)
     fleet.on_time(100.0)
-    assert orders(fleet.on_exit(3, 2, 100.1)) == []  # such as a store that is unavailable
+    assert orders(fleet.on_exit(3, 2, 100.1)) == []  # for example because the store is unavailable
     assert fleet.next_due == 100.6
 
 
 # stopping -----------------------------------------------------------------------------------------
 
 
-def test_the_first_signal_drains_all_and_the_supervisor_ends_after_the_last() -> None:
+def test_the_first_signal_drains_all_workers_and_the_supervisor_ends_after_the_last() -> None:
     fleet = running(3)
     assert orders(fleet.stop(signal.SIGTERM, 50.0)) == [Drain(1), Drain(2), Drain(3)]
     assert fleet.on_exit(2, 0, 51.0) == []
@@ -120,7 +120,7 @@ def test_the_first_signal_drains_all_and_the_supervisor_ends_after_the_last() ->
     assert fleet.on_exit(3, 0, 51.0) == [End(0)]
 
 
-def test_the_second_signal_kills_all() -> None:
+def test_the_second_signal_kills_all_workers() -> None:
     fleet = running(2)
     fleet.stop(signal.SIGINT, 50.0)
     assert fleet.stop(signal.SIGINT, 50.1) == [Kill(1), Kill(2), End(130)]
@@ -134,7 +134,7 @@ def test_a_worker_that_does_not_drain_is_killed() -> None:
     assert fleet.on_exit(1, 137, 80.1) == [End(137)]
 
 
-def test_a_worker_that_a_signal_ended_as_it_started_is_no_failure_of_the_drain() -> None:
+def test_a_worker_that_a_signal_ends_while_it_starts_is_no_failed_drain() -> None:
     fleet = running(1)
     fleet.stop(signal.SIGTERM, 50.0)
     assert fleet.on_exit(1, 143, 50.1) == [End(0)]
@@ -170,7 +170,7 @@ def test_a_reload_replaces_one_worker_after_another_each_after_the_new_one_is_re
     assert fleet.next_due is None
 
 
-def test_code_that_cannot_run_replaces_nothing() -> None:
+def test_new_code_that_cannot_run_replaces_no_worker() -> None:
     fleet = running(2)
     fleet.reload(50.0)
     (failed,) = fleet.on_exit(3, 2, 50.5)
@@ -208,7 +208,7 @@ def test_a_reload_waits_for_a_worker_that_starts() -> None:
 
 
 class SomeNode:
-    """As much of a node as its health looks at."""
+    """The attributes of a node that its health reads."""
 
     settings = NodeSettings(name="w-1")
     not_ready: str | None = None

@@ -58,9 +58,7 @@ def test_a_longer_run_delays_the_keys_next_task_but_no_task_that_has_a_level() -
     assert passes.assign("a", 1.0, 0, "pay") == (2 + 4) * STRIDE_SCALE
 
 
-def test_a_shorter_run_lets_the_next_tasks_follow_more_closely_but_not_before_their_own_key() -> (
-    None
-):
+def test_a_shorter_run_lowers_the_next_levels_of_its_key_but_not_below_its_earlier_levels() -> None:
     passes = passes_of(10 * SECOND)
     assert [passes.assign("a", 1.0, 0, "pay") for _ in range(2)] == [0, 10 * STRIDE_SCALE]
     passes.ended("a", 1.0, "pay", SECOND)
@@ -68,7 +66,7 @@ def test_a_shorter_run_lets_the_next_tasks_follow_more_closely_but_not_before_th
     assert passed == [20 * STRIDE_SCALE, 21 * STRIDE_SCALE, 31 * STRIDE_SCALE]
 
 
-def test_a_key_that_has_been_idle_has_saved_nothing() -> None:
+def test_a_key_that_was_idle_has_saved_no_share_of_time() -> None:
     passes = passes_of(10 * SECOND)
     passes.assign("a", 1.0, 0, "pay")
     passes.ended("a", 1.0, "pay", SECOND)
@@ -114,7 +112,9 @@ def test_tasks_levelled_by_another_owner_are_charged_when_read_and_those_of_this
     for range_id, charged in ((1, 1), (2, 2)):
         passes = passes_of()
         backlog = Backlog(2, LaneRecord(), passes, 10, Timing(), is_new=False)
-        backlog._passes.assign("a", 1.0, 0, "pay")  # the lower level, if it is this owner's
+        backlog._passes.assign(
+            "a", 1.0, 0, "pay"
+        )  # if this owner levelled the task, it charges the lower level
         assert backlog.next_read() is not None
         backlog.read([trigger("a", 1, Level(0, (range_id << 40) + 1))])
         assert passes._charged["pay", "a"][0] == 3 - charged
@@ -128,8 +128,8 @@ def test_tasks_levelled_by_another_owner_are_charged_when_read_and_those_of_this
 def test_once_all_tasks_of_a_key_have_ended_their_charges_equal_their_run_times(
     tasks, random
 ) -> None:
-    """Neither the order of the ends nor the expectation matters, as long as no key owes or saves
-    too much."""
+    """The order of the ends and the expectations do not matter, while no key owes or saves more than the
+    bound."""
     passes = passes_of(None)
     took: Counter[str] = Counter()
     waiting = []
@@ -159,8 +159,8 @@ def trigger(key: str, number: int, level: Level | None = None) -> Trigger:
 def test_by_levels_alone_keys_that_wait_together_are_served_within_the_bound(
     costs, depth, workers
 ) -> None:
-    """Each key has `depth` tasks waiting as long as it has any; every task with a level that has
-    not ended is uncertain."""
+    """Each key has `depth` waiting tasks until it runs out. The bound counts every levelled task that
+    has not ended as uncertain."""
     passes = passes_of(None)
     backlog = Backlog(1, LaneRecord(), passes, 10_000, Timing(), is_new=True)
     left = {key: deque(of_key) for key, of_key in costs.items()}

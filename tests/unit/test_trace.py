@@ -31,7 +31,7 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
-def test_jobs_come_in_the_order_of_the_file_and_comments_and_empty_lines_are_none(
+def test_jobs_come_in_the_order_of_the_file_without_comments_and_empty_lines(
     tmp_path: Path,
 ) -> None:
     path = written(
@@ -61,15 +61,15 @@ def test_a_field_of_minus_one_is_unknown() -> None:
         ("hello", "it has 1 fields, not 18"),
         (line(job="x"), "field 1 (job number) is 'x', not a number"),
         (line(job=1.5), "field 1 (job number) is '1.5', not a number"),
-        (line(job=-1), "field 1 (job number) is -1: a job needs one"),
-        (line(submit=-1), "field 2 (submit time) is -1: a job needs one"),
+        (line(job=-1), "field 1 (job number) is -1: use 0 or more"),
+        (line(submit=-1), "field 2 (submit time) is -1: use 0 or more"),
         (line(submit="nan"), "field 2 (submit time) is 'nan', not a number"),
         (line(run="inf"), "field 4 (run time) is 'inf', not a number"),
         (line(user="1_0"), "field 12 (user) is '1_0', not a number"),
         (line(group="\u0661"), "field 13 (group) is '\u0661', not a number"),
     ],
 )
-def test_a_bad_line_says_which_field_and_why(text: str, reason: str) -> None:
+def test_the_error_of_a_bad_line_names_the_field_and_the_reason(text: str, reason: str) -> None:
     assert parse_job(text) == reason
 
 
@@ -91,7 +91,7 @@ def test_skipped_bad_lines_are_reported_one_by_one(tmp_path: Path) -> None:
     ]
 
 
-def test_bytes_that_are_no_text_make_a_bad_line_not_a_crash(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     path.write_bytes(
         b"; caf\xe9\n" + line(1).encode() + b"\n" + line(job="\x00").encode() + b"\n\xff\xfe\n"
@@ -111,12 +111,12 @@ def test_a_compressed_trace_that_is_cut_off_is_an_error_even_when_bad_lines_are_
         list(read_trace(path, lambda _bad: None))
 
 
-def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BrokenTrace, match="No such file or directory"):
         list(read_trace(tmp_path / "none.swf"))
 
 
-def test_a_survey_ranks_the_tenants_and_finds_the_one_in_the_middle(tmp_path: Path) -> None:
+def test_a_survey_ranks_the_tenants_and_finds_the_median_tenant(tmp_path: Path) -> None:
     users = [1] * 10 + [2] * 5 + [3] * 3 + [4] * 3 + [5]
     path = written(
         tmp_path / "t.swf", *(line(n, 100 - n, n, user) for n, user in enumerate(users)), "broken"
@@ -127,10 +127,10 @@ def test_a_survey_ranks_the_tenants_and_finds_the_one_in_the_middle(tmp_path: Pa
     assert (found.jobs, found.bad_lines, found.longest_run) == (22, 1, 21.0)
     assert (
         found.first_submit == 79.0
-    )  # the file is not sorted by time: the earliest job, not the first line
+    )  # the file is not sorted by time, so the earliest job is not the first line
 
 
-def test_a_limit_counts_jobs_and_nothing_behind_it_is_read(tmp_path: Path) -> None:
+def test_a_limit_counts_jobs_and_no_later_line_is_read(tmp_path: Path) -> None:
     path = written(tmp_path / "t.swf", "; header", line(1), line(2), "broken")
     assert survey(path, Tenants.GROUP, limit=2).tenants == {"group-4": 2}
 
@@ -141,14 +141,14 @@ def test_a_trace_without_a_job_is_refused(tmp_path: Path) -> None:
         survey(path, Tenants.USER, skip_bad=True)
 
 
-def test_the_judge_counts_each_job_that_did_not_run_and_each_run_too_many(tmp_path: Path) -> None:
+def test_the_judge_counts_each_job_that_did_not_run_and_each_additional_run(tmp_path: Path) -> None:
     (tmp_path / "1.runs").write_bytes(b"1\n2\n2\n")
     (tmp_path / "2.runs").write_bytes(b"4\n2\n")
     verdict = judge([1, 2, 3, 4, 4], tmp_path.glob("*.runs"))
     assert (verdict.lost, verdict.ran_twice) == (
         2,
         2,
-    )  # job 3 and one of the two jobs 4; job 2 ran three times
+    )  # job 3 and one of the two jobs 4 did not run; job 2 ran three times
 
 
 @pytest.mark.full("a long run")

@@ -1,4 +1,4 @@
-"""The sorted trigger table: exact order, parking, and exact sizes however a trigger leaves."""
+"""The sorted trigger table: its order, parked columns, and its size however a trigger leaves."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Counted:
         self.column = policy.column
         self.release = policy.release
         self.cancel = policy.cancel
-        self.asked: Counter[str] = Counter()
+        self.tries: Counter[str] = Counter()
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
-        self.asked[trigger.name] += 1
+        self.tries[trigger.name] += 1
         return self._policy.acquire(trigger, now)
 
-    def asked_since(self) -> int:
-        asked = self.asked.total()
-        self.asked.clear()
-        return asked
+    def tries_since(self) -> int:
+        tries = self.tries.total()
+        self.tries.clear()
+        return tries
 
 
 # order --------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_triggers_left_by_a_short_take_keep_their_position() -> None:
     assert ids(table, 1) + ids(table, 3) + ids(table, 9) == list("012345")
 
 
-def test_a_full_name_delays_no_other_and_comes_back_at_its_position() -> None:
+def test_a_full_task_name_delays_no_other_and_comes_back_at_its_position() -> None:
     slot_ledger = SlotLedger(100)
     slot_ledger.register_task("q", "pay", Limit(1))
     table = TriggerTable(slot_ledger)
@@ -102,7 +102,7 @@ def test_a_full_name_delays_no_other_and_comes_back_at_its_position() -> None:
     assert ids(table) == ["1", "4"]
 
 
-def test_an_ordering_key_holds_back_only_its_own() -> None:
+def test_an_ordering_key_holds_back_only_its_own_tasks() -> None:
     table, slot_ledger = table_of()
     a0 = trigger("a0", ordering_key="a")
     for one in (
@@ -120,7 +120,7 @@ def test_an_ordering_key_holds_back_only_its_own() -> None:
     assert ids(table) == ["a1"]
 
 
-def test_tasks_of_an_ordering_key_come_in_its_order_and_a_failed_head_before_its_followers() -> (
+def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_its_followers() -> (
     None
 ):
     table, slot_ledger = table_of()
@@ -163,15 +163,15 @@ def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
     for n in range(1, 100):
         table.push(trigger(n))
     assert ids(table) == ["0"]
-    counted.asked.clear()
+    counted.tries.clear()
     for n in range(50):
         assert ids(table, now=n) == []
         table.push(trigger(f"later{n}"))
         table.freed([("another", "limit")])
-    assert counted.asked_since() == 0
+    assert counted.tries_since() == 0
     table.freed(slot_ledger.release(first, 0))
     assert ids(table) == ["1"]
-    assert counted.asked_since() == 2  # the column that got the slot, and the next one
+    assert counted.tries_since() == 2  # tried the column that got the slot, and the next one
 
 
 def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
@@ -180,11 +180,11 @@ def test_a_name_full_at_a_higher_priority_is_not_tried_at_a_lower_one() -> None:
     running = trigger("running", priority=0)
     table.push(running)
     ids(table)
-    counted.asked.clear()
+    counted.tries.clear()
     for priority in range(10):
         table.push(trigger(priority, priority=priority))
     assert ids(table) == []
-    assert counted.asked_since() == 1
+    assert counted.tries_since() == 1
     order = []
     while table:
         table.freed(slot_ledger.release(running, 0))
@@ -200,18 +200,18 @@ def test_10000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_e
         table.push(trigger(n, f"name{n % 10_000}"))
     running, _ = table.take(500, 0)
     assert [t.id for t in running] == ["0", "1"]
-    assert counted.asked_since() <= 10_000 + 2  # each name is tried once
+    assert counted.tries_since() <= 10_000 + 2  # each name is tried once
     for n in range(2, 1000):
         table.freed(slot_ledger.release(running.pop(0), 0))
         taken, _ = table.take(500, 0)
         assert [t.id for t in taken] == [str(n)]
         running += taken
-        assert counted.asked_since() <= 3
+        assert counted.tries_since() <= 3
 
 
-def test_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
-    """Run 0.5 tasks a second, 3 seconds each, two at a time, each with a name of its own, so that
-    both limits are full alternately."""
+def test_10000_tasks_under_two_slots_and_a_rate_all_run() -> None:
+    """Each task has its own name and runs for 3 seconds. With two slots and a rate of 0.5 a second, the
+    two limits are full alternately."""
     slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
     table, slot_ledger = table_of(slots, rate)
     for n in range(10_000):
@@ -225,7 +225,7 @@ def test_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
         running += [(now + 3.0, t) for t in taken]
         retry_at = table.next_retry()
         instants = [end for end, _ in running] + ([] if retry_at is None else [retry_at])
-        assert instants, f"finished {finished}, {len(table)} left, and nothing to wait for"
+        assert instants, f"finished {finished}, {len(table)} left, and no event will free a limit"
         now = max(now, min(instants))
         for end, one in [r for r in running if r[0] <= now]:
             running.remove((end, one))
@@ -234,10 +234,10 @@ def test_10000_tasks_with_two_slots_and_a_rate_keep_moving() -> None:
     assert order == [str(n) for n in range(10_000)]
     assert len(table) == 0
     assert now <= 2.0 * 10_000 + 3.0
-    assert slots.asked.total() <= 10_000 * 10  # alternately, and yet never all names again
+    assert slots.tries.total() <= 10_000 * 10  # not all names are tried again
 
 
-def test_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
+def test_a_policy_that_refuses_four_times_for_10_ms_does_not_block_the_table() -> None:
     class Refuses:
         refusals = 4
 
@@ -263,7 +263,7 @@ def test_a_policy_that_refuses_four_times_for_10_ms_does_not_hang() -> None:
         now, waits = retry_at, waits + 1
         assert waits < 20
     assert taken == ["0", "1", "2"]
-    assert waits == 2  # three names are refused at first, the first of them once more
+    assert waits == 2  # three names are refused once, and the first of them twice
     assert table.next_retry() is None
 
 
@@ -287,29 +287,29 @@ def test_10000_names_that_wait_for_one_rate_are_not_all_tried_at_every_token() -
     for n in range(10_000):
         table.push(trigger(n, f"name{n}"))
     assert ids(table) == ["0"]
-    assert counted.asked_since() == 10_000
+    assert counted.tries_since() == 10_000
     for n in range(1, 100):
         assert table.next_retry() == n
         assert ids(table, now=n) == [str(n)]
-        assert counted.asked_since() <= 2
+        assert counted.tries_since() <= 2
 
 
-def test_when_all_slots_of_the_node_are_taken_nothing_is_tried() -> None:
+def test_when_all_slots_of_the_node_are_taken_no_trigger_is_tried() -> None:
     counted = Counted(Limit(100))
     table, slot_ledger = table_of(counted, slots=2)
     for n in range(1000):
         table.push(trigger(n, f"name{n}"))
     taken, _ = table.take(500, 0)
-    assert len(taken) == 2 and counted.asked_since() == 2
-    assert ids(table) == [] and counted.asked_since() == 0
+    assert len(taken) == 2 and counted.tries_since() == 2
+    assert ids(table) == [] and counted.tries_since() == 0
     table.freed(slot_ledger.release(taken[0], 0))
-    assert ids(table) == ["2"] and counted.asked_since() == 1
+    assert ids(table) == ["2"] and counted.tries_since() == 1
 
 
 # policies that raise ------------------------------------------------------------------------------
 
 
-def test_a_policy_that_raises_takes_out_its_own_trigger_and_no_slot() -> None:
+def test_a_policy_that_raises_removes_its_own_trigger_and_takes_no_slot() -> None:
     class Raises(Limit):
         def acquire(self, trigger: Trigger, now: float) -> Full | None:
             if trigger.fairness_key == "bad":
@@ -386,7 +386,7 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_triggers_that_waited_behind_a_better_priority_are_found_after_a_drop(
+def test_triggers_behind_a_better_priority_are_taken_after_that_is_dropped(
     partition: int,
 ) -> None:
     table, slot_ledger = table_of(Limit(1))
@@ -485,7 +485,7 @@ _steps = st.one_of(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(st.lists(_steps, max_size=80))
-def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
+def test_the_table_takes_the_same_triggers_as_a_model_that_tries_each_in_order(
     steps: list[tuple[str, object]],
 ) -> None:
     table, model = TriggerTable(_limits()), _Everything(_limits())
@@ -542,7 +542,7 @@ def test_the_table_takes_exactly_the_triggers_that_trying_each_in_order_would(
         assert len(table) == len(model.triggers)
         assert table.sizes() == dict(sorted(Counter(t.priority for t in model.triggers).items()))
 
-    # Nothing is left behind: with time and free slots every trigger is taken.
+    # With time and free slots every trigger is taken.
     for queue in "qp":
         table.resume(queue)
         model.paused.discard(queue)

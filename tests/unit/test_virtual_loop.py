@@ -21,13 +21,13 @@ HOUR = 3600.0
 
 
 def run(test: Callable[[VirtualTime], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine on a loop of its own, with the loop's time as argument."""
+    """Run a coroutine on a new virtual loop, with the time of the loop as argument."""
     loop = VirtualLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(test(loop.clock))
 
 
-def test_a_hundred_sleeps_of_an_hour_end_in_no_time() -> None:
+def test_a_hundred_sleeps_of_an_hour_take_almost_no_real_time() -> None:
     async def test(clock: VirtualTime) -> tuple[float, int]:
         before, now = clock.monotonic(), clock.now()
         for _ in range(100):
@@ -109,9 +109,8 @@ def test_time_does_not_move_while_a_thread_works(awaits: bool) -> None:
     run(test)
 
 
-def test_many_threads_and_timers_at_once_never_race() -> None:
-    """Each step works in a thread, then sleeps: its total time is the sum of its sleeps, whatever
-    the threads do."""
+def test_time_does_not_pass_during_the_work_of_many_concurrent_threads() -> None:
+    """Each step works in a thread, then sleeps; its total time is the sum of its sleeps."""
 
     async def test(clock: VirtualTime) -> None:
         began = clock.monotonic()
@@ -162,7 +161,7 @@ def test_time_does_not_move_while_sqlite_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_an_application_waits_for_its_retries_in_no_time(tmp_path: Path, kind: str) -> None:
+def test_waits_for_retries_take_almost_no_real_time(tmp_path: Path, kind: str) -> None:
     began = time.monotonic()
     ran: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Alerts to a webhook: each arrives at least once and in order, whatever the URL does meanwhile."""
+"""Alerts reach a webhook at least once and in order, whatever its server does meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.pipeline.jobs.alerts import notice_of
 
 
 class Listener:
-    """A server that responds as scripted and records the requests it accepted."""
+    """A server with scripted responses that records the accepted requests."""
 
     def __init__(self) -> None:
         self.took: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ def notice(kind: str) -> Notice:
     return notice_of(Alert(kind, "payouts", "*", 1_790_000_000_000_000, 1_790_000_010_000_000))
 
 
-def test_an_alert_arrives_signed_and_for_people_and_programs(
+def test_an_alert_arrives_signed_with_a_text_and_its_fields(
     listener: Listener, tmp_path: Path
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json", "key")
@@ -105,7 +105,7 @@ def test_the_end_of_an_alert_has_the_same_id(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, 408])
-def test_alerts_that_the_url_does_not_accept_wait_and_arrive_in_order(
+def test_alerts_that_fail_to_arrive_are_repeated_and_arrive_in_order(
     listener: Listener, tmp_path: Path, trouble: int
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json")
@@ -116,7 +116,7 @@ def test_alerts_that_the_url_does_not_accept_wait_and_arrive_in_order(
     assert listener.texts == ["a", "b", "c", "d"]
 
 
-def test_alerts_that_the_url_refuses_are_not_sent_for_ever(
+def test_alerts_that_the_server_refuses_are_dropped(
     listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook = Webhook(listener.url, tmp_path / "waiting.json")
@@ -127,8 +127,8 @@ def test_alerts_that_the_url_refuses_are_not_sent_for_ever(
 
 
 def test_waiting_alerts_survive_a_crash(tmp_path: Path) -> None:
-    with listening() as gone:
-        url = gone.url
+    with listening() as closed:
+        url = closed.url
     away = Webhook(url, tmp_path / "waiting.json")
     assert away.send([notice("a"), notice("b")]) == 2
     with listening() as back:
@@ -137,8 +137,8 @@ def test_waiting_alerts_survive_a_crash(tmp_path: Path) -> None:
 
 
 def test_an_alert_of_a_repeated_batch_waits_only_once(tmp_path: Path) -> None:
-    with listening() as gone:
-        url = gone.url
+    with listening() as closed:
+        url = closed.url
     hook = Webhook(url, tmp_path / "waiting.json")
     assert hook.send([notice("a")]) == 1
     assert hook.send([notice("a")]) == 1
@@ -161,7 +161,7 @@ def test_an_accepted_alert_is_not_posted_again_with_a_repeated_batch(
     assert [each["state"] for each in listener.took] == ["open", "over", "open"]
 
 
-def test_only_the_newest_are_remembered(
+def test_only_the_newest_alerts_are_remembered(
     listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook, "MOST_REMEMBERED", 2)

@@ -35,8 +35,8 @@ _namespaces: dict[str, Namespace] = {}
 
 
 class ToyBackend(Backend):
-    """A backend whose own work is only the store. The channel reads any store; notifier and backlog
-    are those that Fairlead tests itself with."""
+    """A backend with a store and a coordinator of its own. The channel reads any store; notifier
+    and backlog are those of Fairlead's own tests."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": "toy://any-name"}
 

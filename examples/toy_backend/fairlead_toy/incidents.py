@@ -1,4 +1,4 @@
-"""The incidents of the toy store: in memory, with a look at the tasks in ERROR before each use."""
+"""The incidents of the toy store, in memory. `claim` and `sweep` first read the tasks in ERROR."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToyIncidents:
         self._ledger.report(reports, ids, now)
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
-        tasks = await self._look(now)
+        tasks = await self._update(now)
         return [
             msgspec.structs.replace(incident, task=tasks.get(incident.subject))
             if incident.kind is IncidentKind.ERROR
@@ -42,7 +42,7 @@ class ToyIncidents:
         self._ledger.retry(dict(retries))
 
     async def sweep(self, after: int, now: int, limit: int) -> int:
-        await self._look(now)
+        await self._update(now)
         return 0
 
     async def counts(self) -> IncidentCounts:
@@ -52,7 +52,7 @@ class ToyIncidents:
         return self._ledger.undelivered(limit)
         yield
 
-    async def _look(self, now: int) -> dict[str, TaskRecord]:
+    async def _update(self, now: int) -> dict[str, TaskRecord]:
         tasks = {task.id: task for task in self._in_error()}
         reports = [error_of(task, now) for task in tasks.values()]
         await self.report(self._ledger.unknown(reports), now)

@@ -120,7 +120,7 @@ class Row:
 
 
 class ToyDatabase:
-    """A `fairlead.ports.statements.Database` whose steps ask for nothing: they work on the rows
+    """A `fairlead.ports.statements.Database` whose steps yield no statements: they change the rows
     themselves, under the lock."""
 
     def __init__(self, location: str) -> None:
@@ -136,7 +136,7 @@ class ToyDatabase:
                 return result
         raise NotSupported(f"{self.location} runs no statements")
 
-    look = run
+    read_now = run
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
         return self.run(steps)
@@ -176,7 +176,7 @@ class ToyStore:
         self.database = ToyDatabase(location)
         self._rows: dict[str, Row] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        """The first task of each queue and unique key."""
+        """Id of the first task, by queue and unique key."""
         self._queues: dict[str, QueueSettings] = {}
         self._nodes: dict[str, NodeRecord] = {}
         self._last_seq = 0
@@ -212,12 +212,12 @@ class ToyStore:
     # submitting ----------------------------------------------------------------------------------
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        added, answers = [], []
+        added, submitted = [], []
         for task in tasks:
             if task.unique_key is not None:
                 owner = self._keys.setdefault((task.queue, task.unique_key), task.id)
                 if owner != task.id:
-                    answers.append(Submitted(owner, False))
+                    submitted.append(Submitted(owner, False))
                     continue
             is_due = task.run_at <= task.submitted_at
             row = Row(task, State.WAITING, task.run_at, task.ordering_key is not None)
@@ -225,17 +225,17 @@ class ToyStore:
             if is_due:
                 self._make_ready(row, task.submitted_at)
             added.append(row)
-            answers.append(Submitted(task.id, True, row.seq if is_due else None))
-        return answers, _notification(added)
-        yield  # a generator, as every submission is; it has nothing to ask
+            submitted.append(Submitted(task.id, True, row.seq if is_due else None))
+        return submitted, _notification(added)
+        yield  # makes this function a generator, without any statement
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         # Make all tasks before the first is stored: a faulty piece must leave nothing.
         tasks = [task for piece in pieces for task in piece]
-        answers, notification = yield from self.submission(tasks)
-        return answers, [notification]
+        submitted, notification = yield from self.submission(tasks)
+        return submitted, [notification]
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         oldest: dict[str, int] = {}
@@ -284,14 +284,14 @@ class ToyStore:
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         won = []
         with self.database.lock:
-            for wish in wanted:
-                row = self._rows.get(wish.id)
-                if row is None or row.state is not State.SUBMITTED or row.version != wish.version:
+            for claim in wanted:
+                row = self._rows.get(claim.id)
+                if row is None or row.state is not State.SUBMITTED or row.version != claim.version:
                     continue
                 if self._must_wait(row):
                     continue
                 row.state, row.node, row.claimed_at = State.PROCESSING, node, now
-                row.stuck_at, row.policy = wish.stuck_at, wish.policy
+                row.stuck_at, row.policy = claim.stuck_at, claim.policy
                 row.version, row.attempt, row.tries = (
                     row.version + 1,
                     row.attempt + 1,

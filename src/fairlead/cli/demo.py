@@ -30,11 +30,6 @@ FAILED, WRONG_USE = 1, 2
 _LINE_EVERY = 1.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="demo")(demo_command)
-
-
 class DemoOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `demo`."""
 
@@ -76,10 +71,10 @@ def demo_command(options: DemoOptions) -> None:
         with _display(errors, options.tasks) as report:
             result = run_demo(options.settings(), report)
     except (WorkerEnded, DemoUnfinished) as error:
-        _say(errors, error)
+        _print_error(errors, error)
         raise typer.Exit(FAILED) from error
     except FairleadError as error:
-        _say(errors, error)
+        _print_error(errors, error)
         raise typer.Exit(WRONG_USE) from error
     except KeyboardInterrupt:
         errors.print("stopped; nothing is left behind")
@@ -90,7 +85,7 @@ def demo_command(options: DemoOptions) -> None:
         _print(result, Console())
 
 
-def _say(console: Console, error: Exception) -> None:
+def _print_error(console: Console, error: Exception) -> None:
     console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -150,7 +145,7 @@ def _print(result: DemoResult, console: Console) -> None:
     table.add_row("all", *_cells(result.total), style="bold")
     console.print(table)
     if result.kept is not None:
-        hint = f"kept: {result.kept}; look with `fairlead tasks list --url sqlite:///{result.kept}`"
+        hint = f"kept: {result.kept}; see `fairlead tasks list --url sqlite:///{result.kept}`"
         console.print(hint, highlight=False, soft_wrap=True)
 
 

@@ -22,9 +22,9 @@ class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
 
     application: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:APP]", help="Check its queues and tasks too."),
+        typer.Argument(metavar="[MODULE:APP]", help="Also check the queues and tasks of this App."),
     ] = None
-    task: Annotated[str | None, typer.Option(help="Explain why this task is where it is.")] = None
+    task: Annotated[str | None, typer.Option(help="Explain the state of this task.")] = None
     url: Url = None
     json: Json = False
 

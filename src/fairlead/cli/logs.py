@@ -1,5 +1,5 @@
-"""Log lines of a worker: one event a line with its fields. The context of a task is on every line
-of its run."""
+"""Log lines of a worker: one event and its fields per line. Every line of a run has the context of
+its task."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON object of a record."""

@@ -7,33 +7,29 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import demo, replay, simulate
-from fairlead.cli.doctor import doctor
-from fairlead.cli.ordered import ordered
-from fairlead.cli.periodic import periodic
-from fairlead.cli.queues import migrate, queues
-from fairlead.cli.tasks import submit, tasks
-from fairlead.cli.worker import worker
+from fairlead.cli.lazy import entry_points_of, lazy_group
+
+_COMMANDS = {
+    "migrate": "fairlead.cli.queues:migrate",
+    "worker": "fairlead.cli.worker:worker",
+    "submit": "fairlead.cli.tasks:submit",
+    "tasks": "fairlead.cli.tasks:tasks",
+    "queues": "fairlead.cli.queues:queues",
+    "periodic": "fairlead.cli.periodic:periodic",
+    "ordered": "fairlead.cli.ordered:ordered",
+    "doctor": "fairlead.cli.doctor:doctor",
+    "replay": "fairlead.cli.replay:replay_command",
+    "simulate": "fairlead.cli.simulate:simulate_command",
+    "demo": "fairlead.cli.demo:demo_command",
+}
 
 app = typer.Typer(
     name="fairlead",
+    cls=lazy_group([*entry_points_of(_COMMANDS), *entry_points(group="fairlead.commands")]),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Durable, fair task queues. Exit codes: 0 done, 1 the work failed, 2 wrong use.",
 )
-app.command()(migrate)
-app.command()(worker)
-app.command()(submit)
-app.add_typer(tasks, name="tasks")
-app.add_typer(queues, name="queues")
-app.add_typer(periodic, name="periodic")
-app.add_typer(ordered, name="ordered")
-app.command()(doctor)
-for group in entry_points(group="fairlead.commands"):
-    app.add_typer(group.load(), name=group.name)
-replay.register(app)
-simulate.register(app)
-demo.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -21,7 +21,7 @@ class StoreOptions(CommandOptions, frozen=True, kw_only=True):
     url: Url = None
 
 
-class LookOptions(StoreOptions, frozen=True, kw_only=True):
+class OutputOptions(StoreOptions, frozen=True, kw_only=True):
     """The store of a command, and how to print its result."""
 
     json: Json = False

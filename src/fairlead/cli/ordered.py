@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from fairlead.app import App
-from fairlead.cli.options import Json, LookOptions, Url
+from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import to_datetime, to_micros
@@ -33,7 +33,7 @@ class OrderedTasksOptions(CommandOptions, frozen=True, kw_only=True):
         str | None, typer.Option("--key", help="Only tasks of this ordering key.")
     ] = None
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most tasks.")] = 100
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of tasks.")] = 100
     url: Url = None
     json: Json = False
 
@@ -92,7 +92,7 @@ def list_tasks(queue: str, options: OrderedTasksOptions) -> None:
 
 @ordered.command("attempts")
 @with_options
-def attempts(id: str, options: LookOptions) -> None:
+def attempts(id: str, options: OutputOptions) -> None:
     """List all attempts of a task, first to last.
 
     Example: fairlead ordered attempts 0197c2a4-...
@@ -146,7 +146,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
             first = _run(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
             if not first:
                 raise UnknownTask(
-                    f"nothing of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
+                    f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
                 )
             key = first[0].key
         management.drop(queue, key, actor=getpass.getuser())
@@ -161,7 +161,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
 
 @ordered.command("status")
 @with_options
-def status(queue: str, options: LookOptions) -> None:
+def status(queue: str, options: OutputOptions) -> None:
     """Show the partitions of a queue: owner, entries in log and schedule, stale tasks, tasks in
     memory and in flight.
 
@@ -205,10 +205,10 @@ def status(queue: str, options: LookOptions) -> None:
         )
 
 
-def _run(app: App, looking: Awaitable[T]) -> T:
+def _run(app: App, reading: Awaitable[T]) -> T:
     async def run() -> T:
         try:
-            return await looking
+            return await reading
         finally:
             await app.connections.close_async()
 

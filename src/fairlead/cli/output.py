@@ -59,7 +59,7 @@ def expected(error: BaseException) -> tuple[list[str], int] | None:
 
 
 def as_json(value: Any) -> None:
-    """Print one JSON document and flush it, for programs that read along."""
+    """Print one JSON document and flush it, for programs that read it at once."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
@@ -70,7 +70,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    # Off a terminal nothing is cut: whatever reads it gets whole ids.
+    # Without a terminal, nothing is cut: programs need whole ids.
     (console if console.is_terminal else Console(width=240)).print(table)
 
 
@@ -89,7 +89,7 @@ def time_of(micros: int | None) -> str:
 
 
 def duration(text: str | None) -> timedelta | None:
-    """Return the seconds of `30s`, `10m`, `2h` or `7d`. Raise InvalidTask."""
+    """Return the duration of a text such as `30s`, `10m`, `2h` or `7d`. Raise InvalidTask."""
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]

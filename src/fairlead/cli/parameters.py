@@ -25,8 +25,8 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Parameter(NamedTuple):
-    seen: inspect.Parameter  # by Typer
-    owner: str  # the Struct or the function in which it is written
+    expanded: inspect.Parameter  # for Typer
+    owner: str  # the Struct or the function that declares it
 
 
 def with_options(command: Callable[..., R]) -> Callable[..., R]:
@@ -47,9 +47,9 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
     def run(**given: Any) -> R:
         return command(**{name: _built(name, taken[name], given) for name in taken})
 
-    seen = [parameter.seen for parameter in parameters]
-    run.__signature__ = inspect.Signature(seen)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in seen}
+    expanded = [parameter.expanded for parameter in parameters]
+    run.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in expanded}
     return run
 
 
@@ -60,7 +60,7 @@ def _is_options(annotation: Any) -> bool:
 def _flat(parameter: inspect.Parameter, owner: str) -> Iterator[_Parameter]:
     """Yield the parameter or, for a Struct, its fields in the order of the source."""
     if not _is_options(parameter.annotation):
-        # By keyword only, for one that is required may come after one that has a default.
+        # Keyword-only, because a required parameter may follow one with a default.
         yield _Parameter(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY), owner)
         return
     for field in msgspec.structs.fields(parameter.annotation):
@@ -97,7 +97,7 @@ def _flags(parameter: inspect.Parameter) -> list[str]:
         if isinstance(info, ArgumentInfo):
             return []
         if isinstance(info, OptionInfo):
-            # Within Annotated, Typer takes the first flag for the default.
+            # Within Annotated, Typer stores the first flag as the default.
             declared = (info.default, *(info.param_decls or ()))
             flags = [each for each in declared if isinstance(each, str)]
             if flags:

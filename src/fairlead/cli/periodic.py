@@ -1,4 +1,4 @@
-"""`fairlead periodic`: look at periodic tasks, and change them."""
+"""`fairlead periodic`: show periodic tasks, and change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, LookOptions
+from fairlead.cli.options import Json, OutputOptions
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.clock import to_datetime
@@ -17,7 +17,7 @@ from fairlead.operate.periodic import PeriodicStatus
 periodic = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at periodic tasks; run one now, pause, resume and remove them.\n\n"
+        "Show periodic tasks; run one now, pause, resume and remove them.\n\n"
         "Example: fairlead periodic list --json"
     ),
 )
@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="Name of the periodic task, as `list` 
 
 @periodic.command("list")
 @with_options
-def list_periodics(options: LookOptions) -> None:
+def list_periodics(options: OutputOptions) -> None:
     """Print every periodic task with its cron expression, its last and its next slot.
 
     Times are in UTC. A periodic task that no worker declares any more is shown as such, and stays
@@ -80,7 +80,7 @@ def run(
 
 @periodic.command("pause")
 @with_options
-def pause(name: Name, store: LookOptions) -> None:
+def pause(name: Name, store: OutputOptions) -> None:
     """Submit no slot of a periodic task until it is resumed.
 
     Example: fairlead periodic pause nightly_report
@@ -92,7 +92,7 @@ def pause(name: Name, store: LookOptions) -> None:
 
 @periodic.command("resume")
 @with_options
-def resume(name: Name, store: LookOptions) -> None:
+def resume(name: Name, store: OutputOptions) -> None:
     """Submit the slots of a paused periodic task again, from now on. Slots of the pause do not run.
 
     Example: fairlead periodic resume nightly_report
@@ -104,7 +104,7 @@ def resume(name: Name, store: LookOptions) -> None:
 
 @periodic.command("remove")
 @with_options
-def remove(name: Name, store: LookOptions) -> None:
+def remove(name: Name, store: OutputOptions) -> None:
     """Remove a periodic task that no worker has declared for three minutes.
 
     Example: fairlead periodic remove nightly_report

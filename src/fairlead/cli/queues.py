@@ -10,7 +10,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.backends.sql.migrate import print_sql
-from fairlead.cli.options import Json, LookOptions, StoreOptions, Url
+from fairlead.cli.options import Json, OutputOptions, StoreOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS
@@ -20,7 +20,7 @@ from fairlead.operate.overview import overview
 queues = typer.Typer(
     invoke_without_command=True,
     help=(
-        "Look at queues; pause and resume them, and set weights, in the whole cluster.\n\n"
+        "Show queues; pause and resume them, and set weights, in the whole cluster.\n\n"
         "Example: fairlead queues --json"
     ),
 )
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @queues.callback()
 @with_options
-def list_queues(context: typer.Context, options: LookOptions) -> None:
+def list_queues(context: typer.Context, options: OutputOptions) -> None:
     """Print every queue with its counts by state."""
     if context.invoked_subcommand is not None:
         return
@@ -150,13 +150,13 @@ def show(queue: str, options: ShowQueueOptions) -> None:
         )
         if found.limits:
             print(
-                "\nat most so many tasks of a key run at once on each node; `fairlead pipeline"
-                " policies` tells why"
+                "\nmaximum number of tasks of a key that run at once on each node; `fairlead"
+                " pipeline policies` shows the reasons"
             )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
             print(
-                "\nits keys share run time; one task of weight 1 is charged for each"
+                "\nkeys share run time; one task of weight 1 is charged for each"
                 f" {learnt.unit / MICROS:g} s"
             )
             as_table(
@@ -193,9 +193,9 @@ def weight(
         )
 
 
-async def _with_stores(app: App, looking: Awaitable[T]) -> T:
+async def _with_stores(app: App, reading: Awaitable[T]) -> T:
     try:
-        return await looking
+        return await reading
     finally:
         await app.connections.close_async()
 
@@ -210,7 +210,7 @@ class MigrateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def migrate(options: MigrateOptions) -> None:
-    """Create or update the tables, safely also twice or in two processes at once.
+    """Create or update the tables. Running this twice, or in two processes at once, is safe.
 
     Example: fairlead migrate --url postgresql://app@db/shop
     """

@@ -18,17 +18,12 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.config import Settings as Location
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.replay.report import Pickup, ReplayReport
-from fairlead.lab.replay.run import Progress as Tell
+from fairlead.lab.replay.run import Progress as OnProgress
 from fairlead.lab.replay.run import ReplaySettings, own_schema, replay
 from fairlead.lab.trace import Tenants, survey
 from fairlead.lab.workers import WorkerEnded
 
 FAILED, WRONG_USE = 1, 2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="replay")(replay_command)
 
 
 class TraceReplayOptions(CommandOptions, frozen=True, kw_only=True):
@@ -54,7 +49,9 @@ class TraceReplayOptions(CommandOptions, frozen=True, kw_only=True):
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Most tasks at once on one worker; default: that of `worker`."),
+        typer.Option(
+            min=1, help="Maximum number of tasks at once on one worker; default: as `worker`."
+        ),
     ] = None
     time_scale: Annotated[
         float,
@@ -106,13 +103,13 @@ def replay_command(options: TraceReplayOptions) -> None:
         with options.store() as url, _progress(errors, settings) as on_progress:
             report = replay(url, settings, on_progress)
     except WorkerEnded as error:
-        _say(errors, error)
+        _print_error(errors, error)
         raise typer.Exit(FAILED) from error
     except FairleadError as error:
-        _say(errors, error)
+        _print_error(errors, error)
         raise typer.Exit(WRONG_USE) from error
     except KeyboardInterrupt:
-        errors.print("stopped; no worker is left")
+        errors.print("stopped; all workers have ended")
         raise typer.Exit(130) from None
     if options.json:
         typer.echo(msgspec.json.encode(report).decode())
@@ -122,12 +119,12 @@ def replay_command(options: TraceReplayOptions) -> None:
         raise typer.Exit(FAILED)
 
 
-def _say(console: Console, error: Exception) -> None:
+def _print_error(console: Console, error: Exception) -> None:
     console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _progress(console: Console, settings: ReplaySettings) -> Iterator[Tell]:
+def _progress(console: Console, settings: ReplaySettings) -> Iterator[OnProgress]:
     """Show a progress bar on a terminal."""
     if not console.is_terminal:
         yield lambda _submitted, _run: None
@@ -173,7 +170,7 @@ def _print(report: ReplayReport, console: Console) -> None:
         ("heaviest tenant", report.pickup_delay_heaviest),
         ("median tenant", report.pickup_delay_median),
     ):
-        table.add_row(_of(title, pickup), _delays(pickup))
+        table.add_row(_title_of(title, pickup), _delays(pickup))
     if report.positions is not None:
         found = report.positions
         table.add_row("median tenant's p99 pick-up position", f"{found.median_tenant_p99:,.0f}")
@@ -184,11 +181,13 @@ def _print(report: ReplayReport, console: Console) -> None:
             f"{found.within_bound:.2%}, at most {found.most_beyond_bound:,} beyond",
         )
     peak = report.worker_peak_rss_mb
-    table.add_row("peak RSS of a worker", "not known here" if peak is None else f"{peak:,.1f} MB")
+    table.add_row(
+        "peak RSS of a worker", "unknown on this system" if peak is None else f"{peak:,.1f} MB"
+    )
     console.print(table)
 
 
-def _of(title: str, pickup: Pickup) -> str:
+def _title_of(title: str, pickup: Pickup) -> str:
     whose = "" if pickup.tenant is None else f" ({pickup.tenant}, {pickup.tasks:,} tasks)"
     return f"{title}{whose} p50 / p99"
 

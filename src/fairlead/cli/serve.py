@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.worker")
 
-_LOOK_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
+_COUNT_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
 
 
 def serve(options: WorkerOptions) -> int:
@@ -106,16 +106,16 @@ def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
 
 async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
     loop = asyncio.get_running_loop()
-    asked = False
+    is_stopping = False
 
     def stop(number: signal.Signals) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal is_stopping
+        if is_stopping:
             logging.shutdown()
-            os._exit(128 + number)  # at once: whatever is held is resumed by others
-        asked = True
+            os._exit(128 + number)  # at once: other nodes resume the tasks
+        is_stopping = True
         log.info(
-            "stopping: running tasks may end; once more ends at once",
+            "stopping: running tasks may end; a second signal ends at once",
             extra={"in_flight": node.in_flight},
         )
         node.stop()
@@ -125,24 +125,25 @@ async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
     await _serve(node, until_empty, health)
     if node.unstoppable:
         logging.shutdown()
-        os._exit(0)  # the event loop would wait for them for ever
+        os._exit(0)  # the event loop would wait for these handlers for ever
 
 
 async def _serve(node: Node, until_empty: bool, health: NodeHealth) -> None:
-    """Run the node beside the watch over its event loop and, on request, over what is left."""
-    beside = [asyncio.ensure_future(health.run())]
+    """Run the node; watch its event loop and, with `until_empty`, its number of unfinished
+    tasks."""
+    watchers = [asyncio.ensure_future(health.run())]
     if until_empty:
-        beside.append(asyncio.ensure_future(_stop_when_empty(node)))
+        watchers.append(asyncio.ensure_future(_stop_when_empty(node)))
     try:
         await node.run()
     finally:
-        for task in beside:
+        for task in watchers:
             task.cancel()
 
 
 async def _stop_when_empty(node: Node) -> None:
     while True:
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(_COUNT_EVERY)
         await node.ready.wait()
         if node.in_flight:
             continue
@@ -171,7 +172,7 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     def launch(
         slot: int, generation: int, close_inherited: Callable[[], None]
     ) -> tuple[Process, SupervisorEnd]:
-        # A reload loads the code that is on disk by then.
+        # After a reload, the worker must load the code that is on disk now.
         if is_shared and generation == 0:
             return fork(slot, close_inherited, lambda link: _serve_child(app, options, link))
         return spawn(slot, sys.argv[1:])
@@ -226,7 +227,8 @@ async def _run_child(
         return Report(health=health.check(), metrics=families_of(registry))
 
     def drain() -> None:
-        # Asked twice by a service manager that signals all processes: only the supervisor kills.
+        # A service manager may signal all processes, so a second request is no reason to kill:
+        # only the supervisor kills.
         node.stop()
         link.poke()
 
@@ -244,4 +246,4 @@ async def _run_child(
         link.close()
     if node.unstoppable:
         logging.shutdown()
-        os._exit(0)  # the event loop would wait for them for ever
+        os._exit(0)  # the event loop would wait for these handlers for ever

@@ -23,11 +23,6 @@ from fairlead.lab.waits import Percentiles
 _LONGEST_SEQUENCE = 200
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="simulate")(simulate_command)
-
-
 class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `simulate`."""
 
@@ -81,13 +76,14 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
         int, typer.Option(help="With a sketch: number of exact keys; others are estimated.")
     ] = SimulationSettings.exact_keys
     buffer: Annotated[
-        int, typer.Option(help="Most tasks of a partition in memory; the others are stored.")
+        int,
+        typer.Option(help="Maximum number of tasks of a partition in memory; others are stored."),
     ] = SimulationSettings.buffer
     seed: Annotated[int, typer.Option(help="The same seed makes the same workload.")] = (
         SimulationSettings.seed
     )
     top: Annotated[
-        int, typer.Option(help="Number of keys shown and compared, those with most tasks.")
+        int, typer.Option(help="Number of keys to show and compare: those with most tasks.")
     ] = SimulationSettings.top
     picture: Annotated[
         Path | None,
@@ -105,8 +101,7 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def simulate_command(options: SimulateOptions) -> None:
-    """How fair would it be? A workload in memory, first in first out beside fair, on the core that
-    workers run.
+    """Simulate a workload in memory, in fifo order and in fair order, with the core of the workers.
 
     Time is counted in polls. Steps of a script are separated by ';':
 
@@ -137,7 +132,7 @@ def simulate_command(options: SimulateOptions) -> None:
     if options.json:
         as_json(simulated.report)
     else:
-        # Off a terminal nothing is cut.
+        # Without a terminal, nothing is cut.
         _print(simulated.report, console if console.is_terminal else Console(width=240))
 
 

@@ -12,7 +12,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, LookOptions, Url
+from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import (
     WORK_FAILED,
     as_json,
@@ -29,14 +29,14 @@ from fairlead.errors import FairleadError, InvalidTask
 from fairlead.model import State, TaskRecord
 from fairlead.operate.tasks import Management
 
-tasks = typer.Typer(no_args_is_help=True, help="Look at tasks and change them.")
+tasks = typer.Typer(no_args_is_help=True, help="Show tasks and change them.")
 
 StateFilter = Annotated[State | None, typer.Option(help="Only tasks in this state.")]
 QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.")]
 NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
-Limit = Annotated[int, typer.Option(min=1, help="Most tasks.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number of tasks.")]
 
 
 class Filters(CommandOptions, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
         return Filters(state=State.ERROR, **msgspec.structs.asdict(self)).query()
 
 
-class Which(CommandOptions, frozen=True, kw_only=True):
+class Selection(CommandOptions, frozen=True, kw_only=True):
     """Tasks by id, or all that match the filters."""
 
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None
@@ -111,7 +111,7 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
 
 @tasks.command("list")
 @with_options
-def list_tasks(filters: Filters, options: LookOptions) -> None:
+def list_tasks(filters: Filters, options: OutputOptions) -> None:
     """List unfinished tasks, oldest first.
 
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
@@ -139,7 +139,7 @@ def list_tasks(filters: Filters, options: LookOptions) -> None:
         )
 
 
-class ShowTaskOptions(LookOptions, frozen=True, kw_only=True):
+class ShowTaskOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `tasks show`."""
 
     payload: Annotated[bool, typer.Option("--payload")] = False
@@ -188,35 +188,35 @@ def show(id: str, options: ShowTaskOptions) -> None:
 
 
 def _change(
-    what: str,
-    by: Callable[[Management, TaskRecord], None],
-    which: Which,
+    done: str,
+    change: Callable[[Management, TaskRecord], None],
+    selection: Selection,
     filters: Filters | ErrorFilters,
     options: ChangeOptions,
 ) -> None:
     """Change the named tasks, or all that match; print how many changed, and which did not."""
     with one_line_errors():
-        if bool(which.ids) == which.every:
+        if bool(selection.ids) == selection.every:
             raise InvalidTask("give the ids of tasks, or --all with filters")
         management = App(options.url).management
-        if which.every:
-            result = management.bulk(lambda task: by(management, task), **filters.query())
+        if selection.every:
+            result = management.bulk(lambda task: change(management, task), **filters.query())
             changed, refused = (
                 result.changed,
-                [f"{result.refused} tasks had moved on"] if result.refused else [],
+                [f"{result.refused} tasks had changed"] if result.refused else [],
             )
         else:
             changed, refused = 0, []
-            for task_id in which.ids or ():
+            for task_id in selection.ids or ():
                 try:
-                    by(management, management.show(task_id))
+                    change(management, management.show(task_id))
                     changed += 1
                 except FairleadError as error:
                     refused.append(str(error))
         if options.json:
             as_json({"changed": changed, "refused": refused})
         else:
-            print(f"{what}: {changed}")
+            print(f"{done}: {changed}")
             for reason in refused:
                 print(f"refused: {reason}", file=sys.stderr)
         if refused:
@@ -225,39 +225,39 @@ def _change(
 
 @tasks.command("retry")
 @with_options
-def retry(which: Which, filters: RetryFilters, options: ChangeOptions) -> None:
+def retry(selection: Selection, filters: RetryFilters, options: ChangeOptions) -> None:
     """Retry tasks now that are in ERROR or wait for a retry, with all their tries.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
 
-    def by(management: Management, task: TaskRecord) -> None:
+    def change(management: Management, task: TaskRecord) -> None:
         management.retry(task.id, version=options.version_of(task))
 
-    _change("retried", by, which, filters, options)
+    _change("retried", change, selection, filters, options)
 
 
 class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
     """Options of `tasks resume`."""
 
-    force: Annotated[bool, typer.Option("--force", help="Also running tasks, which run twice.")] = (
-        False
-    )
+    force: Annotated[
+        bool, typer.Option("--force", help="Also resume running tasks, which then run twice.")
+    ] = False
 
 
 @tasks.command("resume")
 @with_options
-def resume(which: Which, filters: ResumeFilters, options: ResumeOptions) -> None:
+def resume(selection: Selection, filters: ResumeFilters, options: ResumeOptions) -> None:
     """Run waiting tasks now, before their time.
 
     Example: fairlead tasks resume 01938d2c-...
     """
 
-    def by(management: Management, task: TaskRecord) -> None:
+    def change(management: Management, task: TaskRecord) -> None:
         version = options.version_of(task)
         management.resume(task.id, version=version, force=options.force)
 
-    _change("resumed", by, which, filters, options)
+    _change("resumed", change, selection, filters, options)
 
 
 @tasks.command("reschedule")
@@ -278,38 +278,38 @@ def reschedule(
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
 
-    def by(management: Management, task: TaskRecord) -> None:
+    def change(management: Management, task: TaskRecord) -> None:
         management.reschedule(task.id, run_at, version=options.version_of(task))
 
-    _change("rescheduled", by, Which(ids=[id]), Filters(), options)
+    _change("rescheduled", change, Selection(ids=[id]), Filters(), options)
 
 
 @tasks.command("cancel")
 @with_options
-def cancel(which: Which, filters: BulkFilters, options: ChangeOptions) -> None:
+def cancel(selection: Selection, filters: BulkFilters, options: ChangeOptions) -> None:
     """End tasks as CANCELLED, and stop the running ones.
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
 
-    def by(management: Management, task: TaskRecord) -> None:
+    def change(management: Management, task: TaskRecord) -> None:
         management.cancel(task.id, version=options.version_of(task))
 
-    _change("cancelled", by, which, filters, options)
+    _change("cancelled", change, selection, filters, options)
 
 
 @tasks.command("fail")
 @with_options
-def fail(which: Which, filters: ErrorFilters, options: ChangeOptions) -> None:
-    """End tasks in ERROR as FAILED, so that they are no incident any more.
+def fail(selection: Selection, filters: ErrorFilters, options: ChangeOptions) -> None:
+    """End tasks in ERROR as FAILED, which ends their incidents.
 
     Example: fairlead tasks fail 01938d2c-...
     """
 
-    def by(management: Management, task: TaskRecord) -> None:
+    def change(management: Management, task: TaskRecord) -> None:
         management.fail(task.id, version=options.version_of(task))
 
-    _change("failed", by, which, filters, options)
+    _change("failed", change, selection, filters, options)
 
 
 class SubmitTaskOptions(CommandOptions, frozen=True, kw_only=True):

@@ -47,19 +47,25 @@ class PrometheusObserver:
         self._submitted = Counter(
             "fairlead_submitted", "Tasks inserted by this process", labels, registry=r
         )
-        self._started = Counter("fairlead_started", "Tasks this node won", labels, registry=r)
+        self._started = Counter(
+            "fairlead_started", "Tasks claimed by this node", labels, registry=r
+        )
         self._finished = Counter(
             "fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"], registry=r
         )
         self._pickup = Histogram(
             "fairlead_pickup_delay_seconds",
-            "From ready to started",
+            "Time from ready to started",
             labels,
             buckets=_DELAYS,
             registry=r,
         )
         self._run = Histogram(
-            "fairlead_run_seconds", "From started to finished", labels, buckets=_DELAYS, registry=r
+            "fairlead_run_seconds",
+            "Time from started to finished",
+            labels,
+            buckets=_DELAYS,
+            registry=r,
         )
         self._in_flight = Gauge(
             "fairlead_in_flight", "Tasks claimed and not yet completed", registry=r
@@ -77,12 +83,12 @@ class PrometheusObserver:
                 ("loaded", "Tasks of an ordered queue in memory"),
                 (
                     "in_flight",
-                    "Tasks of an ordered queue handed out, and their ends not yet written",
+                    "Tasks of an ordered queue dispatched and not yet completed",
                 ),
-                ("stale", "Of those in memory, due more than 5 minutes ago"),
+                ("stale", "Tasks in memory that were due more than 5 minutes ago"),
                 (
                     "look_ahead_seconds",
-                    "From now to where the schedule was read; negative: catching up",
+                    "Time up to which all tasks are in memory; negative while catching up",
                 ),
                 ("failing_partitions", "Partitions that are being reloaded"),
             )
@@ -92,7 +98,7 @@ class PrometheusObserver:
         )
         self._events = Counter(
             "fairlead_events",
-            "Healed triggers, lost claims, resumed tasks and the like",
+            "Other events, such as healed triggers, lost claims and resumed tasks",
             ["event"],
             registry=r,
         )
@@ -139,7 +145,7 @@ class PrometheusObserver:
             self._oldest.labels(queue).set(age)
 
     def incidents(self, counts: IncidentCounts) -> None:
-        # A series appears with its first incident and is gone with the last.
+        # A series appears with its first incident and disappears with the last.
         self._incidents.clear()
         for (kind, queue, name), count in counts.items():
             self._incidents.labels(kind, queue, name).set(count)

@@ -116,7 +116,7 @@ class IncidentLedger:
 
     def drop_over(self, now: int, in_error: Collection[tuple[str, int]]) -> Collection[str]:
         """Drop incidents that are over. `in_error`: (id, version) of the tasks in ERROR. A `stuck`
-        is over like an incident without a task."""
+        is over by the same rule as an incident without a task."""
         before = now - round(INCIDENT_LINGERS * MICROS)
         over = [
             key

@@ -52,11 +52,11 @@ class Arguments:
                 gc=False,
             )
             for field in fields:
-                _check_travels(field[0], msgspec.inspect.type_info(field[1]))
+                _check_is_json(field[0], msgspec.inspect.type_info(field[1]))
             self._decoder = msgspec.json.Decoder(self._type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(
-                f"task {task_name!r}: its arguments cannot travel as JSON: {error}"
+                f"task {task_name!r}: its arguments cannot be encoded as JSON: {error}"
             ) from error
         self._encode = msgspec.json.Encoder().encode
         self.names = tuple(p.name for p in parameters)
@@ -92,7 +92,7 @@ class Arguments:
         return (), {name: getattr(struct, name) for name in self.names}
 
 
-def _check_travels(name: str, info: Any) -> None:
+def _check_is_json(name: str, info: Any) -> None:
     """Raise TypeError for a type, however deep inside, that JSON cannot carry."""
     if isinstance(info, msgspec.inspect.CustomType):
         raise TypeError(
@@ -102,12 +102,12 @@ def _check_travels(name: str, info: Any) -> None:
     if isinstance(
         info, msgspec.inspect.ListType | msgspec.inspect.SetType | msgspec.inspect.VarTupleType
     ):
-        _check_travels(name, info.item_type)
+        _check_is_json(name, info.item_type)
     elif isinstance(info, msgspec.inspect.DictType):
-        _check_travels(name, info.value_type)
+        _check_is_json(name, info.value_type)
     elif isinstance(info, msgspec.inspect.UnionType):
         for part in info.types:
-            _check_travels(name, part)
+            _check_is_json(name, part)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any) -> Any:

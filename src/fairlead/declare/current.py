@@ -24,7 +24,7 @@ _run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 
 
 class CurrentTask:
-    """The facts of a run that its handler may use. `connection` is set only in transactional
+    """Properties of a run that its handler may use. `connection` is set only in transactional
     handlers. `context` is this run's own copy: the handler and its log lines see what an
     interceptor puts into it, also in a child process."""
 
@@ -126,7 +126,7 @@ def current_run() -> Run | None:
 
 
 def set_run(run: Run | None) -> None:
-    """Set the run of the current context; executors call it around a handler."""
+    """Set the run of the current context; executors call it before and after a handler."""
     _run.set(run)
 
 

@@ -1,4 +1,4 @@
-"""Declarations of one application: its queues, its tasks and their times."""
+"""Declarations of one application: its queues, tasks and periodic tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_RETRY = Exponential(max_attempts=5)
 
 
 class Declarations:
-    """Registry of queues, tasks and periodic times; grows while modules are imported."""
+    """Registry of queues, tasks and periodic tasks; grows while modules are imported."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
@@ -34,7 +34,7 @@ class Declarations:
                 handler.fit(queue, DEFAULT_RETRY)
 
     def add_periodic(self, handler: Handler, cron: str, timezone: str, catch_up: str) -> None:
-        """Add times of a task; the second declaration of a task is named `TASK#2`. Raises
+        """Add a cron expression of a task; the second one of a task is named `TASK#2`. Raises
         ConfigurationError for bad values."""
         earlier = sum(periodic.handler is handler for periodic in self.periodics)
         name = f"{handler.name}#{earlier + 1}" if earlier else handler.name

@@ -16,7 +16,7 @@ from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
-_LOOK_AGAIN = 5.0  # seconds; longest extra wait after a lost notification
+_POLL_SECONDS = 5.0  # longest extra wait after a lost notification
 
 
 class TaskAccess(Protocol):
@@ -83,7 +83,9 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             if finished:
                 return value
             left = (
-                _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+                _POLL_SECONDS
+                if deadline is None
+                else min(_POLL_SECONDS, deadline - time.monotonic())
             )
             if left <= 0:
                 raise ResultTimeout(
@@ -110,8 +112,8 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
 
 
 class OrderedHandle(TaskHandle, gc=False, eq=False):
-    """A handle of a task submitted to an ordered queue. `result` returns once the log has the task,
-    which runs at its time."""
+    """A handle of a task submitted to an ordered queue. `result` returns once the log has stored
+    the task; it does not wait for the run."""
 
     _appended: Future[None] | None = None
     key: TaskKey | None = None

@@ -87,7 +87,7 @@ class Handler:
         ):
             if is_set:
                 raise ConfigurationError(
-                    f"task {self.name!r}: {what} does not go with the ordered queue"
+                    f"task {self.name!r}: {what} does not work with the ordered queue"
                     f" {queue.name!r}; use another queue"
                 )
         if self.retry is default:
@@ -114,7 +114,7 @@ class Handler:
 
 
 def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
-    """Return the policy. Raises ConfigurationError for times that no run could be held to."""
+    """Return the policy. Raises ConfigurationError for times out of range."""
     for field in ("timeout", "max_stuck"):
         seconds = getattr(processing, field)
         if seconds is not None and (
@@ -138,8 +138,8 @@ class RunInterceptor:
         return draft
 
     def submission(self, submission: Any) -> AbstractContextManager[object]:
-        """Return a context manager around one call of a submit, of one task or many: a
-        `fairlead.declare.task.Submission`, after every `submitting`."""
+        """Return a context manager around one call of a submit, of one task or many. `submission`:
+        a `fairlead.declare.task.Submission`, whose drafts have passed every `submitting`."""
         return nullcontext()
 
     async def run(self, task: CurrentTask, proceed: Callable[[], Awaitable[Any]]) -> Any:
@@ -170,7 +170,8 @@ def overridden(interceptors: Iterable[RunInterceptor], name: str) -> tuple[Calla
 def entered(
     hooks: Iterable[Callable[[Any], AbstractContextManager[object]]], about: Any
 ) -> ExitStack:
-    """Enter the context managers that the hooks return for `about`; leave them by `with`."""
+    """Enter the context managers that the hooks return for `about`; the returned stack exits
+    them."""
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook(about))

@@ -42,7 +42,7 @@ class CronTimes:
     def after(self, instant: datetime) -> Iterator[datetime]:
         """Yield the slots after `instant`, in order."""
         for slot in CronSim(self._cron, instant.astimezone(self._zone)):
-            # Within an hour that clocks repeat, cronsim also yields slots of its first pass.
+            # When clocks repeat an hour, cronsim also yields the slots of the first of the two.
             if slot.timestamp() > instant.timestamp():
                 yield slot
 
@@ -75,7 +75,7 @@ class CronTimes:
 
 @lru_cache(maxsize=10_000)
 def cron_times(cron: str, timezone: str) -> CronTimes:
-    """Return the slots of an expression, checked once. Raise ConfigurationError."""
+    """Return the slots of an expression, parsed once per process. Raise ConfigurationError."""
     return CronTimes(cron, timezone)
 
 
@@ -106,7 +106,8 @@ class Periodic:
         parameters = handler.arguments.names
         if parameters not in ((), ("slot",)):
             raise ConfigurationError(
-                f"periodic task {handler.name!r}: takes no argument, or one named slot"
+                f"periodic task {handler.name!r}: declare it without arguments, or with"
+                " one named slot"
             )
         self.handler = handler
         self.cron = cron
@@ -115,6 +116,6 @@ class Periodic:
         self._takes_slot = bool(parameters)
 
     def draft(self, slot: datetime, unique_key: str | None = None) -> Draft:
-        """Return the submit of one slot."""
+        """Return the draft of the task for one slot."""
         kwargs = {"slot": slot} if self._takes_slot else {}
         return Draft(self.handler, (), kwargs, Options(unique_key=unique_key))

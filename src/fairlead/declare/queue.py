@@ -34,8 +34,8 @@ class Queue:
     look_ahead: float = 300.0
     """Seconds before its time at which a task of an ordered queue is read into memory."""
     cost: str = "tasks"
-    """Cost that fairness keys have equal shares of: "tasks" counts every task alike, "runtime"
-    counts the time that runs take."""
+    """Quantity that fairness keys share by weight: "tasks" (the number of runs) or "runtime" (the
+    time that they take)."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:

@@ -14,18 +14,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.engine.fair_partition import FairPartition, LaneContext
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
 
 log = logging.getLogger("fairlead.backlogs")
 
 LOOK_AHEADS = 4
-"""Memory of a fair queue in look-aheads, divided among its partitions on this node."""
+"""Triggers of a fair queue in memory, in multiples of the look-ahead; its partitions on this node
+share them."""
 
 MOST_AT_ONCE = 500
 """Maximum number of partitions in one take-over."""
 
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 _LEAST = 500
 """Triggers in memory that each partition may have at least."""
@@ -41,15 +42,15 @@ class Backlogs(SimplePart):
         """`timed`: names of the queues with cost="runtime"."""
         self._queues = frozenset(queues)
         self._context = context
-        self._forget = context.events.on_dropped
+        self._on_dropped = context.events.on_dropped
         self._look_ahead = context.look_ahead
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         """Coroutines of the partitions that have lanes."""
-        self._untaken: dict[PartitionKey, None] = {}
+        self._to_take_over: dict[PartitionKey, None] = {}
         """Partitions to take over, in this order."""
-        self._is_untaken = asyncio.Event()
-        self._taking = asyncio.Lock()
+        self._take_over_wanted = asyncio.Event()
+        self._take_over_lock = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
         self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
         self.run_times = {queue: RunTimes() for queue in timed}
@@ -66,9 +67,9 @@ class Backlogs(SimplePart):
             self._group = group
             try:
                 while True:
-                    await self._is_untaken.wait()
-                    self._is_untaken.clear()
-                    while batch := list(self._untaken)[:MOST_AT_ONCE]:
+                    await self._take_over_wanted.wait()
+                    self._take_over_wanted.clear()
+                    while batch := list(self._to_take_over)[:MOST_AT_ONCE]:
                         await self._take_over(batch)
             finally:
                 self._group = None  # a node that ends serves no new partition
@@ -76,19 +77,19 @@ class Backlogs(SimplePart):
     async def _take_over(self, keys: Sequence[PartitionKey]) -> None:
         """Take over these partitions, unless they are lost meanwhile."""
         partitions = [self._partitions[key] for key in keys]
-        async with self._taking:
+        async with self._take_over_lock:
             try:
                 found = await self._context.store.take_over(keys)
             except StoreUnavailable as error:
                 log.warning(
                     "cannot take over while the store is unavailable", extra={"error": str(error)}
                 )
-                await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._context.clock.sleep(outage_pause())
                 return
         for partition in partitions:
             key = partition.key
             if self._partitions.get(key) is partition:
-                self._untaken.pop(key, None)
+                self._to_take_over.pop(key, None)
                 partition.start(found[key])
                 if not partition.is_empty:
                     self._serve(partition)
@@ -96,17 +97,17 @@ class Backlogs(SimplePart):
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
         finished."""
-        for gone in self._partitions.keys() - owned:
-            self._untaken.pop(gone, None)
-            if (task := self._tasks.pop(gone, None)) is not None:
+        for lost in self._partitions.keys() - owned:
+            self._to_take_over.pop(lost, None)
+            if (task := self._tasks.pop(lost, None)) is not None:
                 task.cancel()
-            self._partitions.pop(gone).drop()
+            self._partitions.pop(lost).drop()
         for key in sorted(set(owned) - self._partitions.keys()):
             if key.queue in self._queues:
                 run_times = self.run_times.get(key.queue)
                 partition = FairPartition(key, self._weights[key.queue], run_times, self._context)
                 self._partitions[key] = partition
-                self._want(key)
+                self._want_take_over(key)
         counts: dict[str, int] = {}
         for key in self._partitions:
             counts[key.queue] = counts.get(key.queue, 0) + 1
@@ -114,9 +115,9 @@ class Backlogs(SimplePart):
             share = LOOK_AHEADS * self._look_ahead // counts[key.queue]
             partition.resize(max(share, min(_LEAST, self._look_ahead)))
 
-    def _want(self, key: PartitionKey) -> None:
-        self._untaken[key] = None
-        self._is_untaken.set()
+    def _want_take_over(self, key: PartitionKey) -> None:
+        self._to_take_over[key] = None
+        self._take_over_wanted.set()
 
     def _serve(self, partition: FairPartition) -> None:
         if self._group is not None and partition.key not in self._tasks:
@@ -126,14 +127,14 @@ class Backlogs(SimplePart):
         """Serve a partition until it must be taken over again."""
         await partition.run()
         del self._tasks[partition.key]
-        self._want(partition.key)
+        self._want_take_over(partition.key)
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before their leases are released, and save the state for the next
         owner."""
         mine = [self._partitions.pop(key) for key in keys if key in self._partitions]
         for partition in mine:
-            self._untaken.pop(partition.key, None)
+            self._to_take_over.pop(partition.key, None)
         tasks = [
             task for partition in mine if (task := self._tasks.pop(partition.key, None)) is not None
         ]
@@ -142,7 +143,7 @@ class Backlogs(SimplePart):
         if tasks:
             await asyncio.wait(tasks)
         if any(not partition.is_started for partition in mine):
-            async with self._taking:
+            async with self._take_over_lock:
                 pass  # A take-over that ended later would fence the next owner.
         for partition in mine:
             await partition.close()
@@ -182,11 +183,11 @@ class Backlogs(SimplePart):
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of fair queues, in the order of the channel."""
-        for partition, priority, those in self._lanes(triggers):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is None:
-                self._forget(those)
+                self._on_dropped(batch)
             else:
-                partition.accept(priority, those)
+                partition.accept(priority, batch)
                 self._serve(partition)
 
     def on_drained(self) -> None:
@@ -196,29 +197,29 @@ class Backlogs(SimplePart):
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
         """Note that triggers left the table, to be claimed."""
-        for partition, priority, those in self._lanes(triggers):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is not None:
-                partition.taken(priority, those)
+                partition.taken(priority, batch)
 
     def claim_ended(self, triggers: Sequence[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
-        for partition, priority, those in self._lanes(triggers):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is not None:
-                partition.claim_ended(priority, those)
+                partition.claim_ended(priority, batch)
 
     def refused(self, triggers: Sequence[Trigger]) -> None:
         """Note triggers whose claim was lost."""
-        for partition, priority, those in self._lanes(triggers):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is not None:
-                partition.refused(priority, those)
+                partition.refused(priority, batch)
 
     def returned(self, triggers: Sequence[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result."""
-        for partition, priority, those in self._lanes(triggers):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is None:
-                self._forget(those)
+                self._on_dropped(batch)
             else:
-                partition.returned(priority, those)
+                partition.returned(priority, batch)
 
     def ended(self, trigger: Trigger, started_at: int | None, now: int) -> None:
         """Charge a run that ended at `now` (microseconds); `started_at` is None if it never
@@ -245,8 +246,8 @@ class Backlogs(SimplePart):
             else:
                 lanes[lane] = [trigger]
         found = []
-        for (queue, number, priority), those in lanes.items():
+        for (queue, number, priority), batch in lanes.items():
             partition = self._partitions.get(PartitionKey(queue, number))
             is_ours = partition is not None and partition.is_started
-            found.append((partition if is_ours else None, priority, those))
+            found.append((partition if is_ours else None, priority, batch))
         return found

@@ -10,6 +10,7 @@ from fairlead.clock import MICROS
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.outages import outage_pause
 from fairlead.engine.sources import Sources
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Trigger
@@ -18,7 +19,6 @@ from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, C
 
 log = logging.getLogger("fairlead.dispatcher")
 
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
 _NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
 
@@ -38,7 +38,7 @@ class Claimer(Protocol):
         """Queue the end of a run for its completion."""
 
     def settle(self, executions: Sequence[Execution]) -> None:
-        """Drop runs whose ends the store has or refused."""
+        """Drop runs whose ends the store has recorded or refused."""
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
         """Hand back tasks that were claimed but have not started."""
@@ -52,32 +52,35 @@ class TaskClaimer:
         self._sources = sources
         self._completion = completion
         self._batches: set[int] = set()
-        self._asked: Sequence[Trigger] = ()
+        self._being_claimed: Sequence[Trigger] = ()
 
-    def asked(self) -> set[str]:
+    def being_claimed(self) -> set[str]:
         """Return the task ids of the claim in progress, which the store may already show as held by
         this node."""
-        return {trigger.id for trigger in self._asked}
+        return {trigger.id for trigger in self._being_claimed}
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
         context, clock = self._context, self._context.clock
         self._sources.taken(triggers)
         now = clock.now()
-        wanted = [Claim(t.id, t.version, t.path, *self._judged_by(t.name, now)) for t in triggers]
-        self._asked = triggers
+        wanted = [
+            Claim(t.id, t.version, t.path, *self._stuck_at_and_policy(t.name, now))
+            for t in triggers
+        ]
+        self._being_claimed = triggers
         try:
             claimed = await context.store.claim(context.name, wanted, now)
         except StoreUnavailable as error:
-            self._asked = ()
+            self._being_claimed = ()
             log.warning(
                 "cannot claim tasks while the store is unavailable", extra={"error": str(error)}
             )
             self._release_slots(triggers, holds_slots)
             self._sources.returned(triggers)
-            await clock.sleep(_PAUSE_AFTER_TROUBLE)
+            await clock.sleep(outage_pause())
             context.events.on_claim_unknown()
             return []
-        self._asked = ()
+        self._being_claimed = ()
         wanted_by = {(trigger.id, trigger.version): trigger for trigger in triggers}
         if len(wanted_by) < len(triggers):
             # A trigger delivered twice was taken twice: release the slot of the second.
@@ -140,7 +143,7 @@ class TaskClaimer:
         self._batches -= ended
         return sorted(ended)
 
-    def _judged_by(self, name: str, now: int) -> tuple[int, int]:
+    def _stuck_at_and_policy(self, name: str, now: int) -> tuple[int, int]:
         """Return `stuck_at` and `policy` of a claim."""
         handler = self._context.served.handlers.get(name)
         if handler is None:

@@ -50,8 +50,8 @@ def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[s
 
 
 @dataclass
-class _Kept:
-    """One cluster-wide limit as this node keeps it."""
+class _Limit:
+    """One cluster-wide limit and the permits that this node holds of it."""
 
     name: str
     declared: ClusterWide
@@ -66,7 +66,7 @@ class _Kept:
 
 class ClusterLimits:
     """Cluster-wide limits of a node: call `on_node` before the start, `run` while the node serves,
-    and `leave` when nothing runs any more."""
+    and `leave` after the last run."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ClusterLimits:
         self._children = children
         self._clock = clock
         self._ttl = ttl
-        self._kept: dict[str, _Kept] = {}
+        self._limits: dict[str, _Limit] = {}
         self._watchdog: Watchdog | None = None
 
     def on_node(self, declared: AnyLimit | None, declared_by: str) -> ConcurrencyPolicy | None:
@@ -102,39 +102,39 @@ class ClusterLimits:
         """
         if not needs_permits(declared):
             return cast(ConcurrencyPolicy | None, declared)
-        for kept in self._kept.values():
-            if kept.declared is declared:
+        for limit in self._limits.values():
+            if limit.declared is declared:
                 if declared.name is None:
                     raise ConfigurationError(
-                        f"{declared!r} belongs to {kept.declared_by} and to {declared_by}; give it"
+                        f"{declared!r} belongs to {limit.declared_by} and to {declared_by}; give it"
                         " a name= to share it, or declare two limits"
                     )
-                return kept.policy
+                return limit.policy
         name = declared.name or declared_by
-        if name in self._kept:
+        if name in self._limits:
             raise ConfigurationError(
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
         permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self.guard())
-        kept = self._kept[name] = _Kept(
+        limit = self._limits[name] = _Limit(
             name, declared, declared_by, permits, declared.on_node(permits, lambda: request_round())
         )
-        request_round = kept.round_requested.set
-        return kept.policy
+        request_round = limit.round_requested.set
+        return limit.policy
 
     async def run(self) -> None:
         """Keep the permits until cancelled."""
-        if not self._kept:
+        if not self._limits:
             return
         try:
             async with asyncio.TaskGroup() as group:
-                if self._exact:
+                if self._limits_that_end_runs:
                     # Before any slot can be acquired.
                     self._watchdog = await Watchdog.start()
-                    group.create_task(self._keep_watchdog(self._watchdog))
+                    group.create_task(self._restart_watchdog(self._watchdog))
                     group.create_task(self._watch())
-                for kept in self._kept.values():
-                    group.create_task(self._keep(kept))
+                for limit in self._limits.values():
+                    group.create_task(self._serve(limit))
         finally:
             if self._watchdog is not None:
                 await self._watchdog.stop()
@@ -144,113 +144,115 @@ class ClusterLimits:
 
     async def leave(self) -> None:
         """Release all permits, so that other nodes need not wait for them to expire."""
-        for kept in self._kept.values():
+        for limit in self._limits.values():
             try:
                 for _ in range(_TRIES_TO_LEAVE):
-                    data, version = await self._coordinator.read_ledger(kept.name)
+                    data, version = await self._coordinator.read_ledger(limit.name)
                     ledger = decode(data)
                     if self._node not in ledger.nodes:
                         break
                     if await self._coordinator.write_ledger(
-                        kept.name, encode(kept.permits.leave(ledger)), version
+                        limit.name, encode(limit.permits.leave(ledger)), version
                     ):
                         break
             except (StoreUnavailable, msgspec.DecodeError) as error:
                 log.warning(
                     "permits are free when they run out",
-                    extra={"limit": kept.name, "error": str(error)},
+                    extra={"limit": limit.name, "error": str(error)},
                 )
 
     # rounds ---------------------------------------------------------------------------------------
 
-    async def _keep(self, kept: _Kept) -> None:
+    async def _serve(self, limit: _Limit) -> None:
         """Do rounds: soon when a task waits, else often enough to renew the permits."""
         while True:
-            kept.round_requested.clear()
+            limit.round_requested.clear()
             try:
                 async with asyncio.timeout(self._ttl / 3):
-                    await self._round(kept)
+                    await self._round(limit)
             except (StoreUnavailable, TimeoutError) as error:
                 log.warning(
                     "no permits while the coordinator is unavailable",
-                    extra={"limit": kept.name, "error": str(error)},
+                    extra={"limit": limit.name, "error": str(error)},
                 )
             except msgspec.DecodeError as error:
                 log.error(
                     "the permit ledger of a cluster-wide limit cannot be read",
-                    extra={"limit": kept.name, "error": str(error)},
+                    extra={"limit": limit.name, "error": str(error)},
                 )
             await self._clock.sleep(URGENT_ROUND_EVERY)
-            if kept.permits.needs_round:
+            if limit.permits.needs_round:
                 continue
             try:
-                async with asyncio.timeout(LEDGER_READ_EVERY if kept.permits.holds else None):
-                    await kept.round_requested.wait()
+                async with asyncio.timeout(LEDGER_READ_EVERY if limit.permits.holds else None):
+                    await limit.round_requested.wait()
             except TimeoutError:
                 pass
 
-    async def _round(self, kept: _Kept) -> None:
-        data, version = await self._coordinator.read_ledger(kept.name)
+    async def _round(self, limit: _Limit) -> None:
+        data, version = await self._coordinator.read_ledger(limit.name)
         now = self._clock.monotonic()
-        kept.policy.pass_time(now)
-        proposal = kept.permits.propose(decode(data), now)
-        if not proposal.is_news and proposal.began < kept.renew_at:
+        limit.policy.pass_time(now)
+        proposal = limit.permits.propose(decode(data), now)
+        if not proposal.is_change and proposal.began < limit.renew_at:
             return
-        if await self._coordinator.write_ledger(kept.name, encode(proposal.ledger), version):
-            roomy = kept.permits.written(proposal)
-            kept.renew_at = proposal.began + self._ttl / 3
+        if await self._coordinator.write_ledger(limit.name, encode(proposal.ledger), version):
+            with_room = limit.permits.written(proposal)
+            limit.renew_at = proposal.began + self._ttl / 3
             self.guard()
-            if roomy:
-                self._freed(kept.policy.limits_of(roomy))
+            if with_room:
+                self._freed(limit.policy.limits_of(with_room))
         else:
-            kept.round_requested.set()  # another node wrote the ledger first
+            limit.round_requested.set()  # another node wrote the ledger first
 
     async def keep_alive(self) -> None:
         """Only renew the permits in use, from any event loop. Raises StoreUnavailable."""
-        for kept in self._kept.values():
-            if not kept.permits.running:
+        for limit in self._limits.values():
+            if not limit.permits.running:
                 continue
-            data, version = await self._coordinator.read_ledger(kept.name)
+            data, version = await self._coordinator.read_ledger(limit.name)
             now = self._clock.monotonic()
-            ledger = kept.permits.renewal(decode(data))
+            ledger = limit.permits.renewal(decode(data))
             if ledger is not None and await self._coordinator.write_ledger(
-                kept.name, encode(ledger), version
+                limit.name, encode(ledger), version
             ):
-                kept.permits.renewed(now)
+                limit.permits.renewed(now)
                 self.guard()
 
     # when permits end -----------------------------------------------------------------------------
 
     @property
-    def _exact(self) -> list[_Kept]:
+    def _limits_that_end_runs(self) -> list[_Limit]:
         """Return the limits whose runs must end with their permits."""
-        return [kept for kept in self._kept.values() if kept.declared.ends_runs]
+        return [limit for limit in self._limits.values() if limit.declared.ends_runs]
 
     async def _watch(self) -> None:
         """Stop runs shortly before their permits expire."""
         while True:
             now = self._clock.monotonic()
-            for kept in self._exact:
-                until = kept.permits.until
-                if kept.permits.running and now >= kept.permits.usable_until:
-                    if kept.stopped_for != until:
-                        kept.stopped_for = until
-                        fields = {"limit": kept.name, "runs": kept.permits.running}
+            for limit in self._limits_that_end_runs:
+                until = limit.permits.until
+                if limit.permits.running and now >= limit.permits.usable_until:
+                    if limit.stopped_for != until:
+                        limit.stopped_for = until
+                        fields = {"limit": limit.name, "runs": limit.permits.running}
                         log.error("runs are stopped: their permits run out", extra=fields)
-                    self._stop_runs(kept.policy)
+                    self._stop_runs(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 
-    async def _keep_watchdog(self, watchdog: Watchdog) -> None:
-        """Start the watchdog again when it ends: without one, the runs of a hanging worker would go
-        on past their permits."""
+    async def _restart_watchdog(self, watchdog: Watchdog) -> None:
+        """Start the watchdog again when it ends: without a watchdog, the runs of a hanging worker
+        would continue after their permits expire."""
         while True:
             await watchdog.ended()
-            log.error("the watchdog of this worker was ended; another one is started")
+            log.error("the watchdog of this worker has ended; a new one is started")
             watchdog = self._watchdog = await Watchdog.start()
             self.guard()
 
     def guard(self) -> None:
         """Give the watchdog the deadline of this worker, and the processes that run handlers."""
         if self._watchdog is not None:
-            ends = [kept.permits.until for kept in self._exact if kept.permits.running]
+            ends = [
+                limit.permits.until for limit in self._limits_that_end_runs if limit.permits.running
+            ]
             self._watchdog.set_deadline(min(ends, default=None), self._children())

@@ -1,4 +1,4 @@
-"""Completion of ended runs, in batches: one is being written while the next one gathers."""
+"""Completion of ended runs, in batches: while one is written, the next one collects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.outages import outage_pause
 from fairlead.engine.outcome import error_type
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, State
@@ -20,14 +21,13 @@ MOST_WAITING = 5000
 """Ended runs in memory, of all queues, beyond which the node claims no task until the store has
 caught up."""
 
-_PAUSE_AFTER_TROUBLE = 0.5  # seconds
 
 STOP_SECONDS = 10.0
 """Longest time, in seconds, for the last completions when the node stops."""
 
 
 class Completion:
-    """Write each finish until the store accepts it, or says that the task is no longer ours."""
+    """Write each finish until the store accepts or refuses it."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class Completion:
                     await self._idle.wait()
         except TimeoutError:
             log.warning(
-                "left with ends unwritten; their tasks run again",
+                "node stops with unwritten completions; their tasks run again",
                 extra={"tasks": self.unwritten},
             )
 
@@ -94,7 +94,7 @@ class Completion:
                     extra={"waiting": self.unwritten, "error": str(error)},
                 )
                 tried_before = True
-                await context.clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await context.clock.sleep(outage_pause())
             except Exception as error:
                 # A finish that the store cannot take must not hold back the others.
                 if len(batch) == 1:

@@ -79,7 +79,7 @@ class NodeEvents(Protocol):
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         """The store returned triggers of an ordering key that may run next."""
 
-    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
+    def on_outdated(self, triggers: Collection[Trigger]) -> None:
         """Triggers left the table because the versions of their tasks changed."""
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
@@ -89,7 +89,7 @@ class NodeEvents(Protocol):
         """The channel positions of a fair partition became known or unknown."""
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
-        """The store has the ends of these runs, or refused them."""
+        """The store has recorded or refused the ends of these runs."""
 
     def on_overdue(self, execution: Execution) -> None:
         """A run exceeded its timeout, or continues long after it was stopped for that."""
@@ -104,7 +104,7 @@ class NodeEvents(Protocol):
         """The node owns exactly these partitions from now on."""
 
     def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
-        """A part found conditions that need a person: record and deliver each as an incident."""
+        """A part found conditions that need a person: record each one as an incident."""
 
     async def on_releasing(self, keys: Collection[PartitionKey]) -> None:
         """Partitions are about to be released: stop them, and save the state for the next owner."""

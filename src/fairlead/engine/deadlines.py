@@ -15,7 +15,8 @@ CHECK_EVERY = 0.05
 """Seconds between two checks: the most by which a timeout is late."""
 
 PATIENCE = 10.0
-"""Seconds that an interrupted handler gets to clean up. Then its attempt ends without it."""
+"""Seconds that an interrupted handler gets to clean up. Then its attempt ends, even if the handler
+still runs."""
 
 
 class Deadlines(SimplePart):
@@ -34,7 +35,7 @@ class Deadlines(SimplePart):
             await context.clock.sleep(CHECK_EVERY)
             now = context.clock.now()
             for execution in list(context.in_flight.values()):
-                if execution.is_running:  # not only waiting for its completion
+                if execution.is_running:  # an ended run only waits for its completion
                     self._check(execution, now)
 
     def _check(self, execution: Execution, now: int) -> None:
@@ -42,17 +43,17 @@ class Deadlines(SimplePart):
         if deadline is None or deadline > now:
             return
         if execution.cancel_reason is None:
-            what = "task ran into its timeout"
+            message = "task ran into its timeout"
         elif (
             execution.cancel_reason is CancelReason.TIMEOUT
             and not execution.is_abandoned
             and now >= deadline + round(PATIENCE * MICROS)
         ):
-            what = "a handler ignores its timeout; its attempt ends, and its slot stays taken"
+            message = "a handler ignores its timeout; its attempt ends, and its slot stays taken"
         else:
             return
         log.warning(
-            what,
+            message,
             extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
         )
         self._context.events.on_overdue(execution)

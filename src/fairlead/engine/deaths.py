@@ -16,19 +16,19 @@ from fairlead.errors import StoreUnavailable
 
 log = logging.getLogger("fairlead.deaths")
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks at the locks."""
+CHECK_EVERY = 0.25
+"""Seconds between two checks of the locks."""
 
 PAUSE_AFTER_OUTAGE = 2.5
-"""Seconds without a look after the store was unavailable."""
+"""Seconds without a check after the store was unavailable."""
 
 WATCHED = 3
 """Number of nodes that each node watches: the next ones in the order of their names. A death is
-seen soon unless all nodes that watch it die at the same moment."""
+noticed soon, unless all nodes that watch the dead node die at the same moment."""
 
 PATIENCE = 1.0
-"""Seconds that a node leaves to each living node between it and a dead one, which sees the death
-too: two nodes that free the same tasks at once would disturb each other."""
+"""Seconds for which a node waits for each living node between it and a dead one. That node sees the
+death too, and two nodes that free the same tasks at once would disturb each other."""
 
 
 def watched_by(node: str, living: Collection[str]) -> list[str]:
@@ -47,7 +47,7 @@ class _Suspect:
     heartbeat_at: int
     """Last heartbeat at that moment, in microseconds since the epoch."""
     is_living: bool = False
-    """Whether a heartbeat has come since: the node lost its lock, not its life."""
+    """Whether a heartbeat has come since: the node lost its lock but still runs."""
 
 
 class Deaths(SimplePart):
@@ -87,9 +87,9 @@ class Deaths(SimplePart):
         if self._presence is None:
             return
         while True:
-            await self._context.clock.sleep(LOOK_EVERY)
+            await self._context.clock.sleep(CHECK_EVERY)
             try:
-                await self.look()
+                await self.check()
             except StoreUnavailable:
                 self.on_outage()  # the membership logs the outage
                 await self._context.clock.sleep(PAUSE_AFTER_OUTAGE)
@@ -98,8 +98,8 @@ class Deaths(SimplePart):
         """Begin every suspicion again: the outage may have freed the locks of living nodes."""
         self._suspects.clear()
 
-    async def look(self) -> None:
-        """Look once. Raises StoreUnavailable."""
+    async def check(self) -> None:
+        """Check the locks once. Raises StoreUnavailable."""
         assert self._presence is not None
         released = await self._presence.released(self._watched) if self._watched else set()
         self._suspects = {node: self._suspects[node] for node in self._suspects if node in released}

@@ -61,8 +61,8 @@ class Dispatcher:
             self._stopped.set()
 
     async def stop(self) -> None:
-        """Begin no further claim, and wait for the current one: cut off, it would leave tasks that
-        no node knows of."""
+        """Begin no further claim, and wait for the current one: a cancelled claim could leave tasks
+        that no node knows of."""
         self._is_stopping = True
         self._wanted.set()
         try:
@@ -77,7 +77,7 @@ class Dispatcher:
         retry_at = self._context.table.next_retry()
         now = self._context.clock.monotonic()
         try:
-            # A shorter wait may be nothing to the clock, whose numbers have 53 bits.
+            # A shorter wait may vanish in the clock's floats, which have 53 bits.
             async with asyncio.timeout(None if retry_at is None else max(1e-6, retry_at - now)):
                 await self._wanted.wait()
         except TimeoutError:
@@ -93,9 +93,9 @@ class Dispatcher:
             return False
         triggers, broken = table.take(MOST_AT_ONCE, context.clock.monotonic())
         if not triggers and not broken:
-            self._intake.blocked(ledger.room > 0 and len(table) > 0)
+            self._intake.set_blocked(ledger.room > 0 and len(table) > 0)
             return False
-        self._intake.blocked(False)
+        self._intake.set_blocked(False)
         if triggers:
             await self._start(triggers)
         if broken:
@@ -103,16 +103,16 @@ class Dispatcher:
         return True
 
     async def _start(self, triggers: Sequence[Trigger]) -> None:
-        for claimer, those in self._claimers.split(triggers, _queue_of):
-            if executions := await claimer.claim(those, holds_slots=True):
+        for claimer, batch in self._claimers.split(triggers, _queue_of):
+            if executions := await claimer.claim(batch, holds_slots=True):
                 self._runs.start(executions)
 
     async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
         """Claim tasks whose policy raised, without slots, and record their failed attempts."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
-        for claimer, those in self._claimers.split(triggers, _queue_of):
-            for execution in await claimer.claim(those, holds_slots=False):
+        for claimer, batch in self._claimers.split(triggers, _queue_of):
+            for execution in await claimer.claim(batch, holds_slots=False):
                 self._runs.policy_failed(execution, errors[execution.claimed.id])
 
 

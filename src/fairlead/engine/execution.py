@@ -22,7 +22,7 @@ class CancelReason(StrEnum):
     """Reason why a run was stopped from outside."""
 
     TIMEOUT = "timeout"
-    # a person cancelled the task, or another node has it: the store knows already
+    # a person cancelled the task, or another node has it: the store has recorded it already
     CANCELLED = "cancelled"
     SHUTDOWN = "shutdown"
     PERMITS = "permits"  # permits expired: other nodes may acquire them soon

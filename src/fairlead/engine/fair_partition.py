@@ -23,6 +23,7 @@ from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.ordering import Ordering
+from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import (
     IncidentKind,
@@ -38,10 +39,10 @@ from fairlead.ports.trigger_channel import TriggerChannel
 log = logging.getLogger("fairlead.fair_partition")
 
 PAGE = 2000
-"""Triggers in one write; as many more may wait for the next."""
+"""Maximum number of triggers in one write; as many more may wait for the next write."""
 
 PAGE_AGAIN = 10_000
-"""Triggers behind the position that one read brings again."""
+"""Maximum number of triggers behind the position that one read returns again."""
 
 AGAIN_SHARE = 0.05
 """Greatest share of time spent on reading triggers again (0 to 1)."""
@@ -50,13 +51,12 @@ MOST_READ = 5000
 """Triggers in one read from the backlog store."""
 
 ORDER_FIRST_SECONDS = 10.0
-"""Seconds a partition may sort the triggers it finds at a take-over before it dispatches."""
+"""Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
 _REMEMBERED = 10_000
-"""Ids of a lane that were given a level last, in each of two generations: they identify triggers
-that a second read brings again."""
+"""Number of remembered ids of a lane, in each of two generations: the triggers that got a level
+last. They show which triggers of a repeated read have a level already."""
 
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 CHECK_SECONDS = 30.0
 """Seconds between two reads of lane records that could not be read."""
@@ -85,15 +85,17 @@ class _FairLane:
     shares: RuntimeShares | None = None
     """Run-time shares that choose the triggers for the table; None without cost="runtime"."""
     is_ordering: bool = True
+    """Whether triggers found at the take-over still get levels; the lane dispatches none until
+    then."""
     inbox: list[Trigger] = field(default_factory=list)
-    unlooked: list[Trigger] = field(default_factory=list)
-    """Triggers from behind the channel position, before the store has said which have a level."""
-    look_at: float = 0.0
+    unchecked: list[Trigger] = field(default_factory=list)
+    """Triggers from behind the channel position; the store must show which have a level."""
+    read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
     write: BacklogWrite | None = None
     evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
-    """Version by id of the triggers given a level last."""
+    """Version by id of the triggers that got a level last."""
     less_recent: dict[str, int] = field(default_factory=dict)
     """Version by id of the generation before `recent`."""
 
@@ -143,7 +145,7 @@ class FairPartition:
         self._began = 0.0
         self._work = asyncio.Event()
 
-    # life -----------------------------------------------------------------------------------------
+    # take-over and end ----------------------------------------------------------------------------
 
     def start(self, owned: OwnedBacklog) -> None:
         """Begin with the state that this node has taken over."""
@@ -173,7 +175,7 @@ class FairPartition:
                 extra={"partition": self.key, "error": str(fenced)},
             )
             self.drop()
-            await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+            await self._clock.sleep(outage_pause())
         except _Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
             self.drop()
@@ -187,7 +189,7 @@ class FairPartition:
                     await self._store.write(lane.key, self._range_id, [], lane.backlog.record())
         except (Fenced, StoreUnavailable) as error:
             log.info(
-                "left without keeping its records",
+                "left without saving its records",
                 extra={"partition": self.key, "error": str(error)},
             )
         self.drop()
@@ -198,6 +200,7 @@ class FairPartition:
         if self.is_empty:
             return
         dropped = self._table.drop([self.key])
+        self._events.on_ready()  # the table offers all that is left again
         undispatched = [
             t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()
         ]
@@ -207,7 +210,7 @@ class FairPartition:
             if lane.shares is not None
             for t in lane.shares.waiting()
         ]
-        waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unlooked]]
+        waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unchecked]]
         unwritten = [
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
@@ -228,7 +231,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None:
             return PAGE
-        waiting = len(lane.inbox) + len(lane.unlooked)
+        waiting = len(lane.inbox) + len(lane.unchecked)
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:
@@ -239,23 +242,23 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
-        return 0 if lane.unlooked or self._clock.monotonic() < lane.look_at else PAGE_AGAIN
+        return 0 if lane.unchecked or self._clock.monotonic() < lane.read_again_at else PAGE_AGAIN
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         if priority in self._unreadable:
-            self._events.on_dropped(triggers)  # Read again from the store with the record.
+            self._events.on_dropped(triggers)  # Once the record is readable, they are read again.
             return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         if lane.backlog.is_stored:
-            self._sort_out(lane, triggers)
+            self._separate(lane, triggers)
         else:
             lane.inbox += triggers  # a trigger unknown in memory is new
-        if lane.write is None and not lane.unlooked and not lane.backlog.may_be_empty:
-            self._place(lane)
+        if lane.write is None and not lane.unchecked and not lane.backlog.may_be_empty:
+            self._assign_levels(lane)
         self._work.set()
 
-    def _sort_out(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
+    def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
         passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
         levelled = []
@@ -265,7 +268,7 @@ class FairPartition:
             elif trigger.seq > passed:
                 lane.inbox.append(trigger)
             else:
-                lane.unlooked.append(trigger)
+                lane.unchecked.append(trigger)
         self._events.on_dropped(levelled)
 
     def resize(self, capacity: int) -> None:
@@ -285,7 +288,7 @@ class FairPartition:
         lane.backlog.take(triggers)
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
-            self._show(lane, lane.shares)
+            self._push_next(lane, lane.shares)
 
     def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Acknowledge triggers whose claim ended, won or lost."""
@@ -298,7 +301,7 @@ class FairPartition:
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Note triggers whose claim was lost: a later trigger of the same task is new."""
         if (lane := self._lanes.get(priority)) is not None:
-            self._not_levelled(lane, triggers)
+            self._drop_recent(lane, triggers)
             for trigger in triggers:
                 self.ended(trigger, 0)
 
@@ -318,8 +321,8 @@ class FairPartition:
             if lane.shares is not None:
                 lane.shares.returned(known, self._clock.monotonic())
             self._push(lane, known)
-        still = {trigger.id for trigger in known}
-        self._events.on_dropped([trigger for trigger in triggers if trigger.id not in still])
+        kept = {trigger.id for trigger in known}
+        self._events.on_dropped([trigger for trigger in triggers if trigger.id not in kept])
 
     # the coroutine --------------------------------------------------------------------------------
 
@@ -336,7 +339,7 @@ class FairPartition:
                         "the backlog waits while its store is unavailable",
                         extra={"error": str(error)},
                     )
-                    await self._clock.sleep(_PAUSE_AFTER_TROUBLE)
+                    await self._clock.sleep(outage_pause())
                     is_busy = True
             if self._unreadable and self._clock.monotonic() >= self._check_at:
                 await self._check_unreadable()
@@ -369,11 +372,11 @@ class FairPartition:
         )
 
     async def _check_unreadable(self) -> None:
-        """Read the records again. Raise _Readable when one of them can be read or is gone."""
+        """Read the records again. Raise _Readable when one of them can be read or was deleted."""
         try:
             unreadable = await self._store.unreadable(self.key)
         except StoreUnavailable:
-            self._check_at = self._clock.monotonic() + _PAUSE_AFTER_TROUBLE
+            self._check_at = self._clock.monotonic() + outage_pause()
             return
         if self._unreadable.keys() - unreadable.keys():
             raise _Readable
@@ -382,32 +385,32 @@ class FairPartition:
     def _until_due(self) -> float:
         """Return the seconds until the next work that no event announces."""
         now = self._clock.monotonic()
-        looks = [
+        checks = [
             lane.evictions.check_at - now
             for lane in self._lanes.values()
             if lane.evictions.check_at is not None
         ]
-        return max(0.0, min([_LONGEST_WAIT, *looks]))
+        return max(0.0, min([_LONGEST_WAIT, *checks]))
 
     async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
-        if lane.unlooked:
-            asked, lane.unlooked = lane.unlooked, []
+        if lane.unchecked:
+            asked, lane.unchecked = lane.unchecked, []
             began = self._clock.monotonic()
             try:
                 levelled = await self._store.levelled(
                     key, backlog.ack_level, [(t.id, t.version) for t in asked]
                 )
             except StoreUnavailable:
-                lane.unlooked = asked + lane.unlooked
+                lane.unchecked = asked + lane.unchecked
                 raise
-            lane.look_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
+            lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
             lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
             self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
         if lane.inbox and lane.write is None and not backlog.may_be_empty:
-            self._place(lane)
+            self._assign_levels(lane)
         if lane.write is None:
             self._make_room(lane)
         if (write := lane.write) is not None:
@@ -442,7 +445,7 @@ class FairPartition:
             backlog.recorded(record, now)
         return False
 
-    def _place(self, lane: _FairLane) -> None:
+    def _assign_levels(self, lane: _FairLane) -> None:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
@@ -456,14 +459,13 @@ class FairPartition:
             self._apply(lane, added)
 
     def _make_room(self, lane: _FairLane) -> None:
-        """Evict triggers that limits hold back in favour of stored ones that may
-        run."""
+        """Evict triggers that limits hold back, in favour of stored ones that may run."""
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
         held = self._table.held_back(lane.key)
         if lane.shares is not None:
-            held = [_with_those_behind(column, lane.shares) for column in held]
+            held = [_with_followers(column, lane.shares) for column in held]
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
@@ -484,27 +486,26 @@ class FairPartition:
                 self._table.push(trigger)
             else:
                 lane.shares.add([trigger], self._clock.monotonic())
-                if (
-                    trigger.ordering_key is not None
-                ):  # the table decides whether the next trigger is admitted
-                    self._show(lane, lane.shares)
+                if trigger.ordering_key is not None:
+                    # The table decides whether the next trigger is admitted.
+                    self._push_next(lane, lane.shares)
         if lane.shares is not None:
-            self._show(lane, lane.shares)
+            self._push_next(lane, lane.shares)
         if kept_out:
             lane.backlog.ack(kept_out)  # never taken: do not advance the lane's virtual time
-            self._not_levelled(lane, kept_out)
+            self._drop_recent(lane, kept_out)
             self._events.on_dropped(kept_out)
         if changes.added:
             self._events.on_ready()
 
     def _push(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         if lane.shares is not None:
-            self._show(lane, lane.shares)
+            self._push_next(lane, lane.shares)
             return
         for trigger in triggers:
             self._table.push(trigger)
 
-    def _show(self, lane: _FairLane, shares: RuntimeShares) -> None:
+    def _push_next(self, lane: _FairLane, shares: RuntimeShares) -> None:
         for trigger, pass_ in shares.next(self._clock.monotonic()):
             self._table.push(trigger, pass_)
 
@@ -513,9 +514,9 @@ class FairPartition:
             self._table.remove(triggers)
         else:
             self._table.remove(lane.shares.remove(triggers))
-            self._show(lane, lane.shares)
+            self._push_next(lane, lane.shares)
 
-    def _not_levelled(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
+    def _drop_recent(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         for trigger in triggers:
             lane.recent.pop(trigger.id, None)
             lane.less_recent.pop(trigger.id, None)
@@ -526,7 +527,7 @@ class FairPartition:
             return
         is_waiting = (
             lane.inbox
-            or lane.unlooked
+            or lane.unchecked
             or lane.write is not None
             or self._context.channel.is_behind(lane.key)
         )
@@ -556,7 +557,7 @@ class FairPartition:
         return lane
 
 
-def _with_those_behind(held: Held, shares: RuntimeShares) -> Held:
+def _with_followers(held: Held, shares: RuntimeShares) -> Held:
     """Add to a parked column the triggers that would follow it into the table."""
     behind = {id(trigger): trigger for shown in held.triggers for trigger in shares.behind(shown)}
     return Held([*held.triggers, *behind.values()], held.taken)

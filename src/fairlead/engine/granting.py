@@ -35,17 +35,17 @@ MOST_AT_ONCE = 500
 MOST_NAMES = 50
 """Maximum number of task names in one call."""
 
-LONGEST_BYTES = 1000
-"""Characters of names and keys above which a trigger is not granted, because messages are short."""
+MOST_CHARACTERS = 1000
+"""Maximum number of characters in the names and keys of a granted trigger; messages are short."""
 
-LOOK_SECONDS = 0.05
+SEARCH_SECONDS = 0.05
 """Seconds between two searches for triggers that other nodes might take."""
 
 CALL_PAUSES = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between calls that no node responds to; the last one repeats."""
 
 
-class _Loan(NamedTuple):
+class _OpenGrant(NamedTuple):
     lent: Lent
     node: str
     until: float
@@ -53,7 +53,7 @@ class _Loan(NamedTuple):
 
 
 class Granting(SimplePart):
-    """Grant triggers as long as other nodes have offered to take them; call for offers else."""
+    """Grant triggers to nodes that offer to take them; without offers, call for some."""
 
     def __init__(
         self, context: NodeContext, intake: Intake, backlogs: Backlogs, ordering: Ordering
@@ -63,8 +63,8 @@ class Granting(SimplePart):
         self._backlogs = backlogs
         self._ordering = ordering
         self._credits = Credits()
-        self._loans: dict[str, _Loan] = {}
-        """Grants that were not reported, by task id, in the order of their time."""
+        self._open: dict[str, _OpenGrant] = {}
+        """Grants that were not reported, by task id, the oldest first."""
         self._running: dict[str, tuple[Trigger, str]] = {}
         """Trigger and node, by task id, of runs that the node reports when they end."""
         self._is_alone = True
@@ -73,61 +73,61 @@ class Granting(SimplePart):
         """Monotonic seconds before which no further call is made."""
         self._calls = 0
         """Calls since the last offer."""
-        self._look = asyncio.Event()
+        self._poked = asyncio.Event()
 
     # events ---------------------------------------------------------------------------------------
 
     def on_spare(self) -> None:
         """Note that triggers may wait for which this node has no slots."""
-        self._look.set()
+        self._poked.set()
 
     def on_nodes_changed(self, identities: Collection[str]) -> None:
-        """Note which nodes live that share a queue with this one. Call again, for a new node has
-        heard no call; runs of a node that is gone will not be reported."""
+        """Note the living nodes that share a queue with this one. Call again: new nodes have
+        received no call. End the runs of dead nodes, which report nothing."""
         self._is_alone = len(identities) <= 1
         self._calls, self._call_at = 0, 0.0
         for task_id, (trigger, node) in list(self._running.items()):
             if identity_of(node) not in identities:
                 del self._running[task_id]
                 self._ended(trigger, 0)
-        self._look.set()
+        self._poked.set()
 
     def on_offer(self, offer: Offer) -> None:
-        """Note that a node would take triggers."""
+        """Note that a node offers to take triggers."""
         now = self._now()
         self._credits.offered(offer, now)
         self._calls, self._call_at = 0, now + CALL_PAUSES[0]
-        self._look.set()
+        self._poked.set()
 
     def on_report(self, report: Report) -> None:
-        """Note what became of granted triggers."""
-        claimed = self._end_loans(report.claimed)
+        """Note the results of granted triggers."""
+        claimed = self._close(report.claimed)
         if claimed:
-            triggers = [loan.lent.trigger for loan in claimed]
+            triggers = [grant.lent.trigger for grant in claimed]
             self._intake.claim_ended(triggers)
             self._intake.drop(triggers)
             for trigger in triggers:
                 self._note_running(trigger, report.node)
-        self._take_back(self._end_loans(report.returned))
+        self._take_back(self._close(report.returned))
         for task_id, run_us in report.ended:
             if (running := self._running.pop(task_id, None)) is not None:
                 self._ended(running[0], run_us)
         if report.returned:
-            self._look.set()
+            self._poked.set()
 
     def drop(self, partitions: Collection[PartitionKey]) -> None:
         """Drop the grants of partitions that another node owns now."""
-        if not self._loans and not self._running:
+        if not self._open and not self._running:
             return
         lost = set(partitions)
-        gone = [
-            loan.lent.trigger
-            for loan in self._loans.values()
-            if PartitionKey(loan.lent.trigger.queue, loan.lent.trigger.partition) in lost
+        dropped = [
+            grant.lent.trigger
+            for grant in self._open.values()
+            if PartitionKey(grant.lent.trigger.queue, grant.lent.trigger.partition) in lost
         ]
-        for trigger in gone:
-            del self._loans[trigger.id]
-        self._intake.drop(gone)
+        for trigger in dropped:
+            del self._open[trigger.id]
+        self._intake.drop(dropped)
         self._running = {
             task_id: (trigger, node)
             for task_id, (trigger, node) in self._running.items()
@@ -136,16 +136,16 @@ class Granting(SimplePart):
 
     def is_granted(self, task_id: str) -> bool:
         """Return whether another node has the trigger of this task and has not reported."""
-        return task_id in self._loans
+        return task_id in self._open
 
     # rounds ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Grant and call until cancelled."""
         while True:
-            self._look.clear()
+            self._poked.clear()
             self._round()
-            await asyncio.sleep(0)  # one turn of the loop gathers several reports
+            await asyncio.sleep(0)  # one cycle of the event loop gathers several reports
             await self._wait()
 
     async def _wait(self) -> None:
@@ -153,11 +153,11 @@ class Granting(SimplePart):
         ends = []
         if not self._is_alone and self._call_at > now and len(self._context.table):
             ends.append(self._call_at)
-        if self._loans:
-            ends.append(next(iter(self._loans.values())).until)
+        if self._open:
+            ends.append(next(iter(self._open.values())).until)
         try:
             async with asyncio.timeout(max(0.001, min(ends) - now) if ends else None):
-                await self._look.wait()
+                await self._poked.wait()
         except TimeoutError:
             pass
 
@@ -168,16 +168,18 @@ class Granting(SimplePart):
             return
         self._credits.expire(now)
         if self._grant(now):
-            self._look.set()
+            self._poked.set()
         if now >= self._call_at:
             self._call(now)
 
     def _call(self, now: float) -> None:
-        """Call for offers if triggers wait for which this node has no slots, and nobody offers
+        """Call for offers if triggers wait for which this node has no slots and no node offers
         any."""
         names = self._context.table.spare_names()
-        if not names or all(self._credits.covers(*name) for name in names):
-            self._call_at = now + LOOK_SECONDS
+        if not names:
+            return  # `on_spare` comes when there are some
+        if all(self._credits.covers(*name) for name in names):
+            self._call_at = now + SEARCH_SECONDS
             return
         self._context.channel.send(Call(self._context.name, names[:MOST_NAMES]))
         self._call_at = now + CALL_PAUSES[min(self._calls, len(CALL_PAUSES) - 1)]
@@ -190,7 +192,7 @@ class Granting(SimplePart):
         nodes: list[str] = []
 
         def is_wanted(trigger: Trigger) -> bool:
-            if _length(trigger) > LONGEST_BYTES:
+            if _length(trigger) > MOST_CHARACTERS:
                 return False
             node = self._credits.spend(trigger.queue, trigger.name)
             if node is not None:
@@ -204,7 +206,7 @@ class Granting(SimplePart):
         by_node: dict[str, list[Trigger]] = {}
         for each, node in zip(lent, nodes, strict=True):
             trigger = each.trigger
-            self._loans[trigger.id] = _Loan(each, node, now + GRANT_SECONDS)
+            self._open[trigger.id] = _OpenGrant(each, node, now + GRANT_SECONDS)
             if trigger.ordering_key is not None:
                 self._ordering.granted(trigger)
             sent = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
@@ -213,26 +215,28 @@ class Granting(SimplePart):
         for node, triggers in by_node.items():
             session, held = self._credits.session(node, now)
             self._context.channel.send(Grant(node, name, session, held, has_more, triggers))
+        if not has_more:
+            self._call_at = 0.0  # these nodes offer nothing more until the next call
         self._context.observer.counted("granted_tasks", len(lent))
         return len(lent) == MOST_AT_ONCE
 
     def _expire(self, now: float) -> None:
         expired = []
-        for task_id, loan in self._loans.items():
-            if loan.until > now:
-                break  # in the order of time
+        for task_id, grant in self._open.items():
+            if grant.until > now:
+                break  # the oldest comes first
             expired.append(task_id)
         if expired:
             self._context.observer.counted("expired_grants", len(expired))
-            self._take_back(self._end_loans(expired))
+            self._take_back(self._close(expired))
 
-    def _end_loans(self, task_ids: Collection[str]) -> list[_Loan]:
-        found = [self._loans.pop(task_id, None) for task_id in task_ids]
-        return [loan for loan in found if loan is not None]
+    def _close(self, task_ids: Collection[str]) -> list[_OpenGrant]:
+        found = [self._open.pop(task_id, None) for task_id in task_ids]
+        return [grant for grant in found if grant is not None]
 
-    def _take_back(self, loans: Collection[_Loan]) -> None:
-        if loans:
-            self._intake.put_back([loan.lent for loan in loans])
+    def _take_back(self, grants: Collection[_OpenGrant]) -> None:
+        if grants:
+            self._intake.put_back([grant.lent for grant in grants])
             self._context.events.on_ready()
 
     def _note_running(self, trigger: Trigger, node: str) -> None:
@@ -244,7 +248,7 @@ class Granting(SimplePart):
 
     def _ended(self, trigger: Trigger, run_us: int) -> None:
         if trigger.ordering_key is not None:
-            self._ordering.look_up(OrderingKey(trigger.queue, trigger.ordering_key))
+            self._ordering.read_now(OrderingKey(trigger.queue, trigger.ordering_key))
         now = self._context.clock.now()
         self._backlogs.ended(trigger, now - run_us if run_us else None, now)
 

@@ -1,13 +1,14 @@
 """Helping: a node with free slots takes triggers from the owners of partitions, and claims them.
 
 The node offers its free slots to owners that have called (`fairlead.core.grants.promises`). Granted
-triggers go into the table beside those of the node's own partitions. One that finds no slot in time
-goes back to its owner.
+triggers go into the table beside those of the node's own partitions. A granted trigger without a
+slot in time goes back to its owner.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -20,21 +21,23 @@ from fairlead.model import Trigger
 from fairlead.model.peer import Call, Grant, Report
 
 PAUSE_SECONDS = 0.5
-"""Seconds for which a node offers nothing for a task name of which it has returned a trigger."""
+"""Seconds for which a node offers no slots for a task name after it returned a trigger of it."""
 
+LOOK_SECONDS = 0.05
+"""Seconds until another look at offers that were held back."""
 
 PERMIT_SECONDS = 1.0
-"""Seconds by which a trigger waits longer that needs a permit of a cluster-wide limit."""
+"""Additional seconds that a trigger may wait for a permit of a cluster-wide limit."""
 
 
 class _Granted(NamedTuple):
     trigger: Trigger
     owner: str
     until: float
-    """Monotonic seconds at which it goes back, unless it has found a slot."""
+    """Monotonic seconds at which the trigger goes back if it has found no slot."""
 
 
-class _News:
+class _Unreported:
     """Results of granted triggers that are not reported yet."""
 
     def __init__(self) -> None:
@@ -44,7 +47,7 @@ class _News:
 
 
 class Helping(SimplePart):
-    """Offer free slots, take granted triggers into the table, and report what became of them."""
+    """Offer free slots, take granted triggers into the table, and report their results."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -54,21 +57,21 @@ class Helping(SimplePart):
         self._owner_of: dict[str, str] = {}
         """Owner by task id of granted tasks that were claimed and have not ended."""
         self._pauses: dict[tuple[str, str], float] = {}
-        """Monotonic seconds until which nothing is offered for a name."""
-        self._news: dict[str, _News] = {}
-        self._look = asyncio.Event()
+        """Monotonic seconds until which no slot is offered, by queue and task name."""
+        self._unreported: dict[str, _Unreported] = {}
+        self._poked = asyncio.Event()
         self._is_stopping = False
 
     # messages -------------------------------------------------------------------------------------
 
     def on_call(self, call: Call) -> None:
-        """Note that an owner has more than it can run."""
+        """Note that an owner has triggers and no slots for them."""
         handlers, queues = self._context.served.handlers, self._context.kinds.shared
         names = [(queue, name) for queue, name in call.names if queue in queues]
         names = [each for each in names if each[1] in handlers]
         if names and not self._is_stopping:
             self._promises.called(Call(call.owner, names), self._now())
-            self._look.set()
+            self._poked.set()
 
     def on_grant(self, grant: Grant) -> None:
         """Take granted triggers into the table."""
@@ -76,19 +79,19 @@ class Helping(SimplePart):
         self._promises.granted(grant, now)
         for trigger in grant.triggers:
             if self._is_stopping or trigger.id in self._waiting:
-                self._of(grant.owner).returned.append(trigger.id)
+                self._unreported_to(grant.owner).returned.append(trigger.id)
             else:
                 until = now + self._patience(trigger)
                 self._waiting[trigger.id] = _Granted(trigger, grant.owner, until)
                 table.push(trigger)
-        self._look.set()
+        self._poked.set()
         self._context.events.on_ready()
 
     # events ---------------------------------------------------------------------------------------
 
     def on_free_slots(self) -> None:
         """Note that this node has free slots that its table does not fill."""
-        self._look.set()
+        self._poked.set()
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note that granted triggers left the table, to be claimed."""
@@ -101,9 +104,9 @@ class Helping(SimplePart):
         """Report triggers whose claim ended, won or lost."""
         for trigger in triggers:
             if (owner := self._owner_of.get(trigger.id)) is not None:
-                self._of(owner).claimed.append(trigger.id)
+                self._unreported_to(owner).claimed.append(trigger.id)
         self._promises.started(len(triggers))
-        self._look.set()
+        self._poked.set()
 
     def refused(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers whose claim was lost."""
@@ -111,14 +114,14 @@ class Helping(SimplePart):
             self._owner_of.pop(trigger.id, None)
 
     def returned(self, triggers: Collection[Trigger]) -> None:
-        """Give triggers back whose claim has an unknown result; their owner finds out."""
+        """Give back triggers whose claim has an unknown result; their owner puts them back."""
         for trigger in triggers:
             if (owner := self._owner_of.pop(trigger.id, None)) is not None:
-                self._of(owner).returned.append(trigger.id)
-        self._look.set()
+                self._unreported_to(owner).returned.append(trigger.id)
+        self._poked.set()
 
     def ended(self, execution: Execution) -> None:
-        """Note that the store has the end of a granted run, or refused it."""
+        """Note that the store has recorded or refused the end of a granted run."""
         trigger = execution.trigger
         if trigger.ordering_key is not None:
             self.release_key(trigger)
@@ -127,8 +130,8 @@ class Helping(SimplePart):
         if owner is not None and (trigger.ordering_key is not None or trigger.queue in timed):
             began = execution.started_at
             run_us = 0 if began is None else max(1, self._context.clock.now() - began)
-            self._of(owner).ended.append((trigger.id, run_us))
-            self._look.set()
+            self._unreported_to(owner).ended.append((trigger.id, run_us))
+            self._poked.set()
 
     def release_key(self, trigger: Trigger) -> None:
         """Release the ordering key of a granted trigger; its owner decides what comes next."""
@@ -141,13 +144,13 @@ class Helping(SimplePart):
     async def run(self) -> None:
         """Offer, return and report until cancelled."""
         while True:
-            self._look.clear()
+            self._poked.clear()
             self._return_overdue()
             self._report()
-            self._offer()
-            # One turn of the loop gathers the ends of several runs into one message.
+            is_holding_back = self._offer()
+            # Wait one cycle of the event loop, so that one message reports several runs.
             await asyncio.sleep(0)
-            await self._wait()
+            await self._wait(LOOK_SECONDS if is_holding_back else math.inf)
 
     async def stop(self) -> None:
         """Take no more triggers, and give back those that have not started."""
@@ -155,28 +158,30 @@ class Helping(SimplePart):
         self._return([*self._waiting.values()])
         self._report()
 
-    async def _wait(self) -> None:
-        until = None
+    async def _wait(self, seconds: float) -> None:
+        """Wait until there is something to do, at most `seconds`."""
         if self._waiting:
             first = min(granted.until for granted in self._waiting.values())
-            until = max(0.001, first - self._now())
+            seconds = min(seconds, max(0.001, first - self._now()))
         try:
-            async with asyncio.timeout(until):
-                await self._look.wait()
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._poked.wait()
         except TimeoutError:
             pass
 
-    def _offer(self) -> None:
+    def _offer(self) -> bool:
+        """Offer free slots; return whether offers were held back, and are due soon."""
         if self._is_stopping:
-            return
+            return False
         now, ledger = self._now(), self._context.ledger
         own = len(self._context.table) - len(self._waiting)
         room = ledger.room - len(self._waiting)
         if own and (ledger.room <= 0 or self._context.table.has_ready):
-            return  # its own triggers come first
+            return False  # this node's own triggers come first
         room += self._promises.ahead(now)
         for offer in self._promises.offers(room, self._room_of, now):
             self._context.channel.send(offer)
+        return self._promises.is_holding_back
 
     def _room_of(self, queue: str, name: str) -> int:
         if self._pauses.get((queue, name), 0.0) > self._now():
@@ -201,18 +206,18 @@ class Helping(SimplePart):
         until = self._now() + PAUSE_SECONDS
         for trigger, owner, _ in granted:
             del self._waiting[trigger.id]
-            self._of(owner).returned.append(trigger.id)
+            self._unreported_to(owner).returned.append(trigger.id)
             self._pauses[trigger.queue, trigger.name] = until
 
     def _report(self) -> None:
-        news, self._news = self._news, {}
-        for owner, each in news.items():
+        reports, self._unreported = self._unreported, {}
+        for owner, each in reports.items():
             self._context.channel.send(
                 Report(owner, self._context.name, each.claimed, each.returned, each.ended)
             )
 
-    def _of(self, owner: str) -> _News:
-        return self._news.setdefault(owner, _News())
+    def _unreported_to(self, owner: str) -> _Unreported:
+        return self._unreported.setdefault(owner, _Unreported())
 
     def _now(self) -> float:
         return self._context.clock.monotonic()

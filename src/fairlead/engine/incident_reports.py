@@ -1,4 +1,4 @@
-"""Reports of incidents by the parts of a node, on their way into the store."""
+"""Reports of incidents: collect them from the parts of a node, and write them into the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_WAITING = 10_000
 
 
 class IncidentReports(SimplePart):
-    """Write reports into the store, and begin their delivery where this node is elected for it."""
+    """Write reports into the store, and then call `on_written`, which begins their delivery."""
 
     def __init__(self, store: IncidentStore, clock: Clock, on_written: Callable[[], None]) -> None:
         self._store = store

@@ -1,9 +1,9 @@
-"""The delivery of incidents to the application: at least once, each once in the ordinary case.
+"""The delivery of incidents to the application: at least once, usually exactly once.
 
 A round claims incidents that are due, calls `on_incident` in threads, and records each call that
-returned. A claim hides an incident from other nodes for a while, so that a new elected node
-continues where the previous one stopped, and delivers what a dead node had claimed once that time
-is over."""
+returned. A claim hides an incident from other nodes for a limited time: a newly elected node
+continues where the previous one stopped, and after that time delivers what a dead node had
+claimed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ CLAIM = 5 * CALLS
 """Incidents in one claim. An incident waits for at most five calls before its own."""
 
 FIRST_RETRY, LONGEST_RETRY = 10.0, 3600.0
-"""Seconds before the second call for an incident, and the greatest number after doubling."""
+"""Seconds before the second call for an incident, and the longest pause; each failed call doubles
+the pause."""
 
 STOP_SECONDS = 5.0
-"""Seconds that a node which stops waits for calls of `on_incident`."""
+"""Seconds for which a stopping node waits for running calls of `on_incident`."""
 
 
 class IncidentDelivery:
-    """Rounds that deliver incidents, and the part of the node that ends them with the node. Without
-    `callback`, an incident is delivered to the log."""
+    """Rounds that deliver incidents. `stop` waits for running calls. Without `callback`, incidents
+    are only logged."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class IncidentDelivery:
         self._claiming = asyncio.Lock()
         self._recording = asyncio.Lock()
         self._returned: list[int] = []
-        """Ids whose calls returned and that the store does not have as delivered yet."""
+        """Ids of incidents whose calls returned and are not yet recorded in the store."""
         self._failed: list[tuple[int, int]] = []
-        """Pairs of (id, instant of the next call) that the store does not have yet."""
+        """Pairs of (id, instant of the next call) that are not yet recorded in the store."""
         self._hanging: dict[int, asyncio.Future[Any]] = {}
         """Calls beyond their time limit, by the id of the incident."""
         self._next_retry: int | None = None
@@ -98,8 +99,8 @@ class IncidentDelivery:
             async with asyncio.TaskGroup() as group:
                 for _ in range(CALLS):
                     group.create_task(self._deliver())
-        except ExceptionGroup as group_of:
-            raise group_of.exceptions[0] from None
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             try:
                 await self._release()
@@ -112,7 +113,7 @@ class IncidentDelivery:
     async def _deliver(self) -> None:
         while len(self._hanging) < MOST_HANGING and (incident := await self._next()) is not None:
             if incident.id in self._hanging:
-                continue  # The claim has hidden the incident again while its call still runs.
+                continue  # This claim hides the incident again while its call still runs.
             log.error(
                 "incident",
                 extra={
@@ -217,8 +218,8 @@ class IncidentDelivery:
 
 
 def _in_thread(callback: OnIncident, incident: Incident) -> asyncio.Future[Any]:
-    """Call in a thread of its own, which does not keep the process from ending. The future has the
-    returned value, or the exception as a value."""
+    """Call in a new daemon thread, which does not keep the process alive. The result of the future
+    is the returned value or the exception."""
     call: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def run() -> None:
@@ -229,13 +230,13 @@ def _in_thread(callback: OnIncident, incident: Incident) -> asyncio.Future[Any]:
         if not call.cancelled():
             call.set_result(result)
 
-    call.set_running_or_notify_cancel()  # A cancelled wait leaves the thread alone.
+    call.set_running_or_notify_cancel()  # A cancelled wait must not cancel the call.
     threading.Thread(target=run, name="fairlead-on-incident", daemon=True).start()
     return asyncio.wrap_future(call)
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
-    """Return the result of the coroutine, or its exception as a value."""
+    """Return the result of the awaitable, or the exception that it raised."""
     try:
         return await result
     except asyncio.CancelledError:

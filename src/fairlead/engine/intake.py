@@ -11,19 +11,18 @@ from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
+from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger, TriggerPath
 
 log = logging.getLogger("fairlead.intake")
 
-FEW_AHEAD = 100
-"""Fewest triggers in memory where the channel decides the order: a newcomer cannot overtake a
-trigger that a node has taken."""
+LEAST_LOOK_AHEAD = 100
+"""Least look-ahead where the channel decides the order. The look-ahead stays small there, because a
+newer trigger cannot overtake one that a node has received."""
 
 _AGAIN = 1000
 """Triggers of a fifo lane in one repeated read."""
-
-_PAUSE_AFTER_TROUBLE = 1.0  # seconds
 
 
 class Intake(SimplePart):
@@ -35,12 +34,13 @@ class Intake(SimplePart):
         self._table = context.table
         self._backlogs = backlogs
         self._ordering = ordering
-        self._few_ahead = _few_ahead(context)
+        self._least_look_ahead = _least_look_ahead(context)
         """Maximum number of triggers of a lane in memory while limits let some of them run."""
-        self._most = self._few_ahead
+        self._look_ahead = self._least_look_ahead
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or in flight on this node."""
         self._queued: dict[tuple[str, int], int] = {}
+        """Number of triggers of fifo queues in the table, by queue and priority."""
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -51,24 +51,24 @@ class Intake(SimplePart):
                 log.warning(
                     "no triggers while the store is unavailable", extra={"error": str(error)}
                 )
-                await self._context.clock.sleep(_PAUSE_AFTER_TROUBLE)
+                await self._context.clock.sleep(outage_pause())
                 continue
             self.take_in(triggers)
             self._backlogs.on_drained()
 
     def ahead(self, lane: LaneKey) -> int:
-        """Return how many more triggers fit. Refill a fifo queue by halves, so that reads stay
-        large."""
+        """Return how many more triggers fit; 0 for a fifo queue more than half full, so that reads
+        stay large."""
         if lane.queue in self._backlogs:
             return self._backlogs.room(lane)
         queued = self._queued.get((lane.queue, lane.priority), 0)
-        return self._most - queued if queued <= self._most // 2 else 0
+        return self._look_ahead - queued if queued <= self._look_ahead // 2 else 0
 
-    def blocked(self, is_so: bool) -> None:
-        """Note whether limits stop every trigger in memory; if so, read more of them."""
-        most = self._context.settings.look_ahead if is_so else self._few_ahead
-        if most != self._most:
-            self._most = most
+    def set_blocked(self, is_blocked: bool) -> None:
+        """Note whether limits stop every trigger in memory; if so, allow more of them."""
+        most = self._context.settings.look_ahead if is_blocked else self._least_look_ahead
+        if most != self._look_ahead:
+            self._look_ahead = most
             self._channel.room_freed()
 
     def behind(self, lane: LaneKey) -> int:
@@ -80,7 +80,7 @@ class Intake(SimplePart):
         known, queued, push = self._known, self._queued, self._table.push
         healed = 0
         fair: list[Trigger] = []
-        left: list[Trigger] = []
+        refused: list[Trigger] = []
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
@@ -90,13 +90,13 @@ class Intake(SimplePart):
                     continue
                 if trigger.ordering_key is not None and not self._ordering.admits(trigger):
                     del known[trigger.id]
-                    left.append(trigger)
+                    refused.append(trigger)
                     continue
                 lane = (trigger.queue, trigger.priority)
                 queued[lane] = queued.get(lane, 0) + 1
                 push(trigger)
-        if left:
-            self._channel.settled(left)
+        if refused:
+            self._channel.settled(refused)
         if fair:
             self._backlogs.accept(fair)
         if healed:
@@ -106,7 +106,7 @@ class Intake(SimplePart):
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note triggers that left the table, to be claimed or because their partition was lost."""
         queued = self._queued
-        half = self._most // 2
+        half = self._look_ahead // 2
         freed = False
         fair: list[Trigger] = []
         for trigger in triggers:
@@ -114,8 +114,8 @@ class Intake(SimplePart):
                 fair.append(trigger)
                 continue
             lane = (trigger.queue, trigger.priority)
-            left = queued[lane] = queued[lane] - 1
-            freed = freed or left == half
+            remaining = queued[lane] = queued[lane] - 1
+            freed = freed or remaining == half
         if fair:
             self._backlogs.taken(fair)
         if freed:
@@ -170,8 +170,8 @@ class Intake(SimplePart):
                 known.pop(trigger.id, None)
 
 
-def _few_ahead(context: NodeContext) -> int:
+def _least_look_ahead(context: NodeContext) -> int:
     settings = context.settings
     if context.kinds.channel_decides_order:
-        return min(max(FEW_AHEAD, 2 * settings.concurrency), settings.look_ahead)
+        return min(max(LEAST_LOOK_AHEAD, 2 * settings.concurrency), settings.look_ahead)
     return settings.look_ahead

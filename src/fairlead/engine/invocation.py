@@ -105,7 +105,7 @@ class Invocation:
             current.connection = connection
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
-                finish = self._last_step(execution, result)
+                finish = self._finish_of(execution, result)
                 completed = self._database.join(
                     connection, self._store.completion(self._node, [finish])
                 )
@@ -123,7 +123,7 @@ class Invocation:
             current.connection = connection
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
-                finish = self._last_step(execution, result)
+                finish = self._finish_of(execution, result)
                 steps = self._store.completion(self._node, [finish])
                 completed = await self._database.join_async(connection, steps)
                 self._check(execution, completed)
@@ -131,7 +131,7 @@ class Invocation:
                 current.connection = None
         return self._committed(execution, finish, completed)
 
-    def _last_step(self, execution: Execution, result: Any) -> Finish:
+    def _finish_of(self, execution: Execution, result: Any) -> Finish:
         if execution.cancel_reason is not None:
             raise Superseded(
                 f"the run was stopped ({execution.cancel_reason}) before it could commit"

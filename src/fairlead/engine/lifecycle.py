@@ -1,4 +1,4 @@
-"""Parts of a node: started in order, stopped in reverse, and no part fails unseen."""
+"""Parts of a node: start in order, stop in reverse; an exception in one part ends the node."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Liveness: a thread that keeps a node alive while a handler blocks its event loop.
 
 The membership, the ownership and the cluster limits do this work themselves while the loop
-responds. The thread has an event loop of its own, and so connections of its own. Code that holds
-Python's global lock for long stops this thread too; then silence and leases decide.
+responds. The thread has its own event loop and its own connections. Code that holds Python's global
+lock for long stops this thread too: the node then looks dead to others, and its leases expire.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ log = logging.getLogger("fairlead.liveness")
 BLOCKED_SECONDS = 2.0
 """Seconds without a response of the event loop after which it counts as blocked."""
 
-KEEP_EVERY = 2.0
+RENEW_EVERY = 2.0
 """Seconds between two heartbeats and renewals of a blocked node."""
 
 _ASK_EVERY = 0.25  # seconds
 _MOST_FRAMES = 12
 _TIMEOUT = 5.0  # seconds for one heartbeat with its renewals
 
-Keep = Callable[[], Awaitable[None]]
-"""Renews one kind of record of this node in another event loop. May raise StoreUnavailable."""
+Renewal = Callable[[], Awaitable[None]]
+"""Renews one kind of record of this node, in another event loop. May raise StoreUnavailable."""
 
 
 class Liveness:
-    """Watch the event loop of a node. While it is blocked, call each of `keeps`, and report what
-    blocks it."""
+    """Watch the event loop of a node. While the loop is blocked, call each of `renewals`, and
+    report what blocks the loop."""
 
-    def __init__(self, context: NodeContext, keeps: Sequence[Keep]) -> None:
+    def __init__(self, context: NodeContext, renewals: Sequence[Renewal]) -> None:
         self._context = context
-        self._keeps = keeps
-        self._is_asked = False
+        self._renewals = renewals
+        self._is_waiting = False
         """Whether the thread waits for a response of the loop."""
         self._is_over = threading.Event()
         self._is_blocked = False
-        self._keep_at = 0.0
+        self._renew_at = 0.0
+        """Monotonic seconds."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -69,49 +70,49 @@ class Liveness:
         """Do nothing: the lifecycle cancels `run`."""
 
     def _respond(self) -> None:
-        self._is_asked = False
+        self._is_waiting = False
 
     # in the thread --------------------------------------------------------------------------------
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
         rounds = 0
-        """Rounds without a response. Time would count a suspended machine as a blocked loop."""
+        """Rounds without a response. Elapsed time would also count a suspended machine."""
         with contextlib.closing(asyncio.new_event_loop()) as own:
             while not self._is_over.wait(_ASK_EVERY):
-                rounds = rounds + 1 if self._is_asked else 0
-                if not self._is_asked:
-                    self._is_asked = True
+                rounds = rounds + 1 if self._is_waiting else 0
+                if not self._is_waiting:
+                    self._is_waiting = True
                     with contextlib.suppress(RuntimeError):  # the loop has been closed
                         loop.call_soon_threadsafe(self._respond)
                 blocked_for = rounds * _ASK_EVERY
                 if blocked_for >= BLOCKED_SECONDS:
-                    own.run_until_complete(self._stand_in(loop, thread_id, blocked_for))
+                    own.run_until_complete(self._keep_alive(loop, thread_id, blocked_for))
                 elif self._is_blocked and not rounds:
                     self._is_blocked = False
                     log.info("the event loop responds again", extra=self._fields())
                     own.run_until_complete(self._context.store.database.close_loop())
             own.run_until_complete(self._context.store.database.close_loop())
 
-    async def _stand_in(
+    async def _keep_alive(
         self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
     ) -> None:
         if not self._is_blocked:
-            self._is_blocked, self._keep_at = True, 0.0
+            self._is_blocked, self._renew_at = True, 0.0
             report = self._report(loop, thread_id, blocked_for)
-            await self._try("incident", partial(self._record, report))
-        if time.monotonic() >= self._keep_at:
-            self._keep_at = time.monotonic() + KEEP_EVERY
-            for keep in self._keeps:
-                await self._try("renewal", keep)
+            await self._try("report", partial(self._record, report))
+        if time.monotonic() >= self._renew_at:
+            self._renew_at = time.monotonic() + RENEW_EVERY
+            for renewal in self._renewals:
+                await self._try("renewal", renewal)
 
-    async def _try(self, what: str, work: Keep) -> None:
+    async def _try(self, what: str, work: Renewal) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await work()
         except Exception as error:
-            # Any error: without this thread the node would look dead.
+            # Any error: if this thread ended, the node would look dead.
             fields = self._fields() | {"error": str(error) or type(error).__name__}
-            log.warning("no %s while the event loop is blocked", what, extra=fields)
+            log.warning("%s failed while the event loop is blocked", what, extra=fields)
 
     async def _record(self, report: IncidentReport) -> None:
         await self._context.store.incidents.report([report], self._context.clock.now())

@@ -23,7 +23,8 @@ SILENT_SECONDS = 10.0
 """Seconds without a heartbeat after which other nodes treat a node as dead."""
 
 _AHEAD = round(5.0 * MICROS)
-"""Microseconds by which the clocks of nodes may differ, in a heartbeat that is set ahead."""
+"""A heartbeat this many microseconds in the future means that the node will restart. A smaller
+difference may come from the clocks of the nodes."""
 
 _MARK = "#"
 
@@ -54,26 +55,26 @@ class Membership(SimplePart):
         self._store = context.store
         self._claimer = claimer
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
-        self._look = asyncio.Event()
+        self._poked = asyncio.Event()
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
-        self._is_registered = False
+        self._are_queues_registered = False
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
-        self._is_retired = False
+        self._is_leaving = False
         self._weights: dict[str, int] = {}
         """Version of the weights and limits read last, by queue."""
 
     def poke(self) -> None:
         """Send a heartbeat now, because a person or another node changed something."""
-        self._look.set()
+        self._poked.set()
 
     def learn_partitions(self, queue: str, partitions: int) -> None:
         """Register a number of partitions that a submitter uses and this node does not know, so
         that no task waits in a partition that nobody reads."""
         if partitions > self._partitions.get(queue, partitions):
             self._partitions[queue] = partitions
-            self._is_registered = False
+            self._are_queues_registered = False
             self.poke()
 
     async def keep_alive(self) -> None:
@@ -83,8 +84,8 @@ class Membership(SimplePart):
     async def leave(self) -> None:
         """Serve no queue from now on, so that other nodes take the partitions, unless the node will
         restart. Raise StoreUnavailable."""
-        self._is_retired = True
-        await self._say_so()
+        self._is_leaving = True
+        await self._send_heartbeat()
 
     async def drop_earlier_starts(self) -> None:
         """Drop earlier starts of this node that hold no task. Raise StoreUnavailable."""
@@ -97,12 +98,12 @@ class Membership(SimplePart):
             if is_earlier and not await self._store.held(record.node):
                 self._context.channel.announce(await self._store.drop_node(record.node))
 
-    async def _say_so(self) -> None:
+    async def _send_heartbeat(self) -> None:
         context = self._context
         queues, now = sorted(self._partitions), context.clock.now()
-        if self._is_retired and context.settings.restart_seconds:
+        if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
-        elif self._is_retired:
+        elif self._is_leaving:
             queues = []
         if self._registered != queues or not await self._store.heartbeat(self._node, now):
             names = sorted(context.served.handlers)
@@ -113,7 +114,7 @@ class Membership(SimplePart):
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
         while True:
-            self._look.clear()
+            self._poked.clear()
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
                     await self.beat()
@@ -123,16 +124,16 @@ class Membership(SimplePart):
                 log.warning("no heartbeat: the store is unavailable", extra={"error": str(error)})
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await self._look.wait()
+                    await self._poked.wait()
             except TimeoutError:
                 pass
 
     async def _queues(self) -> Mapping[str, QueueSettings]:
-        if self._is_registered:
+        if self._are_queues_registered:
             statuses = await self._store.database.read(self._store.queue_settings())
             return {queue: statuses[queue] for queue in self._partitions}
         queues = await self._store.register_queues(self._partitions)
-        self._is_registered = True
+        self._are_queues_registered = True
         return queues
 
     async def _changed(
@@ -148,7 +149,7 @@ class Membership(SimplePart):
         for queue in changed:
             weights[queue] = await self._store.database.read(self._store.weights(queue))
             limits[queue] = await self._store.database.read(self._store.limits(queue))
-        # Set last: if the store goes away before, read all of them again.
+        # Set last: if the store fails before, the next heartbeat reads all of them again.
         self._weights.update((queue, queues[queue].weights_version) for queue in changed)
         return weights, limits
 
@@ -165,7 +166,7 @@ class Membership(SimplePart):
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
         now = self._context.clock.now()
-        await self._say_so()
+        await self._send_heartbeat()
         if ended := self._claimer.ended_batches():
             await self._store.drop_claims(self._node, ended)
         queues = await self._queues()
@@ -179,8 +180,8 @@ class Membership(SimplePart):
         self._context.events.on_view(View(queues, *await self._changed(queues), members, present))
         held = list(self._claimer.held())
         if held:
-            still = await self._store.still_held(self._node, held)
-            gone = set(held) - still
-            if gone:
+            kept = await self._store.still_held(self._node, held)
+            lost = set(held) - kept
+            if lost:
                 # This node ended some of these itself; only tasks still in flight were taken away.
-                self._context.events.on_taken_away(gone)
+                self._context.events.on_taken_away(lost)

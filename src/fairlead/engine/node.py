@@ -71,7 +71,7 @@ class Node:
         await parts.deaths.hold_lock(parts.membership.poke)
         await parts.membership.beat()
         await parts.membership.drop_earlier_starts()
-        await channel.open(parts.on_notification)
+        await channel.open(parts.on_notification, self._context.name)
         try:
             await parts.ownership.renew()
             parts.partitions.join()
@@ -100,13 +100,13 @@ class Node:
             log.warning("handlers ignored their cancellation", extra={"handlers": self.unstoppable})
         try:
             # A node that may still hold tasks stays registered: its lock or its heartbeats end, and
-            # other nodes resume its tasks. A node that will restart stays registered too, and
-            # other nodes treat it as alive meanwhile.
-            is_going = not self.settings.restart_seconds
-            if is_going and not self.in_flight and not self.parts.reconciler.is_asked:
-                gone = await self._context.store.drop_node(self.settings.name)
+            # other nodes then resume its tasks. A node that will restart stays registered too:
+            # other nodes treat it as alive until then.
+            is_final = not self.settings.restart_seconds
+            if is_final and not self.in_flight and not self.parts.reconciler.is_requested:
+                notification = await self._context.store.drop_node(self.settings.name)
                 await self.parts.deaths.release_lock()
-                self._context.channel.announce(gone)
+                self._context.channel.announce(notification)
         except StoreUnavailable as error:
             log.warning(
                 "node left without deregistering: the store is unavailable",

@@ -1,9 +1,9 @@
 """Reservations of ordering keys: the tasks of a key run one at a time, in the order of `run_at` and
 submission.
 
-The store refuses a task while an earlier one of its key is unfinished. This node asks the store for
-the next task of a key when it cannot know: after a refusal, after a run that did not end its task,
-and when more tasks of the key wait than are in memory.
+The store refuses a task while an earlier one of its key is unfinished. This node reads the next
+task of a key from the store when memory does not show it: after a refusal, after a run that did not
+end its task, and when more tasks of the key wait than are in memory.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _READ_SECONDS = 1.0
 """Seconds between two reads of a key whose next task is on another node."""
 
 _HEAL_SECONDS = 15.0
-"""Seconds between two reads of a key whose next task waits for a retry or for a person; a
-notification announces the change, and this heals lost ones."""
+"""Seconds between two reads of a key whose next task waits for a retry or for a person. A
+notification announces the change; this read makes up for a lost one."""
 
 
 class Ordering(SimplePart):
@@ -41,17 +41,18 @@ class Ordering(SimplePart):
         self._table = context.table
         self._ledger = context.ledger
         self._partitions: dict[OrderingKey, int] = {}
-        """Partition of each key below."""
-        self._ask: set[OrderingKey] = set()
+        """Partition of each key in the collections below."""
+        self._to_read: set[OrderingKey] = set()
+        """Reserved keys to read now."""
         self._overflown: set[OrderingKey] = set()
         """Keys with more waiting tasks than are in memory."""
         self._read_at: dict[OrderingKey, float] = {}
         """When to read each reserved key again, in monotonic seconds."""
-        self._asked = asyncio.Event()
+        self._poked = asyncio.Event()
 
     def admits(self, trigger: Trigger) -> bool:
-        """Return True if the trigger may go into the table; otherwise read it from the store when
-        its task may run next."""
+        """Return True if the trigger may go into the table. Any other trigger is read from the
+        store when its task may run next."""
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
@@ -63,7 +64,7 @@ class Ordering(SimplePart):
 
     def refused(self, trigger: Trigger) -> None:
         """Note a lost claim: an earlier task of the key is unfinished, or the version changed."""
-        self._keep(trigger)
+        self._reserve(trigger)
 
     def granted(self, trigger: Trigger) -> None:
         """Note that another node has the trigger: its key is reserved, and not read, until the
@@ -72,13 +73,13 @@ class Ordering(SimplePart):
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         self._partitions[key] = trigger.partition
         self._read_at.pop(key, None)
-        self._ask.discard(key)
+        self._to_read.discard(key)
 
-    def look_up(self, key: OrderingKey) -> None:
+    def read_now(self, key: OrderingKey) -> None:
         """Read a reserved key now, because its run on another node has ended."""
         if key in self._read_at:
-            self._ask.add(key)
-            self._asked.set()
+            self._to_read.add(key)
+            self._poked.set()
 
     def ended(self, trigger: Trigger, is_done: bool) -> None:
         """Note a completed run; `is_done` says that its task ended too."""
@@ -87,12 +88,12 @@ class Ordering(SimplePart):
         if is_done and not (key in self._overflown and not self._table.waiting(key)):
             self._release(key)
         else:
-            self._keep(trigger)
+            self._reserve(trigger)
 
     def poke(self) -> None:
         """Read all reserved keys again, because a person or node changed something."""
-        self._ask.update(self._read_at)
-        self._asked.set()
+        self._to_read.update(self._read_at)
+        self._poked.set()
 
     def drop(self, partitions: Collection[PartitionKey]) -> None:
         """Drop the keys of partitions that another node owns now."""
@@ -101,7 +102,7 @@ class Ordering(SimplePart):
             for key, number in self._partitions.items()
             if PartitionKey(key.queue, number) in partitions
         ]:
-            self._ask.discard(key)
+            self._to_read.discard(key)
             self._overflown.discard(key)
             if self._read_at.pop(key, None) is not None:
                 self._ledger.release_reservation(key)
@@ -110,31 +111,31 @@ class Ordering(SimplePart):
     async def run(self) -> None:
         """Read reserved keys until cancelled."""
         while True:
-            self._asked.clear()
+            self._poked.clear()
             now = self._context.clock.monotonic()
-            self._ask.update(key for key, at in self._read_at.items() if at <= now)
-            if self._ask:
-                asked, self._ask = self._ask, set()
+            self._to_read.update(key for key, at in self._read_at.items() if at <= now)
+            if self._to_read:
+                keys, self._to_read = self._to_read, set()
                 try:
-                    await self._look_up(asked)
+                    await self._read(keys)
                 except StoreUnavailable as error:
                     log.warning(
                         "ordering keys wait while the store is unavailable",
                         extra={"error": str(error)},
                     )
-                    self._ask |= asked
+                    self._to_read |= keys
                     await self._context.clock.sleep(_READ_SECONDS)
                 continue
-            next_look = min(self._read_at.values(), default=None)
+            next_read = min(self._read_at.values(), default=None)
             try:
                 async with asyncio.timeout(
-                    None if next_look is None else max(0.0, next_look - now)
+                    None if next_read is None else max(0.0, next_read - now)
                 ):
-                    await self._asked.wait()
+                    await self._poked.wait()
             except TimeoutError:
                 pass
 
-    async def _look_up(self, keys: Collection[OrderingKey]) -> None:
+    async def _read(self, keys: Collection[OrderingKey]) -> None:
         waiting: dict[OrderingKey, list[tuple[Trigger, State]]] = {key: [] for key in keys}
         before = {
             key: self._table.waiting(key) for key in keys
@@ -145,25 +146,25 @@ class Ordering(SimplePart):
             waiting[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, tasks in waiting.items():
             if key in self._read_at:  # else the key was dropped meanwhile
-                self._settle(key, tasks, before[key])
+                self._apply(key, tasks, before[key])
         self._context.events.on_ready()
 
-    def _settle(
+    def _apply(
         self, key: OrderingKey, tasks: Sequence[tuple[Trigger, State]], before: Collection[Trigger]
     ) -> None:
         ready = {(t.id, t.version, t.order_at) for t, state in tasks if state == State.SUBMITTED}
         last = None if len(tasks) < MOST_OF_KEY else (tasks[-1][0].order_at, tasks[-1][0].id)
-        were_here = {(t.id, t.version, t.order_at) for t in before}
+        were_waiting = {(t.id, t.version, t.order_at) for t in before}
         stale = [
             t
             for t in self._table.waiting(key)
-            if (t.id, t.version, t.order_at) in were_here
+            if (t.id, t.version, t.order_at) in were_waiting
             and (t.id, t.version, t.order_at) not in ready
             and (last is None or (t.order_at, t.id) <= last)
         ]
         if stale:
             self._table.remove(stale)
-            self._context.events.on_moved_on(stale)
+            self._context.events.on_outdated(stale)
         if not tasks:
             self._overflown.discard(key)
             self._release(key)
@@ -175,9 +176,9 @@ class Ordering(SimplePart):
             self._read_at.pop(key)  # the end of its run releases the key
             return
         self._ledger.reserve(key, head.id)
-        here = {t.id for t in self._table.waiting(key)}
+        waiting = {t.id for t in self._table.waiting(key)}
         self._context.events.on_runnable(
-            [t for t, state in tasks if state == State.SUBMITTED and t.id not in here]
+            [t for t, state in tasks if state == State.SUBMITTED and t.id not in waiting]
         )
         self._table.try_again(key)
         soon = state in (State.PROCESSING, State.SUBMITTED)
@@ -185,14 +186,14 @@ class Ordering(SimplePart):
             _READ_SECONDS if soon else _HEAL_SECONDS
         )
 
-    def _keep(self, trigger: Trigger) -> None:
+    def _reserve(self, trigger: Trigger) -> None:
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         self._ledger.reserve(key, trigger.id)
         self._partitions[key] = trigger.partition
         self._read_at[key] = self._context.clock.monotonic()
-        self._ask.add(key)
-        self._asked.set()
+        self._to_read.add(key)
+        self._poked.set()
 
     def _release(self, key: OrderingKey) -> None:
         self._read_at.pop(key, None)

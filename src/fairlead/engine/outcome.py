@@ -34,8 +34,7 @@ MOST_TYPE_NAME = 300
 """Maximum number of characters kept of the name of an error's type."""
 
 SHORTEST_PAUSE = MICROS
-"""Microseconds until the next start of a task that asked for a time that has passed, and spends no
-try."""
+"""Microseconds until the next run of a task that spends no try and asked for a time in the past."""
 
 _module_of = type.__dict__["__module__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
@@ -44,12 +43,11 @@ _HANDED_BACK = {
     CancelReason.SHUTDOWN: "the worker shut down",
     CancelReason.PERMITS: "the worker's permits of a cluster-wide limit ran out",
 }
-"""Outcome in the history for each stop that is not the fault of the task; the stop spends no
-try."""
+"""Error text in the history for each stop that the task did not cause; the stop spends no try."""
 
 UNKNOWN_PAUSE = round(10.0 * MICROS)
-"""Microseconds after which a task that reached a node without a handler for it is offered again; it
-spends no try."""
+"""Microseconds until a task that reached a node without its handler is due again; it spends no
+try."""
 
 HOPELESS = (UnknownTask, InvalidTask)
 """Errors that no retry can mend."""
@@ -128,7 +126,7 @@ def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
     try:
         if isinstance(error, Snooze):
             until = to_micros(check_until(getattr(error, "until", None)))
-            due = _not_hot(until, now)
+            due = _with_pause(until, now)
             return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
         if isinstance(error, Retry):
             delay = check_after(getattr(error, "after", None))
@@ -145,7 +143,7 @@ def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
         if by_policy is not None:
             due = now + round((by_policy if delay is None else delay) * MICROS)
             if resets:
-                due = _not_hot(due, now)
+                due = _with_pause(due, now)
             return _finish(execution, error, now, outcome, due, resets_tries=resets)
     return _finish(
         execution,
@@ -156,7 +154,7 @@ def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
     )
 
 
-def _not_hot(due: int, now: int) -> int:
+def _with_pause(due: int, now: int) -> int:
     """Return the next start of a task that spends no try: one second from now if `due` has passed,
     so that a task cannot run in a loop without a pause."""
     return due if due > now else now + SHORTEST_PAUSE

@@ -9,28 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from fairlead.core.sharding.shares import PartitionShares
+from fairlead.core.sharding.shares import Members, PartitionShares
 from fairlead.engine.context import NodeContext
+from fairlead.engine.lease_names import (
+    lease_of,
+    owners_of,
+    partitions_of,
+    poller_lease,
+    pollers_of,
+)
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
-from fairlead.ports.coordinator import Lease
 
 log = logging.getLogger("fairlead.ownership")
 
-_PARTITION = "partition/"
-_POLLER = "poller/"
 
+class _Situation(NamedTuple):
+    """All that decides which leases a node acquires and releases."""
 
-def lease_of(key: PartitionKey) -> str:
-    """Return the name of the lease on a partition."""
-    return f"{_PARTITION}{key.queue}/{key.partition}"
-
-
-def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
-    """Return the node that holds the lease of each partition."""
-    return {key: lease.owner for lease in leases for key in _partitions([lease.name])}
+    held: Mapping[str, int]
+    partitions: Mapping[str, int]
+    members: Members
+    owners: Sequence[tuple[str, str]]
+    """(lease, owner) of all leases."""
 
 
 class Ownership:
@@ -44,19 +48,22 @@ class Ownership:
         self,
         context: NodeContext,
         pollers: Sequence[str],
-        may_go: Callable[[Collection[PartitionKey]], Collection[PartitionKey]],
+        releasable: Callable[[Collection[PartitionKey]], Collection[PartitionKey]],
     ) -> None:
-        """`may_go`: return which partitions beyond this node's share it may release now; called
-        again for the others."""
+        """`releasable`: takes partitions beyond this node's share, returns those to release now.
+        Called again for the others."""
         self._context = context
         self._node = context.name
         self._lease_seconds = context.settings.lease_seconds
         self._coordinator = context.ports.coordinator
         self._pollers = tuple(pollers)
-        self._may_go = may_go
+        self._releasable = releasable
         self._is_leaving = False
-        self._look = asyncio.Event()
+        self._poked = asyncio.Event()
         self._expires = 0.0
+        self._settled: _Situation | None = None
+        """Situation in which this node had nothing to acquire or release; None if there is none."""
+        """Monotonic seconds at which the leases of this node run out."""
         self.partitions: Mapping[str, int] = {}
         """Number of partitions of each served queue."""
         self.shares = PartitionShares(identity_of(context.name), self._lease_seconds)
@@ -72,15 +79,15 @@ class Ownership:
 
     def poke(self) -> None:
         """Renew now instead of at the next interval, because something changed in the cluster."""
-        self._look.set()
+        self._poked.set()
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
         every = self._lease_seconds / 4
         while True:
-            self._look.clear()
+            self._poked.clear()
             try:
-                # A shorter timeout would restart a renewal that waits in line.
+                # A shorter timeout would cancel a renewal that waits behind other requests.
                 async with asyncio.timeout(max(every, self._expires - self._now())):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
@@ -92,7 +99,7 @@ class Ownership:
                     self._hold({})
             try:
                 async with asyncio.timeout(every):
-                    await self._look.wait()
+                    await self._poked.wait()
             except TimeoutError:
                 pass
 
@@ -100,8 +107,8 @@ class Ownership:
         return self._context.clock.monotonic()
 
     async def stop(self) -> None:
-        """Release all leases: those of ordered queues when none of their tasks runs here, so that
-        two nodes never run one ordering key at once."""
+        """Release all leases. This part stops after the runs: no task of an ordered queue runs here
+        when its lease is released, so two nodes never run one ordering key at once."""
         try:
             await self.release_all()
         except StoreUnavailable as error:
@@ -118,18 +125,25 @@ class Ownership:
             self._hold(held)
             return
         leases = await self._coordinator.leases()
+        situation = _Situation(
+            held, self.partitions, self.shares.members, [(each.name, each.owner) for each in leases]
+        )
+        if situation == self._settled:
+            self._expires = began + self._lease_seconds
+            return
         partitions = {
             queue: count
             for queue, count in self.partitions.items()
-            if not self._is_shared_out(queue)
+            if not self._is_assigned_by_channel(queue)
         }
         owners = {key: identity_of(owner) for key, owner in owners_of(leases).items()}
-        mine = _partitions(held)
-        beyond = self._may_go(self.shares.beyond(partitions, mine, owners, began))
+        mine = partitions_of(held)
+        excess = self.shares.beyond(partitions, mine, owners, began)
+        beyond = self._releasable(excess)
         if beyond:
             names = [lease_of(key) for key in beyond]
             held = {name: range_id for name, range_id in held.items() if name not in set(names)}
-            # Stop them before the next owner can take them.
+            # Stop the partitions before the next owner can take them.
             await self._context.events.on_releasing(beyond)
             self._hold(held)
             await self._release(names)
@@ -137,18 +151,21 @@ class Ownership:
         wanted = self.shares.wanted(partitions, mine, owners, began)
         taken = {lease.name for lease in leases}
         ask = [lease_of(key) for key in wanted]
-        ask += [_POLLER + name for name in self._pollers if _POLLER + name not in taken]
+        leases_of_pollers = map(poller_lease, self._pollers)
+        ask += [name for name in leases_of_pollers if name not in taken]
         if ask:
             held |= await self._coordinator.acquire(ask, self._node, self._lease_seconds)
         self._expires = began + self._lease_seconds
         self._hold(held)
+        is_settled = not excess and not ask and self.shares.is_settled
+        self._settled = situation if is_settled else None
 
     async def keep_alive(self) -> None:
         """Only renew the leases, from any event loop. Raises StoreUnavailable."""
         began = self._now()
         held = await self._coordinator.renew(self._node, self._lease_seconds)
-        owned = {lease_of(key) for key in self.owned if not self._is_shared_out(key.queue)}
-        if owned | {_POLLER + name for name in self._elected} <= held.keys():
+        owned = {lease_of(key) for key in self.owned if not self._is_assigned_by_channel(key.queue)}
+        if owned | set(map(poller_lease, self._elected)) <= held.keys():
             self._expires = max(self._expires, began + self._lease_seconds)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
@@ -159,8 +176,12 @@ class Ownership:
         """
         self._is_leaving = True
         kept = frozenset(key for key in self.owned if key.queue in but)
-        names = [lease_of(key) for key in self.owned - kept if not self._is_shared_out(key.queue)]
-        names += [_POLLER + name for name in self._elected]
+        names = [
+            lease_of(key)
+            for key in self.owned - kept
+            if not self._is_assigned_by_channel(key.queue)
+        ]
+        names += map(poller_lease, self._elected)
         await self._context.events.on_releasing(self.owned - kept)
         self._elect(())
         self._own(kept)
@@ -194,7 +215,7 @@ class Ownership:
         if notification is not None:
             self._context.channel.announce(notification)
 
-    def _is_shared_out(self, queue: str) -> bool:
+    def _is_assigned_by_channel(self, queue: str) -> bool:
         """Return whether the channel, not leases, assigns the partitions of this queue
         (`on_gained`, `hand_over`, `on_lost`)."""
         context = self._context
@@ -202,27 +223,20 @@ class Ownership:
 
     def _hold(self, held: Mapping[str, int]) -> None:
         self._elect(held)
-        self._own(_partitions(held) | {key for key in self.owned if self._is_shared_out(key.queue)})
+        self._own(
+            partitions_of(held)
+            | {key for key in self.owned if self._is_assigned_by_channel(key.queue)}
+        )
 
     def _elect(self, held: Iterable[str]) -> None:
-        elected = {name.removeprefix(_POLLER) for name in held if name.startswith(_POLLER)}
+        elected = pollers_of(held)
         if elected != self._elected:
             self._elected = elected
             self.changed.set()
 
     def _own(self, owned: frozenset[PartitionKey]) -> None:
         if owned != self.owned:
+            self._settled = None
             log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
             self.owned = owned
             self._context.events.on_owned(owned)
-
-
-def _partitions(leases: Iterable[str]) -> frozenset[PartitionKey]:
-    return frozenset(
-        PartitionKey(queue, int(partition))
-        for queue, _, partition in (
-            name.removeprefix(_PARTITION).rpartition("/")
-            for name in leases
-            if name.startswith(_PARTITION)
-        )
-    )

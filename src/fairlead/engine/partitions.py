@@ -23,7 +23,7 @@ log = logging.getLogger("fairlead.node")
 class Partitions:
     """Assign the owned partitions to the parts that read them.
 
-    This part stops first: other nodes take the partitions over while runs here still end.
+    This part stops before the runs: other nodes take the partitions over while runs here still end.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Partitions:
         if lost and not kinds.channel_decides_order:
             self._granting.drop(lost)
             dropped, _ = split(context.table.drop(lost))
+            context.events.on_ready()  # the table offers all that is left again
             self._intake.taken([trigger for trigger in dropped if trigger.level is None])
             # Drop triggers of fair queues too: this node may own the partition again soon.
             self._intake.drop(dropped)

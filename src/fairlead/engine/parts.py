@@ -66,7 +66,7 @@ class NodeParts:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._reads_on = False
+        self._is_read_on_due = False
         ledger = SlotLedger(settings.concurrency)
         context = self.context = NodeContext(
             settings=settings,
@@ -124,7 +124,7 @@ class NodeParts:
             ports.store.incidents, clock, lambda: self.pollers.poke("incidents")
         )
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
-        self.ownership = Ownership(context, [*pollers], self.ordered.may_go)
+        self.ownership = Ownership(context, [*pollers], self.ordered.releasable)
         self.pollers = ElectedPollers(pollers, self.ownership)
         self.partitions = Partitions(
             context,
@@ -218,26 +218,26 @@ class NodeParts:
         self.dispatcher.wake()
 
     def on_claim_unknown(self) -> None:
-        self.reconciler.ask()  # The store may have made the claim.
+        self.reconciler.request()  # The store may have made the claim.
         self.context.channel.redeliver()
 
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         in_flight = self.context.in_flight
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
 
-    def on_moved_on(self, triggers: Collection[Trigger]) -> None:
-        self._sources.moved_on([*triggers])
+    def on_outdated(self, triggers: Collection[Trigger]) -> None:
+        self._sources.outdated([*triggers])
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)
 
     def on_positions_changed(self) -> None:
-        if not self._reads_on:  # once for all partitions that change now
-            self._reads_on = True
+        if not self._is_read_on_due:  # once for all partitions that change now
+            self._is_read_on_due = True
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        self._reads_on = False
+        self._is_read_on_due = False
         self.partitions.read_on()
 
     def on_settled(self, executions: Sequence[Execution]) -> None:

@@ -17,7 +17,12 @@ from fairlead.declare.task import Draft
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord, PeriodicStore
+from fairlead.ports.periodic_store import (
+    Advance,
+    PeriodicDeclaration,
+    PeriodicRecord,
+    PeriodicStore,
+)
 from fairlead.ports.statements import Database
 
 log = logging.getLogger("fairlead.periodic")
@@ -34,7 +39,7 @@ DECLARE_EVERY = 30 * MICROS
 class SlotSubmitter(Protocol):
     """Submits the tasks of due slots."""
 
-    def submit_slots(self, drafts: Sequence[Draft], step: Pass) -> Awaitable[bool]:
+    def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> Awaitable[bool]:
         """Submit the drafts and pass the slots in one transaction; return False, with nothing
         submitted, if the record has changed."""
 
@@ -62,7 +67,7 @@ def due_slots(times: CronTimes, catch_up: CatchUp, after: datetime, now: datetim
 
 
 class PeriodicTasks(SimplePart):
-    """Periodic tasks of one node. Every node that declares a periodic task looks at each slot; a
+    """Periodic tasks of one node. Every node that declares a periodic task checks each slot; a
     compare-and-set on the version of the record lets one node submit the slot, in the same
     transaction."""
 
@@ -159,9 +164,11 @@ class PeriodicTasks(SimplePart):
         if due is None:
             return True
         passed_at = to_micros(due.passed)
-        step = Pass(record.name, record.version, passed_at, passed_at if due.submitted else None)
+        advance = Advance(
+            record.name, record.version, passed_at, passed_at if due.submitted else None
+        )
         drafts = [_draft(periodic, slot) for slot in due.submitted]
-        is_ours = await asyncio.shield(self._submitter.submit_slots(drafts, step))
+        is_ours = await asyncio.shield(self._submitter.submit_slots(drafts, advance))
         if is_ours and due.skips:
             log.warning(
                 "missed slots of a periodic task are skipped",
@@ -187,5 +194,5 @@ def _declaration(periodic: Periodic) -> PeriodicDeclaration:
 
 
 def _draft(periodic: Periodic, slot: datetime) -> Draft:
-    # Under a store without transactions, the unique key keeps a slot to one task.
+    # In a store without transactions, the unique key prevents a second task for the slot.
     return periodic.draft(slot, f"periodic/{periodic.handler.name}/{slot.isoformat()}")

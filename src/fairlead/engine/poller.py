@@ -13,7 +13,7 @@ log = logging.getLogger("fairlead.pollers")
 
 class Poller:
     """Run `round` every `interval` seconds while this node is elected for `name`; `round` may
-    return fewer seconds until the next one."""
+    return a shorter time until the next one, in seconds."""
 
     def __init__(
         self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]
@@ -21,22 +21,22 @@ class Poller:
         self.name = name
         self._interval = interval
         self._round = round
-        self._look = asyncio.Event()
+        self._poked = asyncio.Event()
 
     def poke(self) -> None:
         """Begin the next round now."""
-        self._look.set()
+        self._poked.set()
 
     async def run(self, is_elected: Callable[[str], bool]) -> None:
         """Poll until cancelled, whenever `is_elected` returns True for the poller's name."""
         while True:
             pause = self._interval
-            self._look.clear()
+            self._poked.clear()
             if is_elected(self.name):
                 try:
-                    sooner = await self._round()
+                    wanted = await self._round()
                     pause = (
-                        self._interval if sooner is None else min(self._interval, max(0.0, sooner))
+                        self._interval if wanted is None else min(self._interval, max(0.0, wanted))
                     )
                 except StoreUnavailable as error:
                     log.warning(
@@ -47,6 +47,6 @@ class Poller:
                     log.exception("poller failed and will run again", extra={"poller": self.name})
             try:
                 async with asyncio.timeout(pause):
-                    await self._look.wait()
+                    await self._poked.wait()
             except TimeoutError:
                 pass

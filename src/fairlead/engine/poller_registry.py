@@ -33,8 +33,8 @@ class LakeExporter(Protocol):
     """Provider of the poller that exports into a lake."""
 
     def check(self) -> None:
-        """Raise ConfigurationError when a library is missing, as an application with a lake is
-        declared."""
+        """Raise ConfigurationError when a library is missing. Called when an application declares a
+        lake."""
 
     def poller(self, folder: str, context: PollerContext) -> Poller:
         """Return the poller for the lake in this folder. Raises ConfigurationError for a folder
@@ -56,7 +56,7 @@ def registered(context: PollerContext, lake: str | None) -> list[Poller]:
 
 
 def load_pollers() -> None:
-    """Import the registered pollers now, for processes that shall share them."""
+    """Import the registered pollers before a fork, so that the children share the memory."""
     for entry in _entries("fairlead.pollers"):
         entry.load()
 

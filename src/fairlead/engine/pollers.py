@@ -22,8 +22,8 @@ log = logging.getLogger("fairlead.pollers")
 BATCH = 1000
 
 UNSERVED_SECONDS = 60.0
-"""Seconds for which a task may be ready in a queue that no node serves before that is an
-incident; a deployment may take as long."""
+"""Seconds for which a ready task may wait in a queue that no node serves, before the queue is
+reported as an incident. A deployment may take as long."""
 
 
 class ElectedPollers(SimplePart):
@@ -69,7 +69,7 @@ class Pollers:
         self._intervals = intervals
         self._report = report
         self._swept = 0
-        """Highest id of an incident that the sweep has looked at."""
+        """Highest id of an incident that the sweep has checked."""
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
@@ -118,7 +118,7 @@ class Pollers:
         policy."""
         now = self._clock.now()
         for task, to in await self._store.stuck(now, BATCH):
-            reason = f"stuck: claimed by {task.node} and not finished within its greatest time"
+            reason = f"stuck: claimed by {task.node} and not finished within its max_stuck"
             notification = await self._store.release_stuck(task.id, task.version, to, now, reason)
             if notification is not None:
                 self._announce(notification)
@@ -131,7 +131,7 @@ class Pollers:
         return None
 
     async def clean(self) -> float | None:
-        """Delete a batch of old history; return 0 while there is more."""
+        """Delete a batch of old history; return a short pause while there may be more."""
         before = self._clock.now() - round(self._intervals.keep_history * MICROS)
         deleted = await self._store.clean(before, BATCH)
         return 0.05 if deleted >= BATCH else None

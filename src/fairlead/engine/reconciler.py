@@ -1,4 +1,4 @@
-"""The reconciler: hand back tasks that the store gave to this node without its knowledge."""
+"""The reconciler: hand back tasks that this node holds in the store but does not know of."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Reconciler(SimplePart):
         self._context = context
         self._claimer = claimer
         self._ordering = ordering
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether this node may hold tasks in the store that it does not know of."""
-        return self._asked.is_set()
+        return self._requested.is_set()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a reconciliation."""
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Hand back tasks that this node holds in the store but not in memory, until cancelled."""
         context = self._context
         while True:
-            await self._asked.wait()
+            await self._requested.wait()
             try:
                 await context.clock.sleep(_WAIT_SECONDS)
-                # Clear before reading, so that a claim that fails meanwhile asks again.
-                self._asked.clear()
+                # Clear before reading: a claim that fails meanwhile requests another round.
+                self._requested.clear()
                 held = await context.store.held(context.name)
-                known = context.in_flight.keys() | self._claimer.asked()
+                known = context.in_flight.keys() | self._claimer.being_claimed()
                 unknown = [(task_id, version) for task_id, version in held if task_id not in known]
                 if unknown:
                     log.warning(
@@ -55,7 +55,7 @@ class Reconciler(SimplePart):
                     if notification is not None:
                         context.channel.announce(notification)
                 self._ordering.poke()
-                # The notification of an earlier try without a result may never have gone out.
+                # An earlier hand-back may have succeeded without sending its notification.
                 context.channel.redeliver()
             except StoreUnavailable:
-                self._asked.set()
+                self._requested.set()

@@ -68,7 +68,7 @@ class Runs:
         await self._loop.run()
 
     async def stop(self) -> None:
-        """Hand back tasks that have not started, wait for the others, then stop those."""
+        """Hand back tasks that have not started, wait for the others, then stop what still runs."""
         for claimer, executions in self._claimers.split(self._take_back(), _queue_of):
             if executions:
                 await claimer.hand_back(executions)
@@ -89,7 +89,7 @@ class Runs:
         return await self._loop.stop()
 
     def children(self) -> Collection[int]:
-        """Return the process ids of the process executor."""
+        """Return the ids of the child processes."""
         return self._processes.children
 
     def start(self, executions: Sequence[Execution]) -> None:
@@ -103,13 +103,13 @@ class Runs:
             for execution in executions:
                 found.setdefault(_kind(execution), []).append(execution)
             kinds = found
-        for kind, those in kinds.items():
+        for kind, batch in kinds.items():
             if kind is ExecutorKind.LOOP:
-                self._loop.start(those)
+                self._loop.start(batch)
             elif kind is ExecutorKind.THREAD:
-                self._threads.start(those)
+                self._threads.start(batch)
             else:
-                self._processes.start(those)
+                self._processes.start(batch)
 
     def _take_back(self) -> list[Execution]:
         """Return the runs that have not started, and do not start them."""
@@ -123,7 +123,7 @@ class Runs:
                 self._stop(execution, CancelReason.SHUTDOWN)
 
     def stop_on(self, policy: ConcurrencyPolicy) -> None:
-        """Stop the runs on a limit whose permits expired. A run in a thread continues and keeps its
+        """Stop the runs of a limit whose permits expired. A run in a thread continues and keeps its
         permits until it returns or the process ends."""
         for execution in list(self._context.in_flight.values()):
             if execution.is_running and self._context.ledger.uses(execution.trigger, policy):
@@ -161,7 +161,8 @@ class Runs:
             self._end(execution, finish)
 
     def stop_ordered(self, task_id: str, keeps_end: bool) -> None:
-        """Stop the run of a task of an ordered queue, without waiting for its thread."""
+        """Stop the run of a task of an ordered queue, without waiting for its thread. `keeps_end`:
+        whether the end of the run is still recorded."""
         execution = self._context.in_flight.get(task_id)
         if execution is None or (execution.started_at is not None and not execution.is_running):
             return
@@ -196,7 +197,7 @@ class Runs:
             self._backlogs.ended(trigger, execution.started_at, now)
         if execution.is_abandoned:
             log.warning(
-                "a stopped run has returned; what it returned is dropped",
+                "a stopped run has returned; its result is dropped",
                 extra={"task_id": trigger.id},
             )
         elif type(result) is Committed:
@@ -230,9 +231,9 @@ class Runs:
         self._claimers.of(execution.trigger.queue).end(execution, finish)
 
     def settled(self, executions: Sequence[Execution]) -> None:
-        """Drop runs whose ends the store has or refused."""
-        for claimer, those in self._claimers.split(executions, _queue_of):
-            claimer.settle(those)
+        """Drop runs whose ends the store has recorded or refused."""
+        for claimer, batch in self._claimers.split(executions, _queue_of):
+            claimer.settle(batch)
         self._ended.set()
         self._context.events.on_ready()
 

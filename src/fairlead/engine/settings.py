@@ -33,7 +33,7 @@ class Intervals:
     over."""
     keep_history: float = 30 * 86_400.0
     bulk: float = 3600.0
-    """Interval of the rounds that remove the rest of bulk submits that died."""
+    """Interval of the rounds that remove what interrupted bulk submits left behind."""
     export: float = 60.0
     """Interval of the rounds that export history into a lake."""
     reconcile: float = 6 * 3600.0
@@ -46,8 +46,8 @@ class NodeSettings:
     """Settings of one worker process. Times are in seconds."""
 
     name: str
-    """Name of this start of the process. Each start has its own, so that no start owns tasks of an
-    earlier one."""
+    """Name of this start of the process. Each start has another name, so that no start owns
+    tasks of an earlier one."""
     concurrency: int = 500
     """Maximum number of runs at once, of all executors together."""
     threads: int = 16

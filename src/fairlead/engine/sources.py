@@ -12,7 +12,7 @@ from fairlead.model import Trigger, TriggerPath
 
 
 class Sources:
-    """Pass what happened to triggers to the part that each of them came from."""
+    """Pass the events of each trigger to the part that it came from."""
 
     def __init__(self, intake: Intake, ordering: Ordering, helping: Helping) -> None:
         self._intake = intake
@@ -47,7 +47,7 @@ class Sources:
         if granted:
             self._helping.returned(granted)
 
-    def moved_on(self, triggers: Sequence[Trigger]) -> None:
+    def outdated(self, triggers: Sequence[Trigger]) -> None:
         """Note triggers that left the table because the versions of their tasks changed."""
         self.taken(triggers)
         self.claim_ended(triggers)
@@ -61,7 +61,7 @@ class Sources:
             self._ordering.refused(trigger)
 
     def settled(self, executions: Collection[Execution]) -> None:
-        """Note that the store has the ends of these runs, or refused them."""
+        """Note that the store has recorded or refused the ends of these runs."""
         own = []
         for execution in executions:
             trigger = execution.trigger

@@ -1,4 +1,4 @@
-"""Stuck runs: report each run of this node that takes longer than its greatest time."""
+"""Stuck runs: report each run of this node that takes longer than its `max_stuck`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StuckRuns(SimplePart):
             for execution in context.in_flight.values()
             if execution.is_running
             and execution.started_at is not None
-            and now - execution.started_at > self._greatest(execution) * MICROS
+            and now - execution.started_at > self._max_stuck(execution) * MICROS
         }
         new = [run for key, run in stuck.items() if key not in self._reported]
         self._reported = set(stuck)
@@ -41,7 +41,7 @@ class StuckRuns(SimplePart):
             context.observer.counted("stuck_runs", len(new))
             context.events.on_incidents([self._report(execution) for execution in new])
 
-    def _greatest(self, execution: Execution) -> float:
+    def _max_stuck(self, execution: Execution) -> float:
         """Return the seconds after which the run is stuck."""
         handler = execution.handler
         own = None if handler is None else handler.processing.max_stuck
@@ -54,7 +54,7 @@ class StuckRuns(SimplePart):
             subject=claimed.id,
             details=(
                 f"task {trigger.name!r} runs on node {self._context.name} for more than"
-                f" {self._greatest(execution):g} s; look at what its handler waits for, or set"
+                f" {self._max_stuck(execution):g} s; look at what its handler waits for, or set"
                 " timeout= or max_stuck= of the task"
             ),
             since=execution.started_at or 0,

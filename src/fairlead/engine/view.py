@@ -21,7 +21,8 @@ class View(msgspec.Struct, frozen=True):
     weights: Mapping[str, Weights]
     """Weights by fairness key, of queues whose weights or limits changed."""
     limits: Mapping[str, Limits]
-    """Tasks of a fairness key that each node may run at once, of the same queues."""
+    """Limits by fairness key, of the same queues: how many tasks of a key each node may run at
+    once."""
     members: Members
     """Living nodes that share a queue with this one."""
     present: frozenset[str] = frozenset()

@@ -22,7 +22,7 @@ class Watchdog:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._told: bytes = b""
+        self._last_line: bytes = b""
 
     @classmethod
     async def start(cls) -> Watchdog:
@@ -47,8 +47,8 @@ class Watchdog:
         never. Another thread may call this while the event loop is blocked."""
         words = ["-" if until is None else repr(until), *map(str, sorted(children))]
         line = f"{' '.join(words)}\n".encode()
-        if line != self._told and self._process.stdin is not None:
-            self._told = line
+        if line != self._last_line and self._process.stdin is not None:
+            self._last_line = line
             self._process.stdin.write(line)
 
     async def ended(self) -> None:
@@ -65,8 +65,8 @@ class Watchdog:
 
 def watch(worker: int, deadlines_fd: int) -> None:
     """Read lines `deadline pid pid ...` from the file descriptor `deadlines_fd` until it ends; at
-    the deadline kill the worker and these processes. Kill the children of a worker that is gone
-    too."""
+    the deadline kill the worker and these processes. When the input ends before that, because the
+    worker has ended, kill its children."""
     until: float | None = None
     children: list[int] = []
     rest = b""

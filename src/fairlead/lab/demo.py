@@ -32,10 +32,10 @@ TENANTS = {"acme": 12, "globex": 5, "initech": 2, "umbrella": 1}
 """Shares of the tasks, by tenant: one tenant floods the others."""
 
 _MAX_ATTEMPTS = 3
-_HOPELESS = 99
+_ALWAYS_FAILS = 99
 _TICK_SECONDS = 0.1
 _MOST_EXTRA_SECONDS = 60.0
-"""Seconds after the last submit until an unfinished demo reports that and ends."""
+"""Seconds after the last submit after which an unfinished demo stops with an error."""
 
 
 class DemoUnfinished(FairleadError):
@@ -143,7 +143,7 @@ def workload(settings: DemoSettings) -> list[Planned]:
     names = source.choices(
         ["send_invoice", "checksum", "sync_account"], [5, 3, 2], k=settings.tasks
     )
-    fails = source.choices([0, 1, 2, _HOPELESS], [88, 8, 3, 1], k=settings.tasks)
+    fails = source.choices([0, 1, 2, _ALWAYS_FAILS], [88, 8, 3, 1], k=settings.tasks)
     sizes = [source.randint(1, 10) for _ in range(settings.tasks)]
     return [Planned(*planned) for planned in zip(times, tenants, names, fails, sizes, strict=True)]
 
@@ -199,14 +199,14 @@ class _DemoSubmitter:
                 self._submitted += 1
             self._app.submit_many([self._draft(task) for task in planned[first : self._submitted]])
             workers.check()
-            self._on_progress(self._now(now))
+            self._on_progress(self._progress(now))
             if now > self._settings.seconds + _MOST_EXTRA_SECONDS:
                 raise DemoUnfinished(
-                    f"not finished after {now:.0f} s; add --keep FILE and look with `fairlead"
-                    " doctor`"
+                    f"not finished after {now:.0f} s; add --keep FILE, and run `fairlead doctor`"
+                    " on it"
                 )
             self._pause.wait(_TICK_SECONDS)
-        self._on_progress(self._now(clock.monotonic() - begin))
+        self._on_progress(self._progress(clock.monotonic() - begin))
 
     def _draft(self, planned: Planned) -> Draft:
         key = planned.tenant, planned.name
@@ -218,7 +218,7 @@ class _DemoSubmitter:
             )
         return task.draft(fails=planned.fails, size=planned.size)
 
-    def _now(self, seconds: float) -> DemoProgress:
+    def _progress(self, seconds: float) -> DemoProgress:
         ended = counts(self._app.sql_store)
         done = sum(count for (outcome, _), count in ended.items() if outcome == Outcome.DONE)
         errors = sum(count for (_, state), count in ended.items() if state == State.ERROR)

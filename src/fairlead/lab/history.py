@@ -49,7 +49,7 @@ class HistoryRun(NamedTuple):
 
     @property
     def pickup_delay(self) -> int | None:
-        """Microseconds from the time the task might run to its start; None if it did not start."""
+        """Microseconds from the time the run was due to its start; None if it did not start."""
         return (
             None
             if self.ready_at is None or self.started_at is None

@@ -16,7 +16,7 @@ _RANGE_ID = 1
 
 
 class ListedBacklog:
-    """One lane. `apply` gets every change of what may be dispatched."""
+    """One lane. `apply` is called with each change of the triggers that may be dispatched."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class ListedBacklog:
             self._store.write(added.entries)
             added = self._backlog.written(added)
         self._apply(added)
-        self._settle()
+        self._read_and_delete()
 
     def dispatch(self, tasks: Sequence[Trigger]) -> None:
         """Take tasks that were picked, and ack them at once."""
         self._backlog.take(tasks)
         self._backlog.ack(tasks)
-        self._settle()
+        self._read_and_delete()
 
-    def _settle(self) -> None:
+    def _read_and_delete(self) -> None:
         while (read := self._backlog.next_read()) is not None:
             self._apply(self._backlog.read(self._store.read_above(read.above, read.limit)))
         if (through := self._backlog.next_delete(_NO_CLOCK)) is not None:
@@ -63,7 +63,7 @@ class ListedBacklog:
 
 class _UnstoredPasses(Passes):
     def heaviest(
-        self, most: int, unplaced: Iterable[tuple[str, int]] = ()
+        self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         """Return nothing: nobody takes over a lane of a simulation, and sorting a million keys at
         every write is slow."""

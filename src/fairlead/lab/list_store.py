@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from fairlead.model import Level, Trigger
 
 _FEW = 20
-"""Ratio of stored to written entries above which new entries are inserted one by one instead of
-sorted in."""
+"""Ratio of stored to written entries above which new entries are inserted one by one, without a
+sort of all entries."""
 
 
 class ListStore:

@@ -93,8 +93,8 @@ class TraceSurvey:
 def read_trace(path: Path, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[TraceJob]:
     """Return the jobs of a trace, plain or gzipped, in the order of the file.
 
-    A bad line is passed to `on_bad`; without it, raise BrokenTrace. An unreadable or truncated file
-    raises BrokenTrace in any case.
+    A bad line is passed to `on_bad`; without `on_bad`, raise BrokenTrace. An unreadable or
+    truncated file raises BrokenTrace in any case.
     """
     number = 0
     try:
@@ -148,9 +148,9 @@ def parse_job(text: str) -> TraceJob | str:
     job, submit, run = int(fields[_JOB]), float(fields[_SUBMIT]), float(fields[_RUN])
     user, group = int(fields[_USER]), int(fields[_GROUP])
     if job < 0:
-        return f"field {_JOB + 1} (job number) is {job}: a job needs one"
+        return f"field {_JOB + 1} (job number) is {job}: use 0 or more"
     if submit < 0:
-        return f"field {_SUBMIT + 1} (submit time) is {fields[_SUBMIT]}: a job needs one"
+        return f"field {_SUBMIT + 1} (submit time) is {fields[_SUBMIT]}: use 0 or more"
     return TraceJob(
         job,
         submit,

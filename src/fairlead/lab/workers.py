@@ -30,8 +30,8 @@ class WorkerEnded(FairleadError):
 class WorkerProcesses:
     """Several `fairlead worker` processes of one application, started and stopped by `with`.
 
-    Each worker reads a pipe as its standard input, and ends when this process, which holds the
-    other end, is gone. The application's module must call `end_with_parent` for that.
+    Each worker reads a pipe as its standard input. This process holds the other end; when this
+    process ends, the worker ends. The application's module must call `end_with_parent` for that.
     """
 
     def __init__(
@@ -104,7 +104,8 @@ class WorkerProcesses:
             self._note_memory(process.pid)
 
     def stop(self, at_once: bool = False) -> None:
-        """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time."""
+        """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time. `at_once`:
+        send SIGKILL first."""
         for process in self._processes:
             if process.poll() is None:
                 self._note_memory(process.pid)
@@ -135,8 +136,8 @@ class WorkerProcesses:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent is gone, even by kill -9. Do nothing in a process that
-    `Workers` did not start."""
+    """End this process when its parent ends, even by kill -9. Do nothing in a process that
+    `WorkerProcesses` did not start."""
     if os.environ.pop(_ENDS_WITH_STDIN, None) is None:
         return
 

@@ -15,7 +15,7 @@ class IncidentKind(StrEnum):
     ERROR = "error"
     """A task went to ERROR. `subject` is its id."""
     STUCK = "stuck"
-    """A run is in PROCESSING beyond its greatest time. `subject` is the id of the task."""
+    """A task has been in PROCESSING for longer than allowed. `subject` is the id of the task."""
     LANE_UNREADABLE = "lane_unreadable"
     """A record of a lane cannot be read. `subject` is QUEUE/PARTITION/PRIORITY."""
     UNSERVED_QUEUE = "unserved_queue"
@@ -33,7 +33,7 @@ Reports of the same condition within this time deliver nothing new."""
 
 
 class IncidentReport(msgspec.Struct, frozen=True):
-    """A condition as a part of a node has found it. Kind, subject and version identify it."""
+    """A condition as a part of a node reports it. Kind, subject and version identify it."""
 
     kind: IncidentKind
     subject: str
@@ -64,6 +64,6 @@ class Incident(msgspec.Struct, frozen=True):
     deliveries: int
     """Calls of `on_incident` so far, including the one that gets this value."""
     delivered_at: int | None
-    """Instant at which a call of `on_incident` had returned; None before."""
+    """Instant at which a call of `on_incident` returned; None until then."""
     task: TaskRecord | None = None
     """The task as it is now, for the kinds `error` and `stuck`; None if it has left the store."""

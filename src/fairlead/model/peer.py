@@ -69,6 +69,13 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=Fals
 PeerMessage = Call | Offer | Grant | Report
 
 
+def recipient_of(message: PeerMessage) -> str | None:
+    """Return the node that a message is for; None if it is for all nodes."""
+    if isinstance(message, Call):
+        return None
+    return message.node if isinstance(message, Grant) else message.owner
+
+
 def split(message: PeerMessage) -> list[PeerMessage]:
     """Split a message that is too long. Return both halves of a Grant or a Report.
 

@@ -10,7 +10,7 @@ from fairlead.model.task import NewTask
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
-    """A task of an ordered queue, with the traces of its runs."""
+    """A task of an ordered queue, with the counts of its runs."""
 
     key: TaskKey
     task: NewTask
@@ -33,8 +33,8 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunEnd(msgspec.Struct, frozen=True, gc=False):
-    """End of a run of a task of an ordered queue, or of the task without a run, and the state that
-    follows."""
+    """End of a run of a task in an ordered queue, or of the task without a run, with its next
+    state."""
 
     scheduled: ScheduledTask
     """The task before the run."""
@@ -72,10 +72,9 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     people."""
 
     low_water_mark: TaskKey = BEFORE_ALL
-    """Key at or below which every task is completed, however old; the hour of the key is the oldest
-    unfinished one."""
+    """Key at or below which every task is completed; no earlier hour has an unfinished task."""
     read_through: TaskKey = BEFORE_ALL
-    """Key up to which the owner has read everything; only for people, as all fields below."""
+    """Key up to which the owner has read everything; only for people, like all fields below."""
     loaded: int = 0
     in_flight: int = 0
     node: str = ""

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.engine.ownership import owners_of
+from fairlead.engine.lease_names import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import BEFORE_ALL, PartitionKey, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.operate.context import OperateContext
@@ -33,12 +33,12 @@ class OrderedPartitionView(msgspec.Struct, frozen=True):
     """Tasks due longer ago than STALE_SECONDS."""
     oldest: TaskKey | None
     oldest_hour: int | None
-    """Bucket of the low-water mark: whole hours since the epoch."""
+    """Hour in which the oldest unfinished task is due, in whole hours since the epoch."""
     loaded: int
     in_flight: int
     look_ahead: float
-    """Seconds from now up to which tasks are in memory, as the owner said last; negative while it
-    catches up."""
+    """Seconds from now up to which tasks are in memory, by the owner's last record; negative while
+    the owner catches up."""
     reloads: int
     """Number of failures in a row."""
     trouble: str | None
@@ -53,7 +53,7 @@ class OrderedManagement:
         self._tasks = context.sql_store
         connections = context.connector.connections
         log, schedule = connections.log, connections.schedule
-        assert log is not None and schedule is not None  # where there are rows of tasks
+        assert log is not None and schedule is not None  # every SQL backend has both
         self._log = log
         self._store = schedule
 
@@ -77,7 +77,7 @@ class OrderedManagement:
             if partition not in (None, its_own):
                 raise InvalidTask(
                     f"ordering key {ordering_key!r} is in partition {its_own}, not {partition}:"
-                    " name one of both"
+                    " name one of the two"
                 )
             partitions = [its_own]
         elif partition is not None:
@@ -113,13 +113,13 @@ class OrderedManagement:
         statuses = await self._store.statuses(queue, now - round(STALE_SECONDS * MICROS))
         lags = await self._log.lag(queue)
         owners = owners_of(await self._context.coordinator.leases())
-        nobody = ScheduleStatus(0, ScheduleRecord(), 0, 0, None)
+        unowned = ScheduleStatus(0, ScheduleRecord(), 0, 0, None)
         return [
             _view(
                 number,
                 owners.get(PartitionKey(queue, number)),
                 lags.get(number, 0),
-                statuses.get(number, nobody),
+                statuses.get(number, unowned),
                 now,
             )
             for number in sorted({*statuses, *lags})

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from fairlead.engine.ownership import owners_of
+from fairlead.engine.lease_names import owners_of
 from fairlead.errors import UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey, RunTimesRecord
 from fairlead.operate.context import OperateContext
@@ -103,12 +103,12 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
             )
         )
     heaviest, keys = management.heaviest_keys(queue, most_keys)
-    learnt = [
+    saved = [
         record.run_times
         for key, found in records.items()
         for record in found.lanes.values()
         if key.queue == queue and record.run_times is not None
     ]
     # Each node saves one record in all its lanes. Show the record with the most means.
-    run_times = max(learnt, key=lambda record: len(record.means), default=None)
+    run_times = max(saved, key=lambda record: len(record.means), default=None)
     return Overview(status, partitions, heaviest, keys, management.limits(queue), run_times)

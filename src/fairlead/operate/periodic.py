@@ -12,8 +12,8 @@ from fairlead.operate.context import OperateContext
 from fairlead.ports.periodic_store import PeriodicRecord
 
 UNDECLARED_SECONDS = 180.0
-"""Seconds without a declaration after which no worker declares a periodic task any more. A worker
-declares its periodic tasks at least every 90 seconds."""
+"""Seconds without a declaration after which a periodic task counts as declared by no worker. A
+worker declares its periodic tasks at least every 90 seconds."""
 
 
 class PeriodicStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +43,9 @@ class PeriodicManagement:
         ]
 
     def run(self, name: str) -> TaskHandle:
-        """Submit the task of a periodic task once, now, also while it is paused; its slots stay as
-        they are. An argument `slot` is the present instant. Raise UnknownTask for a periodic task
-        that this application does not declare."""
+        """Submit the task of a periodic task once, now, also while it is paused. Its slots do not
+        change. The argument `slot`, if the function has one, is the present instant. Raise
+        UnknownTask for a periodic task that this application does not declare."""
         for periodic in self._context.periodics:
             if periodic.name == name:
                 slot = periodic.times.local(to_datetime(self._context.clock.now()))
@@ -98,7 +98,7 @@ class PeriodicManagement:
                 now = to_datetime(self._context.clock.now())
                 following = cron_times(record.cron, record.timezone).next_slot(now)
             except ConfigurationError:
-                pass  # a timezone that this machine does not know
+                pass  # this machine does not know the timezone
         return PeriodicStatus(
             record=record,
             is_declared=is_declared,

@@ -1,5 +1,5 @@
-"""Commands for computed weights and limits: show versions, return to one, switch the feedback off
-and on."""
+"""Commands for computed weights and limits: show versions, return to one, switch tuning off and
+on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PolicyManagement:
         return self._database.read_now(self._tasks.limits(queue))
 
     def switches(self) -> list[Switch]:
-        """Return the queues whose feedback is off or frozen."""
+        """Return the queues whose tuning is off or frozen."""
         return self._database.read_now(self._store.switches())
 
     # changes --------------------------------------------------------------------------------------
@@ -66,14 +66,14 @@ class PolicyManagement:
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> int:
         """Put these weights and limits in force; running workers apply them within seconds.
 
-        supersedes: the version in force now. Raise NotAllowed when another version is in force, or
-        the feedback is off or frozen.
+        `supersedes`: the version in force now. Raise NotAllowed when another version is in force,
+        or tuning is off or frozen.
         """
         version = self._database.run(self._store.publish(draft, supersedes))
         if version is None:
             raise NotAllowed(
                 f"queue {draft.queue}: another process has published or rolled back a version, or"
-                " the feedback was switched off; run the command again"
+                " tuning was switched off; run the command again"
             )
         self._announce()
         return version

@@ -22,16 +22,16 @@ DOUBLE_RUN = "it is running: with force it will run a second time beside the fir
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """Result of a bulk change: the number of tasks changed, and of those that could not be (their
-    version changed, or their state does not allow it)."""
+    """Result of a bulk change: the number of tasks changed, and of tasks not changed, because their
+    version changed or their state does not allow it."""
 
     changed: int
     refused: int
 
 
 class Management:
-    """Commands for tasks and queues. `version=None` takes the present version of a task; any other
-    raises StaleVersion when the version changed."""
+    """Commands for tasks and queues. `version=None` changes the present version of a task; with
+    another value, a task whose version has changed raises StaleVersion."""
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
@@ -110,7 +110,7 @@ class Management:
         )
 
     def retry(self, task_id: str, *, version: int | None = None) -> None:
-        """Retry a task now that is in ERROR or waits for a retry, with all its tries."""
+        """Run a task that is in ERROR or waits for a retry now; count its tries from zero."""
         record = self._at(task_id, version)
         self._must_be(record, {State.WAITING, State.ERROR}, False, "retried")
         self._move(record, State.SUBMITTED, self._context.clock.now(), reset_tries=True)
@@ -135,7 +135,7 @@ class Management:
         self._end(record, State.CANCELLED, actor)
 
     def fail(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
-        """End a task in ERROR as FAILED, so that it is no incident any more."""
+        """End a task in ERROR as FAILED, which ends its incident."""
         record = self._at(task_id, version)
         self._must_be(record, {State.ERROR}, False, "failed")
         self._end(record, State.FAILED, actor)
@@ -171,8 +171,8 @@ class Management:
         return BulkResult(changed, refused)
 
     def pause(self, queue: str) -> None:
-        """Start no task of this queue in the whole cluster, within seconds; running ones end. Raise
-        UnknownQueue."""
+        """Stop starting tasks of this queue in the whole cluster, within seconds; running tasks
+        continue to their end. Raise UnknownQueue."""
         self._pause(queue, True)
 
     def unpause(self, queue: str) -> None:
@@ -191,7 +191,8 @@ class Management:
         return limits
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
-        """Override the weights of a key's tasks (0.001 to 1000), for all of them without a level.
+        """Override the weights of a key's tasks (0.001 to 1000), for all tasks that have no level
+        yet.
 
         The weight is in force within seconds in the whole cluster; None removes it. Raise
         UnknownQueue, InvalidTask.
@@ -218,7 +219,7 @@ class Management:
         record = self.show(task_id)
         if version is not None and record.version != version:
             raise StaleVersion(
-                f"task {task_id} is at version {record.version}, not {version}: look at it again"
+                f"task {task_id} is at version {record.version}, not {version}: read it again"
             )
         return record
 
@@ -246,7 +247,7 @@ class Management:
         )
         if notification is None:
             raise StaleVersion(
-                f"task {record.id} moved on from version {record.version}: look at it again"
+                f"task {record.id} has changed since version {record.version}: read it again"
             )
         self._context.channel.announce(notification)
 
@@ -254,7 +255,7 @@ class Management:
         now = self._context.clock.now()
         if not self._database.run(self._store.end(record.id, record.version, to, now, actor)):
             raise StaleVersion(
-                f"task {record.id} moved on from version {record.version}: look at it again"
+                f"task {record.id} has changed since version {record.version}: read it again"
             )
         self._announce_control(record.id)
 

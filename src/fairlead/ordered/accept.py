@@ -1,5 +1,5 @@
-"""Rules for tasks of an ordered queue: an ordering key, a time that is not too late, and a key of
-their own."""
+"""Rules for tasks of an ordered queue: an ordering key, a time that is not too late, and a unique
+key."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fairlead.ports.task_log import Entry, Submit
 
 def check(entry: Entry) -> None:
     """Raise InvalidTask for an entry that no schedule can hold, because it would stop its partition
-    for good. Submits are checked earlier; other programs may write to a log, and people name the
-    tasks to drop."""
+    for good. Submits are checked earlier, but other programs may write to a log, and people type
+    the keys of tasks to drop."""
     if isinstance(entry, Submit):
         task = entry.task
         key = ScheduledTask.of(task).key
@@ -48,9 +48,9 @@ class Acceptance:
     def entries(self, tasks: Sequence[NewTask], now: int) -> list[Submit]:
         """Return the tasks as entries of the log.
 
-        A task for "now" gets its own time, so that tasks of one process keep the order of their
-        submits. A task without a unique key gets its id as key. Raise InvalidTask before any task
-        is taken.
+        Each task for "now" gets a different time, so that tasks of one process keep the order of
+        their submits. A task without a unique key gets its id as unique key. Raise InvalidTask
+        before any task is accepted.
         """
         accepted = []
         for task in tasks:

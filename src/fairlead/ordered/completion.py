@@ -1,5 +1,5 @@
-"""Ends of a partition's runs, written in batches: one is being written while the next one
-gathers."""
+"""Ends of a partition's runs, written in batches: while one is written, the next one
+collects."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class OrderedContext:
     dispatch: Callable[[], None]
     """Callback after tasks were put into the table."""
     stop_run: Callable[[str, bool], None]
-    """Callback to stop the run of a task. True: its end is passed to `ended`; False: only
-    `drop_ended` is called after the run."""
+    """Callback to stop the run of a task. With True, the end of the run is passed to `ended`; with
+    False, only `drop_ended` is called after the run."""
     settled: Callable[[Collection[str]], None]
     """Callback with the ids of tasks whose ends are written or need no writing."""
     observer: Observer

@@ -15,8 +15,8 @@ task."""
 
 
 def end_of_run(scheduled: ScheduledTask, finish: Finish, triggered_at: int, node: str) -> RunEnd:
-    """Return the end of a run. A task without tries left is recorded as failed, and its key goes
-    on.
+    """Return the end of a run. A task without tries left is recorded as failed, and its key
+    continues.
 
     scheduled: the task before the run.
     """

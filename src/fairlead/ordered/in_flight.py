@@ -18,7 +18,7 @@ from fairlead.timed_event import TimedEvent
 
 
 class LoadedSchedule(Protocol):
-    """The schedule of the partition's present tenure."""
+    """The schedule of the partition's current tenure."""
 
     @property
     def schedule(self) -> Schedule:
@@ -30,7 +30,7 @@ class LoadedSchedule(Protocol):
 
 class InFlight:
     """Tasks in the table and runs of one partition, across tenures. `loaded` is the schedule of the
-    present tenure."""
+    current tenure."""
 
     def __init__(self, context: OrderedContext) -> None:
         self._context = context
@@ -76,7 +76,7 @@ class InFlight:
         if scheduled is None or self.loaded is None:
             return None
         if self.loaded.schedule.get(scheduled.key) is not scheduled:
-            # overwritten: the task comes again in its present form
+            # overwritten: the task comes again in its current form
             self._return(scheduled)
             return None
         self._running[trigger.id] = (scheduled, now)
@@ -94,7 +94,7 @@ class InFlight:
         )
 
     def withdraw(self) -> None:
-        """Take tasks that have not started back from the table."""
+        """Take back from the table the tasks that have not started."""
         waiting = list(self._handed_out.values())
         self._handed_out.clear()
         if waiting:

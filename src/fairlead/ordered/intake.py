@@ -29,8 +29,8 @@ class OrderedIntake:
         self._partitions = partitions
         self._context = context
         self._without_room: set[PartitionKey] = set()
-        """Partitions that failed, or were leaving, when a batch came for them: the batch is to be
-        received again."""
+        """Partitions that failed, or were leaving, when a batch came for them. The log delivers the
+        batch again after a rewind."""
 
     async def run(self) -> None:
         """Read until cancelled. Retry a failing log with growing pauses; the partitions
@@ -42,10 +42,10 @@ class OrderedIntake:
                 failures = 0
             except Exception as error:
                 failures += 1
-                trouble = None if isinstance(error, StoreUnavailable) else error
+                logged_error = None if isinstance(error, StoreUnavailable) else error
                 log.warning(
                     "the task log cannot be read",
-                    exc_info=trouble,
+                    exc_info=logged_error,
                     extra={"failures": failures, "error": str(error)},
                 )
                 self._context.observer.counted("task_log_failures")
@@ -59,7 +59,7 @@ class OrderedIntake:
         for batch in await self._context.log.receive(wanted, PAGE):
             partition = self._partitions.get(batch.partition)
             if partition is None:
-                continue  # who owns it next begins with a rewind
+                continue  # the next owner rewinds the log
             if partition.has_room:
                 partition.accept(self._checked(batch))
             else:

@@ -33,7 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 longest pause."""
 
 FENCED_PAUSE = 10.0
-"""Seconds to wait after a write was fenced: by then this node knows whether its lease is gone."""
+"""Seconds to wait after a write was fenced: by then this node knows whether it lost its lease."""
 
 STALE_SECONDS = 300.0
 """Seconds after its due time from which an unfinished task is stale."""
@@ -42,7 +42,7 @@ FURTHEST_BEHIND = -1e9
 """Seconds of look-ahead shown for a partition that has not read anything yet."""
 
 LAST_SECONDS = 10.0
-"""Longest time, in seconds, for a lost partition to write ends that came before."""
+"""Longest time, in seconds, for a lost partition to write the ends of earlier runs."""
 
 _MANY = 5
 """Failures in a row from which the log level is error instead of warning."""
@@ -82,7 +82,7 @@ class OrderedPartition:
             try:
                 await self._hold()
             except Exception as error:
-                pause = self._torn_down(error, self._context.clock.monotonic() - self._began)
+                pause = self._on_failure(error, self._context.clock.monotonic() - self._began)
                 await self._context.clock.sleep(pause)
 
     async def _hold(self) -> None:
@@ -91,8 +91,8 @@ class OrderedPartition:
             tenure.scheduler.stop()
         self._set_tenure(tenure)
         self._context.log.poke()
-        # In a task of its own: a task group that fails while cancelled raises only its
-        # failures.
+        # In a separate asyncio task: a task group that fails while it is cancelled raises only
+        # its failures.
         running = asyncio.ensure_future(tenure.run())
         try:
             await asyncio.wait([running])
@@ -106,8 +106,8 @@ class OrderedPartition:
 
     async def _take_over(self) -> Tenure:
         context = self._context
-        # First, because an earlier owner may still write uncommitted entries, and the
-        # take-over below fences it.
+        # Rewind first: until the take-over below fences it, an earlier owner may still write
+        # uncommitted entries.
         await context.log.rewind(self.key)
         owned = await context.store.take_over(self.key)
         self._range_id = owned.range_id
@@ -120,17 +120,17 @@ class OrderedPartition:
         self.tenure = tenure
         self.in_flight.loaded = tenure
 
-    def _torn_down(self, error: Exception, lasted: float) -> float:
+    def _on_failure(self, error: Exception, lasted: float) -> float:
         """Log a failure; return the seconds to wait before the next tenure."""
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         cause = causes[0]
-        is_away = isinstance(cause, StoreUnavailable)
+        is_outage = isinstance(cause, StoreUnavailable)
         self.reloads = 1 if lasted >= LONGEST_PAUSE else self.reloads + 1
         self.trouble = f"{type(cause).__qualname__}: {cause}"
-        is_news = not isinstance(cause, Fenced) and self.reloads >= _MANY
-        failing = self._context.outages.failed(self.key) if is_away else 1
+        is_serious = not isinstance(cause, Fenced) and self.reloads >= _MANY
+        failing = self._context.outages.failed(self.key) if is_outage else 1
         log.log(
-            logging.DEBUG if not failing else logging.ERROR if is_news else logging.WARNING,
+            logging.DEBUG if not failing else logging.ERROR if is_serious else logging.WARNING,
             "a partition of an ordered queue is reloaded",
             extra={
                 "partition": self.key,
@@ -138,7 +138,7 @@ class OrderedPartition:
                 "error": self.trouble,
                 "partitions": failing,
             },
-            exc_info=None if is_away or isinstance(cause, Fenced) else cause,
+            exc_info=None if is_outage or isinstance(cause, Fenced) else cause,
         )
         self._context.observer.counted("ordered_reloads")
         pause = pause_after(self.reloads)
@@ -165,7 +165,7 @@ class OrderedPartition:
             assert self.tenure is not None
             self.tenure.persistence.accept(batch)
 
-    # going ----------------------------------------------------------------------------------------
+    # release --------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Start no more tasks, because the partition will be released."""
@@ -180,7 +180,7 @@ class OrderedPartition:
         if self._is_leaving:
             self._is_leaving = False
             if self.tenure is not None:
-                self.tenure.scheduler.go_on()
+                self.tenure.scheduler.resume()
             self._context.log.poke()
 
     @property
@@ -203,7 +203,7 @@ class OrderedPartition:
                 await self.tenure.save()
             except Exception as error:
                 log.info(
-                    "left without keeping its record",
+                    "left without saving its record",
                     extra={"partition": self.key, "error": str(error)},
                 )
         if ends := self.drop():
@@ -225,11 +225,11 @@ class OrderedPartition:
                 await self._context.store.finish(self.key, self._range_id, ends)
         except (StoreUnavailable, Fenced, TimeoutError) as error:
             log.warning(
-                "runs that had ended run again at the next owner: their ends could not be written",
+                "ends of runs could not be written; the next owner runs their tasks again",
                 extra={"partition": self.key, "runs": len(ends), "error": str(error)},
             )
 
-    # how it is ------------------------------------------------------------------------------------
+    # state ----------------------------------------------------------------------------------------
 
     def gauges(self) -> OrderedGauges:
         """Return the gauges of the partition."""

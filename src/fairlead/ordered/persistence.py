@@ -24,8 +24,8 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""Longest time, in seconds, for a loaded partition to wait for entries that were in the log before,
-because some may be first."""
+"""Longest time, in seconds, that a loaded partition waits for the entries already in the log: one
+of them may be the first of its key."""
 
 DRIFT_SECONDS = 1.0
 """Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the
@@ -36,7 +36,7 @@ class PersistenceEvents(Protocol):
     """Events from the persistence to its tenure."""
 
     def record(self) -> ScheduleRecord:
-        """Return the present record of the partition."""
+        """Return the current record of the partition."""
 
     def on_changed(self) -> None:
         """The schedule has new tasks to run."""
@@ -95,7 +95,7 @@ class Persistence:
             if not self._catch_up.is_over and not is_reading:
                 await self._check_log()
             if self._record.is_due:
-                await self._record.keep()
+                await self._record.save()
             if self._batch is None and not is_reading:
                 await self._wanted.wait(self._schedule.next_read_at())
 
@@ -108,10 +108,10 @@ class Persistence:
         self._events.on_caught_up()
 
     async def save(self) -> None:
-        """Save the record after `run` was cancelled, unless a write was cut off: entries of that
+        """Save the record after `run` was cancelled, unless a write was cut short: entries of that
         write may be unknown in memory and lie below the known low-water mark."""
         if not self._is_writing:
-            await self._record.keep()
+            await self._record.save()
 
     async def _take_in(self, batch: Batch) -> None:
         for tasks, drop in _in_order(batch.entries):
@@ -122,7 +122,7 @@ class Persistence:
         await self._log.commit(batch)
         # A log with constant submits is never empty, but its later entries came after the
         # ones found first.
-        if not self._catch_up.is_over and self._catch_up.has_news(batch.entries):
+        if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
 
     async def _persist(self, tasks: Sequence[NewTask]) -> None:
@@ -130,7 +130,7 @@ class Persistence:
         record = msgspec.structs.replace(self._events.record(), low_water_mark=low_water_mark)
         self._is_writing = True
         completed = await self._store.persist(tasks, record)
-        self._record.on_kept(record)
+        self._record.on_saved(record)
         self._schedule.written(tasks, completed)
         self._is_writing = False
         self._events.on_changed()
@@ -139,7 +139,8 @@ class Persistence:
         scheduled = self._schedule.get(drop.key) or await self._store.find(drop.key)
         if scheduled is None:
             log.info(
-                "nothing to drop: it has ended, or was never there", extra={"key": tuple(drop.key)}
+                "nothing to drop: the task has ended or never existed",
+                extra={"key": tuple(drop.key)},
             )
         else:
             await self._events.on_drop(scheduled, drop)
@@ -162,16 +163,16 @@ class _CatchUp:
         self._clock = clock
         self.is_over = False
         self._wait_until = clock.monotonic() + CATCH_UP_SECONDS
-        self._news_from = clock.now() + round(DRIFT_SECONDS * MICROS)
+        self._later_from = clock.now() + round(DRIFT_SECONDS * MICROS)
 
     @property
     def is_late(self) -> bool:
         """Whether the partition has waited long enough."""
         return self._clock.monotonic() >= self._wait_until
 
-    def has_news(self, entries: Iterable[Entry]) -> bool:
+    def has_later_entry(self, entries: Iterable[Entry]) -> bool:
         """Whether one of the entries was submitted after the start."""
-        return any(_submitted_at(entry) >= self._news_from for entry in entries)
+        return any(_submitted_at(entry) >= self._later_from for entry in entries)
 
 
 def _submitted_at(entry: Entry) -> int:

@@ -18,10 +18,10 @@ MOST_IN_MEMORY = 20_000
 """Ordering keys in the memory of one node, shared by its partitions."""
 
 _LEAST = 50
-"""Ordering keys in memory of each partition, however many partitions there are."""
+"""Least number of ordering keys in memory for each partition."""
 
 _PATIENCE = 2.0
-"""Seconds that cancelled runs of a partition get to end before it is given up."""
+"""Seconds that cancelled runs get to end before their partition is closed without them."""
 
 
 class OrderedQueues:
@@ -32,9 +32,9 @@ class OrderedQueues:
         self, queues: Iterable[Queue], context: OrderedContext | None, drain: float
     ) -> None:
         """`context`: None where there are no ordered queues. `drain`: seconds that runs may take to
-        end when a partition goes."""
+        end when a partition is released."""
         self._queues = {} if context is None else {queue.name: queue for queue in queues}
-        self._given = context
+        self._context_or_none = context
         self._drain = drain
         self._partitions: dict[PartitionKey, OrderedPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
@@ -43,8 +43,8 @@ class OrderedQueues:
 
     @property
     def _context(self) -> OrderedContext:
-        assert self._given is not None
-        return self._given
+        assert self._context_or_none is not None
+        return self._context_or_none
 
     def __len__(self) -> int:
         """Return the number of queues."""
@@ -78,8 +78,8 @@ class OrderedQueues:
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
         finished."""
-        for gone in self._partitions.keys() - owned:
-            self._take_out(gone)
+        for lost in self._partitions.keys() - owned:
+            self._remove(lost)
         if not self._queues:
             return
         for key in sorted(set(owned) - self._partitions.keys()):
@@ -106,7 +106,7 @@ class OrderedQueues:
         assert self._group is not None
         self._tasks[partition.key] = self._group.create_task(partition.run())
 
-    def _take_out(self, key: PartitionKey) -> None:
+    def _remove(self, key: PartitionKey) -> None:
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
         self._leaving_at.pop(key, None)
@@ -114,10 +114,10 @@ class OrderedQueues:
         if (ends := partition.drop()) and self._group is not None:
             self._group.create_task(partition.write_last(ends))
 
-    def may_go(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
-        """Return which of the partitions wanted by other nodes run nothing any more. The others
-        start no task from now on; call again. After the deadline every partition may go, and its
-        runs are cancelled."""
+    def releasable(self, keys: Collection[PartitionKey]) -> set[PartitionKey]:
+        """Return which of these partitions, wanted by other nodes, run nothing. The busy ones start
+        no task from now on; call again for them. After the deadline every partition is releasable,
+        and its runs are cancelled."""
         if not self._queues:
             return set(keys)
         now = self._context.clock.monotonic()
@@ -204,7 +204,7 @@ class OrderedQueues:
     def _of(self, trigger: Trigger) -> OrderedPartition | None:
         return self._partitions.get(PartitionKey(trigger.queue, trigger.partition))
 
-    # looking at it --------------------------------------------------------------------------------
+    # state ----------------------------------------------------------------------------------------
 
     async def unfinished(self) -> int:
         """Return how many tasks are left to run or retry, without scheduled tasks that have never

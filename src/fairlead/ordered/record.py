@@ -11,7 +11,7 @@ from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
 
-KEEP_SECONDS = 5.0
+SAVE_SECONDS = 5.0
 """Seconds between two saves of a changing record. After a crash, the next owner repeats the reads
 of this time."""
 
@@ -34,34 +34,34 @@ class Record:
         describe: Callable[[], ScheduleRecord],
         clock: Clock,
     ) -> None:
-        """`describe`: callback that returns the present record."""
+        """`describe`: callback that returns the current record."""
         self._store = store
         self._schedule = schedule
         self._describe = describe
         self._clock = clock
-        self._kept: ScheduleRecord | None = None
-        self._keep_at = clock.monotonic()
+        self._saved: ScheduleRecord | None = None
+        self._save_at = clock.monotonic()
         self._clean_at = clock.monotonic() + CLEAN_SECONDS
 
     @property
     def is_due(self) -> bool:
-        """Whether `keep` should be called again."""
-        return self._clock.monotonic() >= self._keep_at
+        """Whether `save` should be called again."""
+        return self._clock.monotonic() >= self._save_at
 
-    def on_kept(self, record: ScheduleRecord) -> None:
+    def on_saved(self, record: ScheduleRecord) -> None:
         """Remember that another write has saved this record."""
-        self._kept = record
+        self._saved = record
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         """Save the record if it changed, and delete old completed keys if that is due."""
         record = self._describe()
         if (
-            self._kept is None
-            or msgspec.structs.replace(record, updated_at=self._kept.updated_at) != self._kept
+            self._saved is None
+            or msgspec.structs.replace(record, updated_at=self._saved.updated_at) != self._saved
         ):
             await self._store.keep(record, self._schedule.done(MOST_DONE))
-            self._kept = record
-        self._keep_at = self._clock.monotonic() + KEEP_SECONDS
+            self._saved = record
+        self._save_at = self._clock.monotonic() + SAVE_SECONDS
         if self._clock.monotonic() >= self._clean_at:
             before = self._clock.now() - round(KEEP_COMPLETIONS * MICROS)
             cleaned = await self._store.clean(before)

@@ -11,7 +11,7 @@ from fairlead.timed_event import TimedEvent
 
 
 class Scheduler:
-    """Hands out tasks after `begin`, except between `stop` and `go_on`."""
+    """Hands out tasks after `begin`, except between `stop` and `resume`."""
 
     def __init__(
         self, schedule: Schedule, hand_out: Callable[[Sequence[ScheduledTask]], None], clock: Clock
@@ -28,7 +28,7 @@ class Scheduler:
         self._changed.notify()
 
     def begin(self) -> None:
-        """Hand out tasks from now on: every task that may be first is known."""
+        """Hand out tasks from now on: every task that may be the first of its key is known."""
         self._is_begun = True
         self._changed.notify()
 
@@ -36,7 +36,7 @@ class Scheduler:
         """Hand out no more tasks."""
         self._is_stopped = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Hand out again."""
         self._is_stopped = False
         self._changed.notify()

@@ -43,8 +43,9 @@ class BackendContext:
 class Backend:
     """Makes adapters from URLs. A subclass overrides the methods of the adapters it offers.
 
-    `url` is None for an adapter beside the tasks: a backend with a store makes every kind of
-    adapter for itself. Making an adapter opens nothing. Raises ConfigurationError for a bad URL.
+    `url` is None for an adapter on the server of the task store: a backend with a store makes every
+    kind of adapter for itself. Making an adapter opens no connection. Raises ConfigurationError for
+    a bad URL.
     """
 
     offers: ClassVar[Mapping[Kind, str]] = {}
@@ -55,24 +56,24 @@ class Backend:
     """Requirement that installs these libraries, such as `fairlead[redis]`."""
 
     def check(self, urls: Mapping[str, str]) -> None:
-        """Raise ConfigurationError if one of the adapters must not live elsewhere. `urls`: URLs
-        without secrets of the adapters that are to live elsewhere, by the name of the setting."""
+        """Raise ConfigurationError if one of these adapters must be on the server of the task
+        store. `urls`: URLs, without secrets, of the adapters on other servers, by the name of the
+        setting."""
 
     def store(self, url: str) -> TaskStore:
         """Return the task store. Raises ConfigurationError if this backend has none."""
         self._refuse("store")
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier | None:
-        """Return the notifier beside the tasks. For a `url`, which is the channel's, return a
-        notifier only if the channel replaces it; None keeps the notifier beside the tasks.
-        Raises ConfigurationError if this backend has none."""
+        """Return the notifier of the task store. With the `url` of the channel, return the notifier
+        that replaces it, or None to keep it. Raises ConfigurationError if this backend has none."""
         if url is None:
             self._refuse("notifier")
         return None
 
     def presence(self, store: TaskStore, notifier: Notifier) -> Presence | None:
-        """Return the presence of nodes beside the tasks; None if the store has no locks that end
-        with a process."""
+        """Return the presence of nodes on the server of the task store; None if the store has no
+        locks that end with a process."""
         return None
 
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:

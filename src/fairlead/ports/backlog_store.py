@@ -32,10 +32,10 @@ class BacklogStore(Protocol):
     expire."""
 
     persist_seconds: float
-    """Interval in seconds at which the record of a moving lane is saved. After a crash, tasks
-    dispatched since the last save are tried again."""
+    """Interval in seconds at which the record of a lane that makes progress is saved. After a
+    crash, tasks dispatched since the last save are tried again."""
     delete_acks: int
-    """Number of acks that make a delete worthwhile."""
+    """Number of acked entries that make a delete worthwhile."""
 
     async def migrate(self) -> None:
         """Make the tables, or bring them up to date. Raises SchemaMismatch, StoreUnavailable."""
@@ -44,9 +44,9 @@ class BacklogStore(Protocol):
         self, partitions: Sequence[PartitionKey]
     ) -> dict[PartitionKey, OwnedBacklog]:
         """Become the owner of all lanes of these partitions: raise the range id of each and read
-        its records, in one step. A record that cannot be read is named in `unreadable` and costs
-        no other lane. Raises StoreUnavailable; the take-over may have happened all the same, which
-        is harmless: take over again."""
+        its records, in one step. A record that cannot be read is named in `unreadable` and affects
+        no other lane. Raises StoreUnavailable if the take-over may or may not have happened; take
+        over again then."""
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         """Return the records that cannot be read, as `take_over` names them, and change nothing.

@@ -11,7 +11,7 @@ from fairlead.ports.statements import Database, Steps
 
 
 class QueueSettings(NamedTuple):
-    """Settings of a queue that people and nodes have made."""
+    """Settings of a queue, made by people and nodes."""
 
     partitions: int
     """Greatest number of partitions ever registered."""
@@ -42,8 +42,9 @@ class ClusterState(Protocol):
         """Return all known nodes."""
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
-        """Return nodes whose last heartbeat is more than `silent_for` microseconds old. Measured by
-        the clock the nodes share: the database's if there is one, else `now`, this machine's."""
+        """Return nodes whose last heartbeat is more than `silent_for` microseconds old. The age is
+        by the clock that nodes share: the database's if there is one, else `now` of this
+        machine."""
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         """Return the settings of every known queue."""

@@ -58,7 +58,7 @@ class Coordinator(Protocol):
 
     async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
         """Replace the ledger if it still has the version that was read; durable on return. Return
-        False if another node was quicker. Raises StoreUnavailable if the write may or may not have
+        False if another node wrote first. Raises StoreUnavailable if the write may or may not have
         landed; it may even land later, unless the version has moved on by then."""
 
     def close(self) -> None:

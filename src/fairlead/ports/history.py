@@ -118,8 +118,8 @@ class Totals(NamedTuple):
     busy_us: int
     """Sum of finished_at - started_at over all runs (microseconds)."""
     fingerprint: int
-    """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, each
-    factor taken modulo it first: a row that replaces another one changes the sum."""
+    """Sum over all rows of (31 x finished_at + 17 x seq + version) modulo FINGERPRINT_MODULUS, with
+    each factor reduced by it first. Replacing a row changes the sum."""
 
 
 class Running(NamedTuple):

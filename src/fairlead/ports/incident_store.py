@@ -14,8 +14,8 @@ IncidentCounts = dict[tuple[str, str, str], int]
 
 class IncidentStore(Protocol):
     """Store of incidents. The task store itself records `error`, in the transaction that moves a
-    task to ERROR or at the latest with the next `sweep`; parts report the other kinds. Instants are
-    in microseconds since the epoch. All methods raise StoreUnavailable."""
+    task to ERROR or at the latest with the next `sweep`; the parts of nodes report the other kinds.
+    Instants are in microseconds since the epoch. All methods raise StoreUnavailable."""
 
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the
@@ -33,11 +33,11 @@ class IncidentStore(Protocol):
         """Make undelivered incidents due again: pairs of (id, instant)."""
 
     async def sweep(self, after: int, now: int, limit: int) -> int:
-        """Look at the `limit` incidents with the lowest ids above `after`, and drop those that are
-        over. Return the highest id looked at, or 0 at the end.
+        """Check the `limit` incidents with the lowest ids above `after`, and drop those that are
+        over. Return the highest id checked, or 0 at the end.
 
-        Over is an `error` whose task has left ERROR, a delivered `stuck` whose run has ended, and
-        any other delivered kind an hour after its last report."""
+        An `error` is over when its task has left ERROR. A delivered `stuck` is over when its run
+        has ended; any other delivered kind, an hour after its last report."""
 
     async def counts(self) -> IncidentCounts:
         """Return the numbers of open incidents, delivered or not."""

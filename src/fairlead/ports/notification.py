@@ -69,7 +69,7 @@ LOOK_EVERYWHERE = Notification()
 
 
 def joined(notifications: Sequence[Notification]) -> Notification:
-    """Merge notifications of new tasks: each lane from the lowest `first_seq` of them."""
+    """Merge notifications of new tasks; each lane gets its lowest `first_seq`."""
     lanes: dict[tuple[str, int, int], int] = {}
     for lane in (lane for notification in notifications for lane in notification.ready):
         key = (lane.queue, lane.partition, lane.priority)
@@ -84,10 +84,10 @@ def with_triggers(
     notification: Notification,
     tasks: Sequence[NewTask],
     submitted: Sequence[Submitted],
-    placed_only: bool = True,
+    known_seq_only: bool = True,
 ) -> Notification:
     """Return the notification of a submit with the triggers of its tasks that may run now.
-    `placed_only`: leave out tasks whose `seq` is not known yet."""
+    `known_seq_only`: leave out tasks whose `seq` is not known yet."""
     triggers = [
         Trigger(
             task.id,
@@ -103,7 +103,7 @@ def with_triggers(
             order_at=0 if task.ordering_key is None else task.run_at,
         )
         for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
-        if is_new and (seq is not None or (task.is_due and not placed_only))
+        if is_new and (seq is not None or (task.is_due and not known_seq_only))
     ]
     return msgspec.structs.replace(notification, triggers=triggers) if triggers else notification
 

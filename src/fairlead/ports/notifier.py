@@ -17,12 +17,16 @@ class Notifier(Protocol):
         """Notify all listeners, from any thread; never blocks, never raises."""
 
     def send(self, message: PeerMessage) -> None:
-        """Send a message between nodes, which belongs to no transaction, from the event loop of
-        the listener; never blocks, never raises. Without a connection it is lost."""
+        """Send a message to the node it is for, or to all nodes if it is for none, outside of any
+        transaction. Call it in the event loop of the listener. Never blocks, never raises. Without
+        a connection the message is lost."""
 
-    async def listen(self, on_notification: Callable[[Notification], None]) -> None:
+    async def listen(
+        self, on_notification: Callable[[Notification], None], node: str | None = None
+    ) -> None:
         """Start listening; `on_notification` runs in the event loop. After an interruption it gets
-        LOOK_EVERYWHERE. Raises RuntimeError if this notifier listens already."""
+        LOOK_EVERYWHERE. `node`: name by which messages between nodes reach this listener. Raises
+        RuntimeError if this notifier listens already."""
 
     async def close(self) -> None:
         """Stop listening."""

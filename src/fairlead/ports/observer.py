@@ -15,7 +15,7 @@ class OrderedGauges(NamedTuple):
     loaded: int
     """Tasks in memory."""
     in_flight: int
-    """Tasks handed out whose ends are not yet written."""
+    """Tasks dispatched whose ends are not yet written."""
     stale: int
     """Tasks in memory that were due more than 5 minutes ago."""
     look_ahead: float
@@ -33,7 +33,7 @@ class Observer(Protocol):
         """Observe tasks that were inserted, or will be when the caller's transaction commits."""
 
     def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
-        """Observe tasks that this node won."""
+        """Observe tasks that this node claimed."""
 
     def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
         """Observe runs that ended and whose ends are in the store."""

@@ -49,8 +49,9 @@ class PeriodicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Name of this node."""
 
 
-class Pass(NamedTuple):
-    """A step of a periodic task past its due slots: it counts if the record has this version."""
+class Advance(NamedTuple):
+    """Advance of a periodic task past its due slots; applied only if the record has this
+    version."""
 
     name: str
     version: int
@@ -66,7 +67,7 @@ class PeriodicStore(Protocol):
     for one record. Times are microseconds since the epoch."""
 
     def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Steps[None]:
-        """Add the records that are missing, with no slot up to `now`, and give the others these
+        """Add the missing records, whose first slot is after `now`, and update the others to these
         declarations. A record with another cron expression or timezone skips its slots up to
         `now`."""
 
@@ -82,12 +83,11 @@ class PeriodicStore(Protocol):
         is one, else `now`."""
 
     def submission(
-        self, step: Pass, tasks: Sequence[NewTask]
+        self, advance: Advance, tasks: Sequence[NewTask]
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
-        """Submit the tasks of due slots and pass the slots, both or neither. Return None and
-        submit nothing if the record is paused or has another version. A store without
-        transactions may submit tasks without the pass, so their unique keys must be those of
-        their slots."""
+        """Submit the tasks of due slots and advance the record, both or neither. Return None and
+        submit nothing if the record is paused or has another version. A store without transactions
+        may submit tasks without the advance, so each task needs a unique key made from its slot."""
 
     def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
         """Pause or resume a record; return False if it is unknown. A record that was paused skips

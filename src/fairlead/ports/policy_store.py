@@ -51,8 +51,8 @@ class PolicyDraft(msgspec.Struct, frozen=True, kw_only=True):
     guarded: Mapping[str, float] = {}
     reasons: Mapping[str, str] = {}
     due: Mapping[str, float] = {}
-    """Weights of the contracts that the version was computed for: the weight of a task of the key
-    is due to every other key."""
+    """Due shares that the version was computed for. The due share of a missing key is the weight of
+    its tasks."""
     raw_limits: Mapping[str, float] = {}
     limits: Mapping[str, int] = {}
     """Maximum number of tasks of the key at once on each node; at least 1. A limit declared in code
@@ -125,7 +125,7 @@ class PolicyStore(Protocol):
         """Return all switches that are set."""
 
     def weights(self, queue: str) -> Steps[Weights]:
-        """Return the weights of a queue, those of people and those of the policy apart."""
+        """Return the weights of a queue, those of people separate from those of the policy."""
 
     def policy(self, version: int) -> Steps[Policy | None]:
         """Return one version, or None if it is unknown."""

@@ -1,4 +1,5 @@
-"""The presence of nodes: locks that end with their process, so that others see a death at once."""
+"""The presence of nodes: locks that end with their process, so that other nodes see its death at
+once."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Protocol
 class Presence(Protocol):
     """One lock for each node, held until the node leaves or its process ends.
 
-    A node that hangs, or whose network is cut, keeps its lock: silence and leases decide then.
+    A node that hangs, or whose network is cut, keeps its lock. Such a node counts as dead after a
+    long silence, and loses its partitions when its leases expire.
     """
 
     @property

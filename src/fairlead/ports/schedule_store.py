@@ -34,13 +34,13 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class ScheduleStatus(NamedTuple):
-    """Numbers of a partition, for people."""
+    """Counts and state of a partition, for people."""
 
     range_id: int
     record: ScheduleRecord
     unfinished: int
     stale: int
-    """Unfinished tasks due before the time asked about."""
+    """Unfinished tasks due before `stale_before`."""
     oldest: TaskKey | None
     """Key of the first unfinished task."""
 
@@ -58,8 +58,8 @@ class ScheduleStore(Protocol):
 
     async def take_over(self, partition: PartitionKey) -> Owned:
         """Become the owner of the partition: raise its range id and read its record, in one step.
-        Raises StoreUnavailable; the takeover may have happened all the same, which is harmless:
-        take over again."""
+        Raises StoreUnavailable if the take-over may or may not have happened; take over again
+        then."""
 
     async def persist(
         self,
@@ -70,7 +70,7 @@ class ScheduleStore(Protocol):
     ) -> set[TaskKey]:
         """Add the tasks and save the record, whose low-water mark lies below all of them; return
         the keys that were completed before, whose tasks are left out. A task replaces the stored
-        task with the same key, unless it is the same task (id), which keeps the traces of its runs.
+        task with the same key, unless it is the same task (id), which keeps the counts of its runs.
         The caller passes no key twice. Durable on return. Raises Fenced, and StoreUnavailable if
         the write may or may not have landed; repeat it then."""
 
@@ -90,7 +90,7 @@ class ScheduleStore(Protocol):
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         """Write each run into the history of attempts once. Then complete the keys of tasks that
-        are over, and store on the others the traces of their runs, unless another task has replaced
+        are over, and store the counts of runs with the others, unless another task has replaced
         them. Atomic on SQL. The caller passes no key twice. Durable on return. Raises Fenced, and
         StoreUnavailable if the write may or may not have landed; repeat it then."""
 
@@ -102,8 +102,8 @@ class ScheduleStore(Protocol):
         done: Sequence[tuple[TaskKey, TaskKey]] = (),
     ) -> None:
         """Save the record. `done`: pairs of keys; no task strictly between the keys of a pair is
-        unfinished, so the store may delete the rows of completed tasks there. No `persist` runs
-        meanwhile. Raise Fenced or StoreUnavailable."""
+        unfinished, so the store may delete the rows of completed tasks there. The caller runs no
+        `persist` at the same time. Raise Fenced or StoreUnavailable."""
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         """Delete one batch of completed keys that are older than `before` (microseconds since the

@@ -1,5 +1,5 @@
-"""The additions of SQL tables to a task store: statements, transactions of handlers, the history of
-attempts, computed policies. `TaskStore.as_sql` returns them."""
+"""The further methods of a task store in SQL tables: statements, transactions of handlers, the
+history of attempts, computed policies. `TaskStore.as_sql` returns them."""
 
 from __future__ import annotations
 

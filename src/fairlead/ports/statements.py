@@ -58,7 +58,7 @@ class Database(Protocol):
         database has committed."""
 
     async def read(self, steps: Steps[T]) -> T:
-        """Run steps that only read, by the fastest way."""
+        """Run steps that only read, in the fastest way."""
 
     def read_now(self, steps: Steps[T]) -> T:
         """Run steps that only read, from any thread; never waits for a writer."""
@@ -81,7 +81,8 @@ class Database(Protocol):
         """Close everything the event loop has opened, after pending writes are written."""
 
     async def close_loop(self) -> None:
-        """Close only what the running event loop has opened; other loops and threads go on."""
+        """Close only what the running event loop has opened, and nothing of other loops and
+        threads."""
 
     def close(self) -> None:
         """Close everything."""

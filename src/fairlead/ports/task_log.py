@@ -79,8 +79,8 @@ class TaskLog(Protocol):
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         """Append the entries, from any thread. The future ends when the log has stored all of them
-        durably, or raises why it may not have stored them; a log that knows at once may raise right
-        away. Entries of one partition keep their order."""
+        durably, or fails if the log may not have stored them. A log that knows of the failure at
+        once may raise it. Entries of one partition keep their order."""
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
         """Append the entries as steps of a transaction, if the log joins transactions. Raises
@@ -88,8 +88,9 @@ class TaskLog(Protocol):
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         """Return the next entries of the partitions, about `limit` entries in all. Each partition
-        has at most one batch out: the next one comes after `commit` of this one, or after `rewind`.
-        Waits while there is nothing; returns nothing after `poke`, and now and then."""
+        has at most one batch in use: the next one comes after `commit` of this one, or after
+        `rewind`. Waits while there are no entries. Returns an empty result after `poke`, and from
+        time to time."""
 
     async def commit(self, batch: Batch) -> None:
         """Record that the batch is persisted and need not be read again. Entries that are not
@@ -99,15 +100,16 @@ class TaskLog(Protocol):
         """Return whether the partition has entries that are not committed."""
 
     async def rewind(self, partition: PartitionKey) -> None:
-        """Have all entries that are not committed now received again, whatever an earlier owner
-        commits later. A new owner awaits this before it fences the earlier one. Raises
-        StoreUnavailable; call it again then."""
+        """Receive all entries again that are not committed now, whatever an earlier owner commits
+        later. A new owner awaits this before it fences the earlier one. Raises StoreUnavailable;
+        call it again then."""
 
     def poke(self) -> None:
         """End the wait of `receive`: there may be more entries, or more partitions are wanted."""
 
     async def lag(self, queue: str) -> dict[int, int]:
-        """Return how many entries are not committed, by partition that has any; for people."""
+        """Return how many entries are not committed, by partition, without partitions that have
+        none; for people."""
 
     async def close(self) -> None:
         """Close the log's own connections, if it has any."""

@@ -1,5 +1,5 @@
-"""Records of tasks, for people who look at tasks and change them: listing, history, dead letters,
-numbers of queues. `TaskStore.records` returns them."""
+"""Records of tasks, for people who show tasks and change them: listing, history, dead letters,
+status of queues. `TaskStore.records` returns them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """Numbers of a queue: tasks by state, and since when the oldest is ready."""
+    """Status of a queue: the number of tasks by state, and the time since which the oldest is
+    ready."""
 
     queue: str
     partitions: int

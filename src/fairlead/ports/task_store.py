@@ -79,7 +79,7 @@ class Completed(NamedTuple):
 
 
 class TaskDeclaration(Protocol):
-    """The facts of a declared task for which a store may refuse it."""
+    """Properties of a declared task that a store may not support."""
 
     name: str
     transactional: bool
@@ -90,8 +90,8 @@ class TaskStore(ClusterState, Protocol):
     """Store of tasks until they end. Steps run in whatever transaction the caller chooses. Times
     are microseconds since the epoch.
 
-    Callers ask the store for what not every store has: `records` for people who look at tasks and
-    change them, `as_sql` for tables. No caller asks which kind of store it has.
+    Not every store has `records`, for people who show tasks and change them, or `as_sql`, for
+    tables. Callers ask for these methods, never for the kind of the store.
     """
 
     # abilities ------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ class TaskStore(ClusterState, Protocol):
         none."""
 
     def as_sql(self) -> SqlStore:
-        """Return this store with the additions of SQL tables. Raises NotSupported if tasks do not
-        live in a SQL database."""
+        """Return this store with the methods of a store in SQL tables. Raises NotSupported if tasks
+        do not live in a SQL database."""
 
     # for submitters -------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class TaskStore(ClusterState, Protocol):
         """Return those of the tasks that this node still holds in PROCESSING."""
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        """Drop the memory of these claims, all of whose tasks have ended."""
+        """Drop these claims from memory, because all of their tasks have ended."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         """Return (id, version) of all tasks that this node holds in PROCESSING."""
@@ -227,7 +227,7 @@ class TaskStore(ClusterState, Protocol):
     ) -> Notification:
         """Record which queues the node serves and which task names it has handlers for, and that it
         lives. Called again when these change. Return the notification to announce, so that other
-        nodes share with it."""
+        nodes release its share of the partitions."""
 
     async def heartbeat(self, node: str, now: int) -> bool:
         """Record that the node lives. Return False if the store has no record of it, because it
@@ -235,7 +235,7 @@ class TaskStore(ClusterState, Protocol):
 
     async def drop_node(self, node: str) -> Notification:
         """Remove a node that stopped, or whose tasks have all been resumed. Return the notification
-        to announce, so that other nodes take its share."""
+        to announce, so that other nodes take over its partitions."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Register the queues; return the settings of each."""

@@ -17,8 +17,8 @@ class Room(Protocol):
         """Return the room for triggers not received before."""
 
     def behind(self, lane: LaneKey) -> int:
-        """Return the room for triggers that may have been received before, read again in case a
-        notification was lost."""
+        """Return the room for triggers that may have been received before. The channel reads them
+        again in case a notification was lost."""
 
 
 class Owner(Protocol):
@@ -42,7 +42,7 @@ class PartitionStatus(NamedTuple):
     owner: str | None
     """Node that the channel gave the partition to; None if there is none right now."""
     lag: int
-    """Messages that are not done."""
+    """Messages that are not yet processed."""
 
 
 class QueueLoad(NamedTuple):
@@ -63,13 +63,13 @@ class ChannelStatus(NamedTuple):
     servers: str
     """Health of the servers, for people."""
     partitions: list[PartitionStatus]
-    """Partitions of the queues asked about, as far as they exist there."""
+    """Partitions of the queues in question that exist in the channel."""
     loads: Sequence[QueueLoad] = ()
-    """Loads of the queues asked about, in a channel that has no partitions."""
+    """Loads of the queues in question, in a channel that has no partitions."""
 
 
 class QueueDeclaration(Protocol):
-    """The facts of a declared queue for which a channel may refuse it."""
+    """Properties of a declared queue that a channel may not support."""
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class QueueDeclaration(Protocol):
 
     @property
     def cost(self) -> str:
-        """Cost that fairness keys have equal shares of: "tasks" or "runtime"."""
+        """Quantity that fairness keys share by weight: "tasks" or "runtime"."""
 
 
 class TriggerChannel(Protocol):
@@ -119,12 +119,13 @@ class TriggerChannel(Protocol):
         empty one is harmless."""
 
     def send(self, message: PeerMessage) -> None:
-        """Send a message to the nodes that have opened this channel, from the event loop; it may be
-        lost, and comes to the sender too. Never blocks, never raises."""
+        """Send a message to its recipient, or to all nodes that have opened this channel, from the
+        event loop. A message may be lost; a message to all comes to the sender too. Never blocks,
+        never raises."""
 
-    async def open(self, on_notification: Callable[[Notification], None]) -> None:
-        """Start receiving; call `on_notification` in the event loop for every notification that
-        arrives. A closed channel can be opened again."""
+    async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
+        """Start receiving as `node`; call `on_notification` in the event loop for every
+        notification that arrives. A closed channel can be opened again."""
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
@@ -134,8 +135,8 @@ class TriggerChannel(Protocol):
         takes a node for dead that was silent for `session_seconds`."""
 
     async def leave(self) -> None:
-        """Leave the group: release all partitions and all triggers not claimed, which other nodes
-        have once this returns. Safe to call more than once."""
+        """Leave the group: release all partitions and all triggers not claimed. Other nodes can
+        receive them once this returns. Safe to call more than once."""
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         """Read exactly these partitions from now on, each priority from the given position, or from
@@ -151,8 +152,9 @@ class TriggerChannel(Protocol):
         """Return the next triggers of the owned partitions that have room, better priorities first,
         those of a lane in the order of submission, unless the channel decides the order. Wait while
         there are none; return nothing when a lane is no longer behind. A lane without room delays
-        no other. A trigger may come twice; a trigger that commits late, below those received, comes
-        too. Cancelling loses nothing. Raises StoreUnavailable; call again to continue."""
+        no other. A trigger may come twice. A trigger that commits late comes too, although its
+        position is below those received. Cancelling loses nothing. Raises StoreUnavailable; call
+        again to continue."""
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Record that these triggers were claimed, refused or stored elsewhere, so that the node

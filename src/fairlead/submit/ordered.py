@@ -27,7 +27,7 @@ class OrderedSubmission:
         self._context = context
         self._acceptance = Acceptance(context.declared.queues)
         self._settled: dict[str, int] = {}
-        """Queues whose number of partitions was compared with the store."""
+        """Number of partitions, by queue, of the queues that were compared with the store."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
@@ -35,7 +35,8 @@ class OrderedSubmission:
         kinds = {self._is_ordered(draft.handler.queue) for draft in drafts}
         if len(kinds) > 1:
             raise InvalidTask(
-                "one bulk submit goes to ordered queues or to others: submit them apart"
+                "one bulk submit has tasks of ordered queues or of other queues: submit the two"
+                " kinds separately"
             )
         return kinds.pop()
 
@@ -46,8 +47,8 @@ class OrderedSubmission:
         for periodic in periodics:
             if self._is_ordered(periodic.handler.queue):
                 raise ConfigurationError(
-                    f"periodic task {periodic.handler.name!r}: its queue is ordered; have it in"
-                    " another queue, and let it submit tasks to this one"
+                    f"periodic task {periodic.handler.name!r}: its queue is ordered; declare it"
+                    " in another queue, and submit tasks to this one from its handler"
                 )
         ordered = [name for name in queues if self._is_ordered(name)]
         if not ordered:
@@ -57,8 +58,8 @@ class OrderedSubmission:
             if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):
                 raise ConfigurationError(
                     f"queue {name!r} holds tasks from before it was ordered, which would never run:"
-                    " let a worker finish them that declares it as it was, or cancel them; or give"
-                    " the ordered queue another name"
+                    " cancel them, or finish them with a worker that declares the queue as before;"
+                    " or give the ordered queue another name"
                 )
         return True
 
@@ -106,10 +107,10 @@ class OrderedSubmission:
         if wanted.items() <= self._settled.items():
             return
         store = self._context.connector.sql_store
-        # Looked at, as others may write at the same time: nobody is waited for.
+        # Read without waiting for other writers: most queues are registered already.
         known = store.database.read_now(store.queue_settings())
         if missing := {name: count for name, count in wanted.items() if name not in known}:
-            # In the caller's transaction: on SQLite, a second one would wait for that one for ever.
+            # Use the caller's transaction: on SQLite, a second one would wait for it forever.
             known |= yield PlannedWrite(store.database, store.registration(missing), connection)
         for name, count in wanted.items():
             if known[name].partitions != count:
@@ -124,7 +125,7 @@ class OrderedSubmission:
     def _entries(self, drafts: Sequence[Draft], connection: Any) -> tuple[list[Submit], TaskLog]:
         context = self._context
         log = context.connector.connections.log
-        assert log is not None  # where there are rows of tasks
+        assert log is not None  # every SQL backend has a log
         if connection is not None and not log.joins_transactions:
             raise InvalidTask(
                 f"the log of ordered queues is {log.location}: it cannot be part of your"

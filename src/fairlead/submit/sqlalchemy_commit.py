@@ -33,8 +33,8 @@ def after_commit(source: Any, call: Callable[[], None]) -> None:
         if not done:
             done = True
             if not isinstance(committing, Session):
-                # A connection's event comes before its commit: make it here, SQLAlchemy's own then
-                # finds nothing to do.
+                # A connection emits the event before its commit. Commit here, before the call;
+                # SQLAlchemy's own commit then does nothing.
                 committing.connection.commit()
             call()
 

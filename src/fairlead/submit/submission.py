@@ -11,19 +11,19 @@ from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification, joined
-from fairlead.ports.periodic_store import Pass
+from fairlead.ports.periodic_store import Advance
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
 
 BULK = 1000
-"""A submit of more tasks than this, in a transaction of our own, is encoded and written in pieces
-of as many."""
+"""Number of tasks per piece. A submit of more tasks, in a transaction of our own, is encoded and
+written piece by piece."""
 
 
 class Submitter:
-    """Submits of one application. Each is one transaction: the caller's when the drafts carry a
-    connection."""
+    """Submits of one application. Each submit is one transaction: the caller's if the drafts carry
+    a connection."""
 
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
@@ -38,19 +38,19 @@ class Submitter:
         written."""
         return await carry_out_async(self._submission(drafts))
 
-    async def submit_slots(self, drafts: Sequence[Draft], step: Pass) -> bool:
-        """Submit the drafts of due slots and pass the slots in one transaction; return False, with
-        nothing submitted, if the record of the periodic task has changed."""
-        return await carry_out_async(self._slots(drafts, step))
+    async def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> bool:
+        """Submit the drafts of due slots and advance the record of the periodic task, in one
+        transaction. Return False, with nothing submitted, if the record has changed."""
+        return await carry_out_async(self._slots(drafts, advance))
 
-    def _slots(self, drafts: Sequence[Draft], step: Pass) -> Plan[bool]:
+    def _slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[bool]:
         store, channel = self._context.connector.store, self._context.connector.channel
         if not drafts:
-            steps = store.periodics.submission(step, [])
+            steps = store.periodics.submission(advance, [])
             return (yield PlannedWrite(store.database, steps)) is not None
         with self._intercepted(drafts) as submission:
             tasks = self._encode(submission.drafts)
-            written = yield PlannedWrite(store.database, store.periodics.submission(step, tasks))
+            written = yield PlannedWrite(store.database, store.periodics.submission(advance, tasks))
             if written is None:
                 return False
             submitted, notification = written

@@ -17,15 +17,15 @@ class Backoff:
     """Delay after the first early end."""
     longest: float = LONGEST_SECONDS
     settled: float = SETTLED_SECONDS
-    """Life of a process, in seconds, after which its end is not early, so that the delays start
-    again from the first."""
+    """Age of a process, in seconds, from which its end is not early; the delays then start again
+    from the first."""
 
     def failures(self, before: int, lived: float) -> int:
         """Return the number of early ends in a row, after an end at the age `lived`."""
         return 0 if lived >= self.settled else before + 1
 
     def delay(self, failures: int) -> float:
-        """Return the seconds until the next start: none after a life of normal length."""
+        """Return the seconds until the next start: 0 if the last end was not early."""
         if not failures:
             return 0.0
         doublings = min(failures - 1, 32)  # keeps the float finite

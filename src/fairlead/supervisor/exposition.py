@@ -14,7 +14,7 @@ from fairlead.supervisor.metrics import Family, Sample, Total, labels_of
 
 
 def families_of(registry: CollectorRegistry) -> list[Family]:
-    """Return the present values of all metrics of a registry."""
+    """Return the current values of all metrics of a registry."""
     return [
         Family(
             metric.name,

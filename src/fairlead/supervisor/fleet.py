@@ -14,7 +14,8 @@ from enum import StrEnum
 from fairlead.supervisor.backoff import Backoff
 
 EARLY_ENDS = 5
-"""Early ends in a row of one worker that end the supervisor, while no worker is ready."""
+"""Number of early ends in a row of one worker after which the supervisor ends, if no worker is
+ready."""
 
 KILL_GRACE = 10.0
 """Seconds beyond the drain time after which a draining process is killed."""
@@ -152,7 +153,9 @@ class Fleet:
                 child.kill_at = None
                 actions.append(Kill(child.number))
                 actions.append(
-                    Log("worker does not end: kill it", {"worker": child.slot}, is_warning=True)
+                    Log(
+                        "worker does not end and is killed", {"worker": child.slot}, is_warning=True
+                    )
                 )
         return actions
 
@@ -192,7 +195,7 @@ class Fleet:
         delay = self._backoff.delay(slot.failures)
         slot.due_at = now + delay
         fields |= {"lived_seconds": round(lived, 1), "restart_seconds": delay}
-        return [Log("worker ended: start it again", fields, is_warning=True), *self._roll(now)]
+        return [Log("worker ended and is started again", fields, is_warning=True), *self._roll(now)]
 
     def reload(self, now: float) -> list[Action]:
         """Replace all processes, one after another."""
@@ -204,7 +207,7 @@ class Fleet:
     def stop(self, number: int, now: float) -> list[Action]:
         """Drain all processes after the first signal; kill them after the second."""
         if not self.is_stopping:
-            event = "stopping: running tasks may end; once more ends at once"
+            event = "stopping: running tasks may end; a second signal ends at once"
             return [Log(event), *self._stop(0, now)]
         return [*(Kill(child) for child in self.children), End(128 + number)]
 

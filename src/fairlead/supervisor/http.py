@@ -31,7 +31,7 @@ class Response:
 
 
 Routes = Callable[[str, str], Response | None]
-"""Return the response for a path and the Accept header; None where nothing is."""
+"""Return the response for a path and the Accept header; None for an unknown path."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class StatusServer:
         self.drop_expired()
         try:
             accepted, _ = self._listener.accept()
-        except OSError:  # the client has gone, or descriptors ran out
+        except OSError:  # the client has closed, or descriptors ran out
             return
         accepted.setblocking(False)
         connection = _Connection(accepted, time.monotonic() + _PATIENCE)
@@ -155,7 +155,7 @@ class StatusServer:
 
 
 def serve_in_thread(server: StatusServer) -> None:
-    """Serve until the process ends, in a thread of its own."""
+    """Serve in a new thread until the process ends."""
     selector = selectors.DefaultSelector()
     server.register(selector)
 

@@ -1,7 +1,7 @@
 """The link between a supervisor and one worker process: a pair of sockets.
 
 The supervisor sends `drain`. The worker sends reports. The end of the stream tells each side that
-the other process is gone, however it died, because the kernel closes its sockets.
+the other process has ended, for any reason, because the kernel closes its sockets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SupervisorEnd:
 
     def drain(self) -> None:
         """Ask the worker to end its tasks and leave."""
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the worker has ended
             self.socket.send(_DRAIN)
 
     def reports(self) -> list[Report]:
@@ -107,7 +107,7 @@ class WorkerEnd:
 
     def serve(self, report: Callable[[], Report], drain: Callable[[], None], limit: float) -> None:
         """Send `report()` each second and at each `poke`, in a thread. Call `drain` in this event
-        loop when the supervisor asks for it or is gone. End the process when it outlives its
+        loop when the supervisor asks for it or has ended. End the process when it outlives its
         supervisor by `limit` seconds."""
         loop = asyncio.get_running_loop()
         self._report = report
@@ -140,7 +140,7 @@ class WorkerEnd:
                 self._woken.recv(_PIECE)
             is_closing = self._is_closing
             if self._socket in readable:
-                if not self._has_asked():
+                if not self._is_drain_requested():
                     break
                 drain()
             if not self._send(self._report()):
@@ -151,15 +151,15 @@ class WorkerEnd:
             time.sleep(limit)
             os._exit(1)  # The drain did not end: leave no orphan.
 
-    def _has_asked(self) -> bool:
-        """Return whether the supervisor asked to drain; False when it is gone."""
+    def _is_drain_requested(self) -> bool:
+        """Return whether the supervisor requested a drain; False when the supervisor has ended."""
         try:
             return bool(self._socket.recv(_PIECE))
         except OSError:
             return False
 
     def _send(self, report: Report) -> bool:
-        """Return whether the supervisor is there."""
+        """Send a report; return False when the supervisor has ended."""
         try:
             self._socket.sendall(msgspec.json.encode(report) + b"\n")
         except OSError:

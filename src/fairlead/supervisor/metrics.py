@@ -91,5 +91,5 @@ def _labelled(family: Family, node: str) -> Family:
 
 
 def labels_of(labels: Mapping[str, str]) -> Labels:
-    """Return labels in the order in which equal labels are equal."""
+    """Return labels as a sorted tuple, so that equal labels compare equal."""
     return tuple(sorted(labels.items()))

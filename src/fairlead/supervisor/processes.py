@@ -86,7 +86,7 @@ def fork(
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
-    gc.freeze()  # The collector writes to no page that the processes share.
+    gc.freeze()  # Otherwise the collector would write to pages that the processes share.
     pid = os.fork()
     if pid:
         theirs.close()
@@ -123,7 +123,7 @@ def spawn(slot: int, arguments: Sequence[str]) -> tuple[Process, SupervisorEnd]:
 
 
 def ignore_signals_of_terminal() -> None:
-    """Do nothing on Ctrl-C and on the end of a terminal. Processes started by this one have the
-    defaults, as they would not with SIG_IGN."""
+    """Do nothing on Ctrl-C and when the terminal closes. Processes started by this one get the
+    default actions, which SIG_IGN would not allow."""
     for number in _NO_ACTION:
         signal.signal(number, lambda *_: None)

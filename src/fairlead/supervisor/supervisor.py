@@ -33,7 +33,7 @@ class _Worker:
     link: SupervisorEnd
     slot: int
     health: Health | None = None
-    heard_at: float = 0.0
+    reported_at: float = 0.0
     error: str | None = None
     has_ended_link: bool = False
 
@@ -54,7 +54,7 @@ class Supervisor:
         self._code: int | None = None
         self._had_terminal = _has_terminal()
         self.last_error: str | None = None
-        """Message of the error that ended the last worker that named one."""
+        """Message of the last error with which a worker ended."""
 
     def serve_status(self, host: str, port: int, metrics: Routes) -> int:
         """Serve health and metrics on this address; return the port. Raise ConfigurationError."""
@@ -119,7 +119,7 @@ class Supervisor:
             worker.error = report.error or worker.error
             if report.health is None:
                 continue
-            worker.health, worker.heard_at = report.health, time.monotonic()
+            worker.health, worker.reported_at = report.health, time.monotonic()
             if report.metrics is not None:
                 self.total.update(child, report.health.node, report.metrics)
             if report.health.ready:
@@ -145,7 +145,7 @@ class Supervisor:
             code = worker.process.poll()
             if code is None:
                 continue
-            self._on_reports(child)  # the last ones
+            self._on_reports(child)  # the last reports
             self._end_link(worker)
             worker.link.close()
             del self._workers[child]
@@ -206,9 +206,9 @@ class Supervisor:
         child = self._fleet.serving(slot)
         worker = None if child is None else self._workers.get(child.number)
         if worker is None or worker.health is None:
-            # The supervisor starts it, and starts it again when it ends.
+            # The worker is starting, or will be restarted.
             return Health(node="", live=True, ready=False, reason="starting")
-        silent = time.monotonic() - worker.heard_at
+        silent = time.monotonic() - worker.reported_at
         if silent >= LIVE_SECONDS:
             reason = f"the worker has sent no report for {silent:.0f} seconds"
             return Health(node=worker.health.node, live=False, ready=False, reason=reason)

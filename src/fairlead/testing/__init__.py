@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.app import App
 from fairlead.engine.node import Node
 
-LOOK_EVERY = 0.02
+CHECK_EVERY = 0.02
 """Seconds between two counts of unfinished tasks."""
 
 
@@ -45,7 +45,7 @@ async def settled(app: App, node: Node, timeout: float = 30.0) -> None:
     async with asyncio.timeout(timeout):
         while node.in_flight or await _left(app, node):  # noqa: ASYNC110
             # Another process may end the last task, and no event here reports that.
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(CHECK_EVERY)
 
 
 async def _left(app: App, node: Node) -> int:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
@@ -32,8 +32,8 @@ APPEND_SECONDS = 30.0
 sets another time."""
 
 LARGEST = 16 << 20
-"""Bytes of a message. A payload of the greatest size allowed by default grows by a third in
-JSON."""
+"""Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
+third in JSON, fits in."""
 
 MOST_WAITING = 10_000
 """Messages that wait for their topics or for room in the producer. Beyond this number, `append`
@@ -45,8 +45,8 @@ MOST_KILOBYTES = 64 * 1024
 _POLL_SECONDS = 0.1
 
 TOPIC = {"retention.ms": "-1", "max.message.bytes": str(LARGEST)}
-"""Settings of the topics that we create. Nothing in them expires: the reader deletes what it is
-done with."""
+"""Settings of the topics that we create. Messages do not expire; the reader deletes processed
+messages."""
 
 
 class _Append:
@@ -102,7 +102,7 @@ class Appender:
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )
         self._outages = KafkaOutageLog(
-            "tasks were not appended to their log; the futures of their submits say so",
+            "tasks were not appended to their log; the futures of their submits raise the error",
             {"log": endpoint.location},
         )
         self.after_fork()
@@ -121,8 +121,8 @@ class Appender:
 
     def append(self, messages: Sequence[Outgoing]) -> Future[None]:
         """Send messages. The future ends when all are stored for good, and raises StoreUnavailable
-        if some may not be. Wait while there is no room. Raise StoreUnavailable if there is none in
-        time, UnknownQueue if a queue is not declared."""
+        if some may not be. Wait while there is no room. Raise StoreUnavailable if no room is free
+        in time, UnknownQueue if a queue is not declared."""
         for queue in {message.queue for message in messages}:
             if queue not in self._partitions:
                 raise UnknownQueue(
@@ -138,7 +138,7 @@ class Appender:
             if not self._has_room():
                 if not self._room.wait_for(self._has_room, self._seconds):
                     raise StoreUnavailable(
-                        f"{self._endpoint.location}: too much waits to be sent there; submit again"
+                        f"{self._endpoint.location}: too many tasks wait to be sent; submit again"
                         " later"
                     )
                 # the appender may have been closed meanwhile
@@ -171,7 +171,7 @@ class Appender:
             "message.timeout.ms": round(self._seconds * 1000),
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
-            "error_cb": silent,
+            "error_cb": ignore_error,
         }
         producer = Producer(self._endpoint.settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
@@ -285,7 +285,7 @@ class Appender:
         if queue is None or queue in self._topics:
             return True
         try:
-            self._endpoint.settle(queue, self._partitions[queue], TOPIC)
+            self._endpoint.ensure_log(queue, self._partitions[queue], TOPIC)
         except StoreUnavailable as error:
             self._expire(time.monotonic(), error)
             return False

@@ -1,14 +1,17 @@
 """The trigger channel through Kafka: a message for each trigger, a topic for each queue, and
 partitions shared by one consumer group.
 
-The rows of the lanes stay the triggers (`fairlead.backends.sql.channel`); Kafka carries them early,
-so that a node asks the store only for what it claims. Three rules follow:
+The rows of the lanes stay the truth (`fairlead.backends.sql.channel`); Kafka delivers copies of
+the triggers first, so that a node reads from the store only the tasks that it claims. Three rules
+follow:
 
 - A trigger without room in the node is dropped, and its lane is marked as behind: the reader of
-  the rows comes to it in time. So a flood fills no memory, and holds back no message behind it.
-- Triggers that the reader of the rows will pass, or has passed, are not taken from Kafka too.
-- A notification of the database waits a moment for its twin from Kafka. If none comes, because the
-  broker is unavailable or somebody submitted without a channel, the lane is read.
+  the rows finds the trigger later. So a flood neither fills the memory nor delays the messages
+  after it.
+- A trigger that the reader of the rows has read, or will read, is not taken from Kafka as well.
+- A notification of the database waits a moment for its twin: the same notification from Kafka. If
+  none comes, because the broker is unavailable or somebody submitted without a channel, the lane is
+  read.
 
 An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
 in memory for longer than HOLD_SECONDS is left to the rows, because its row exists and a trigger
@@ -48,8 +51,8 @@ MOST_GRACE = 2.0
 """Seconds that a notification of the database waits at most."""
 
 MOST_CARRIED = 10_000
-"""Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only say
-where to look: a read of the rows brings a thousand at a time."""
+"""Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only name
+the lanes to read: a read of the rows returns a thousand triggers at a time."""
 
 MOST_ARRIVED = 10_000
 """Triggers that have arrived and wait for room, at most. Further ones are left to the rows, the
@@ -74,7 +77,7 @@ class _Twins:
     def __init__(self) -> None:
         self._waiting: dict[Lane, float] = {}
         self._brought: dict[Lane, float] = {}
-        """Lanes that Kafka has brought, since the notification of the database may be slower."""
+        """Time at which Kafka brought a lane; the notification of the database may come later."""
         self._brought_at = 0.0
 
     def wait(self, lane: Lane, now: float) -> None:
@@ -102,7 +105,7 @@ class _Twins:
         return found, until - now if self._waiting else None
 
     def drop(self, before: float) -> None:
-        """Drop lanes brought before this time: no notification is slower."""
+        """Drop lanes brought before this time: no notification of the database takes longer."""
         while self._brought and next(iter(self._brought.values())) <= before:
             del self._brought[next(iter(self._brought))]
 
@@ -165,9 +168,9 @@ class KafkaChannel(DatabaseChannel):
 
     # the node's side ------------------------------------------------------------------------------
 
-    async def open(self, on_notification: Callable[[Notification], None]) -> None:
+    async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().open(on_notification)
+        await super().open(on_notification, node)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
@@ -201,8 +204,8 @@ class KafkaChannel(DatabaseChannel):
             self.settled(waiting)  # their rows are read when the partition is assigned again
 
     def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
-        """Return a reader that sweeps at once: triggers that the previous owner received out of
-        order, and had not come to, lie below its last position."""
+        """Return a reader that sweeps at once: triggers that came out of order, and that the
+        previous owner had not handled, lie below its last position."""
         lane = super()._new_reader(key, position)
         lane.sweep_seq = 0
         return lane
@@ -223,7 +226,7 @@ class KafkaChannel(DatabaseChannel):
         for key in sorted(self._waiting, key=lambda lane: lane.priority):
             waiting, lane = self._waiting[key], self._reader(key)
             assert lane is not None  # `assign` drops what waits in other partitions
-            if lane.is_behind:  # the reader will come to those that arrived since
+            if lane.is_behind:  # the reader will read the rows above its position
                 self._arrived_count -= len(waiting)
                 ahead = [trigger for trigger in waiting if trigger.seq > lane.read_seq]
                 waiting = self._waiting[key] = deque(
@@ -292,11 +295,11 @@ class KafkaChannel(DatabaseChannel):
         self._call(self._failed, error)
 
     def _call(self, what: Callable[..., None], about: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed without us
+        with suppress(RuntimeError):  # the loop is closed already
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what, about)
 
-    # their work, in the event loop ----------------------------------------------------------------
+    # work of these callbacks, in the event loop ---------------------------------------------------
 
     def _gained(self, keys: Collection[PartitionKey]) -> None:
         self._progress.begin(keys)
@@ -360,9 +363,8 @@ class KafkaChannel(DatabaseChannel):
         if lane is None:
             return False  # the rows are read when the partition has been taken over
         if trigger.seq > lane.read_seq and lane.is_behind:
-            lane.set_back = min(
-                lane.set_back, trigger.seq - 1
-            )  # a read under way may have begun too early
+            # A read under way may have begun too early.
+            lane.set_back = min(lane.set_back, trigger.seq - 1)
             return False
         if self._progress.holds(trigger.id) or (is_late and trigger.seq <= lane.read_seq):
             return False
@@ -393,8 +395,8 @@ class KafkaChannel(DatabaseChannel):
 
 
 def _messages(notification: Notification) -> list[Outgoing]:
-    """Return a message for each trigger, and one that says where to look for each lane whose
-    triggers are missing or too many."""
+    """Return a message for each trigger, and a hint for each lane whose triggers are missing or too
+    many."""
     carried = notification.triggers if len(notification.triggers) <= MOST_CARRIED else []
     first: dict[tuple[str, int, int], int] = {}
     for t in carried:

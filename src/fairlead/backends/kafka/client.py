@@ -98,7 +98,7 @@ class ClientThread(Generic[ClientT]):
             self._has_work.set()
 
     def wait_for_work(self, seconds: float | None = None) -> None:
-        """Block until the next `poke`, including one not yet seen, or for `seconds`."""
+        """Block until the next `poke`, or for `seconds`. Return at once after an earlier `poke`."""
         self._has_work.wait(seconds)
         self._has_work.clear()
 
@@ -114,11 +114,11 @@ class ClientThread(Generic[ClientT]):
 
     def close(self) -> bool:
         """Let the thread end, and wait for it. Return whether it has ended in time: while Kafka is
-        away, a consumer of librdkafka with a commit on its way cannot be closed, and the thread
-        continues trying."""
+        unavailable, a consumer of librdkafka with a commit on its way cannot be closed, and the
+        thread continues trying."""
         if self._is_forked:
             return True
-        self._at_exit.detach()  # one wait is enough
+        self._at_exit.detach()  # no second close at the end of the process
         self.stop()
         self._thread.join(self._close_seconds)
         return not self._thread.is_alive()
@@ -146,5 +146,5 @@ def _close(thread: weakref.ref[ClientThread[Any]]) -> None:
 def next_page(consumer: Consumer, count: int, seconds: float) -> list[Message]:
     """Return the next messages, at most `count`. Wait up to `seconds` for the first, not for
     more."""
-    first = consumer.poll(seconds)  # `consume` alone would wait for all messages that it may take
+    first = consumer.poll(seconds)  # `consume` alone would wait until it has `count` messages
     return [] if first is None else [first, *consumer.consume(count - 1, 0)]

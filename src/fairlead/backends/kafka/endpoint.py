@@ -86,10 +86,10 @@ class KafkaEndpoint:
             why = (
                 f"unknown option {', '.join(sorted(options))}"
                 if options
-                else "it names no broker, or a path"
+                else "it names no broker, or has a path"
             )
             raise ConfigurationError(
-                f"{where}: {why}; use {KNOWN} (an option with a dot is librdkafka's)"
+                f"{where}: {why}; use {KNOWN} (an option with a dot is a setting of librdkafka)"
             )
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", prefix):
             raise ConfigurationError(
@@ -112,7 +112,7 @@ class KafkaEndpoint:
         return f"Kafka at {self.brokers}"
 
     def topic(self, queue: str) -> str:
-        """Return the topic of a queue. Raise ConfigurationError if no topic can have its name."""
+        """Return the topic of a queue. Raise ConfigurationError if its name is too long for one."""
         return _topic(self.prefix, queue)
 
     def queue(self, topic: str) -> str:
@@ -122,14 +122,14 @@ class KafkaEndpoint:
     @property
     def log(self) -> KafkaEndpoint:
         """The endpoint of the logs of ordered queues, with topics and a group of their own. Encoded
-        queue names never begin with ".lo", so no log has the topic of a queue."""
+        queue names never contain ".lo", so no log has the topic of a queue."""
         return replace(self, prefix=f"{self.prefix}task.log.")
 
     @property
     def attempts(self) -> str:
         """The topic of finished attempts (see `fairlead.pipeline.stream`). No queue has this topic:
-        in a topic of a queue two hexadecimal digits follow each dot, and "at" are none. The names
-        of logs begin differently."""
+        in a topic of a queue two hexadecimal digits follow each dot, and "at" is not hexadecimal.
+        The names of logs begin differently."""
         return f"{self.prefix}task.attempts"
 
     @property
@@ -158,7 +158,7 @@ class KafkaEndpoint:
 
     def admin(self) -> AdminClient:
         """Return a client for topics and groups."""
-        return AdminClient(self.settings({"error_cb": silent}))
+        return AdminClient(self.settings({"error_cb": ignore_error}))
 
     # topics ---------------------------------------------------------------------------------------
 
@@ -168,14 +168,16 @@ class KafkaEndpoint:
         wanted = {self.topic(queue): count for queue, count in queues.items()}
         try:
             admin = self.admin()
-            there = admin.list_topics(timeout=seconds).topics
+            existing = admin.list_topics(timeout=seconds).topics
             missing = [
-                topic for topic in wanted if topic not in there or there[topic].error is not None
+                topic
+                for topic in wanted
+                if topic not in existing or existing[topic].error is not None
             ]
             too_small = [
                 topic
                 for topic in wanted
-                if topic not in missing and len(there[topic].partitions) < wanted[topic]
+                if topic not in missing and len(existing[topic].partitions) < wanted[topic]
             ]
             results: list[Any] = []
             if missing:
@@ -197,7 +199,7 @@ class KafkaEndpoint:
         except KafkaException as error:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
-    def settle(
+    def ensure_log(
         self, queue: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
     ) -> None:
         """Create the queue's topic with this configuration if it is missing. Raise
@@ -288,11 +290,13 @@ class KafkaEndpoint:
             raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def _extents(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Extent]:
-        """Return the extents, asked by a consumer that reads nothing."""
+        """Return the extents of these partitions, by a consumer that reads no messages."""
         if not partitions:
             return {}
         consumer = Consumer(
-            self.settings({"group.id": self.group, "enable.auto.commit": False, "error_cb": silent})
+            self.settings(
+                {"group.id": self.group, "enable.auto.commit": False, "error_cb": ignore_error}
+            )
         )
         try:
             return extents(consumer, partitions)
@@ -304,8 +308,8 @@ def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[Parti
     """Return the extents of these partitions. Without any commit, no message of a partition is
     done. Raise KafkaException if Kafka does not respond.
 
-    A consumer asks, since librdkafka 2.16 crashes if an administrative client asks for the commits
-    of a group whose coordinator has just moved, or commits while the broker goes away.
+    A consumer asks for them, because an administrative client of librdkafka 2.16 crashes if it asks
+    for the commits of a group whose coordinator has just moved, or commits while the broker stops.
     """
     found = {}
     for at in consumer.committed([TopicPartition(*at) for at in partitions], timeout=ADMIN_SECONDS):
@@ -344,16 +348,16 @@ def reason(error: Exception) -> str:
 
 
 def _reset(where: str, text: str) -> str | float:
-    """Parse the option of `KafkaEndpoint.reset`. The sign of a time is ignored: it always goes
-    back."""
+    """Parse the option of `KafkaEndpoint.reset`. The sign of a time is ignored, since the time is
+    always one before now."""
     if text in ("earliest", "latest"):
         return text
     if found := re.fullmatch(r"[+-]?(\d+(?:\.\d+)?)([smhdw])", text):
         return float(found[1]) * _UNITS[found[2]]
     raise ConfigurationError(
-        f"{where}: reset {text!r}: use earliest, latest, or a time as 90s, 15m, 12h, 4d, 2w"
+        f"{where}: reset {text!r}: use earliest, latest, or a time such as 90s, 15m, 12h, 4d, 2w"
     )
 
 
-def silent(error: KafkaError) -> None:
+def ignore_error(error: KafkaError) -> None:
     """Ignore an error of a client whose calls report their own errors."""

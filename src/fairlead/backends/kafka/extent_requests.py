@@ -29,7 +29,7 @@ class _ExtentRequest(NamedTuple):
 
 
 class ExtentRequests:
-    """Requests from any thread, served in the consumer's thread: one call of Kafka serves many."""
+    """Requests from any thread, served in the consumer's thread, many by one call of Kafka."""
 
     def __init__(self, location: str, clock: Clock) -> None:
         """`location`: the server, for the errors."""
@@ -56,8 +56,8 @@ class ExtentRequests:
         return request.extents
 
     def serve(self, consumer: Consumer, through: Callable[[], Mapping[PartitionId, int]]) -> None:
-        """Serve all requests. `through` returns the offsets that are done here and not yet
-        confirmed."""
+        """Serve all requests. `through` returns the offsets of processed messages that Kafka has
+        not confirmed yet."""
         with self._lock:
             requests, self._asked = self._asked, []
         asked = {partition for request in requests for partition in request.partitions}

@@ -44,7 +44,7 @@ MOST_MESSAGES, LEAST_MESSAGES = 20_000, 200
 """Number of waiting messages: of all partitions together, and the least share of one partition."""
 
 UNWANTED_SECONDS = 60.0
-"""Seconds without a request after which a partition is read no more."""
+"""Seconds without a request after which the reader stops reading a partition."""
 
 _POLL_SECONDS = 0.05
 _WARN_EVERY = 30.0
@@ -84,15 +84,15 @@ class LogReader:
             "on_commit": self._commits.on_commit,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # start of a position below the kept messages, or beyond the end of a topic created
-            # again
+            # where to read if the position is below the kept messages, or beyond the end of a
+            # topic that was created again
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             # Fetch little ahead: arrived messages wait in our own budget.
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 8192,
             "fetch.max.bytes": 8 << 20,
-            # no limit for one message: a greater one comes all the same
+            # A message above this limit is fetched all the same.
             "message.max.bytes": 8 << 20,
             "fetch.queue.backoff.ms": 20,
         }
@@ -100,7 +100,7 @@ class LogReader:
         self._thread = ClientThread("log", consumer, self, self._outages, CLOSE_SECONDS)
 
     def __contains__(self, partition: PartitionId) -> bool:
-        """Return whether the partition was begun."""
+        """Return whether `begin` was called for the partition."""
         return partition in self._readings
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
@@ -127,7 +127,9 @@ class LogReader:
             for reading in readings:
                 self._is_changed |= reading.wanted_at < now - UNWANTED_SECONDS
                 reading.wanted_at = now
-            ready = [reading for reading in readings if reading.waiting and reading.out is None]
+            ready = [
+                reading for reading in readings if reading.waiting and reading.taken_end is None
+            ]
             self._is_changed |= bool(ready)
             return [
                 (reading.partition, reading.take(max(1, limit // len(ready)))) for reading in ready
@@ -141,16 +143,15 @@ class LogReader:
             if reading is None:  # the messages came from a reader that failed since
                 self._commits.add(partition, through)
                 return
-            if reading.out == through:
-                reading.out = None
+            if reading.taken_end == through:
+                reading.taken_end = None
             self._done(reading, through)
 
     def is_done(self, partition: PartitionId, end: int) -> bool:
-        """Return whether nothing below this offset is left to arrive, to be taken or to be
-        committed."""
+        """Return whether every message below this offset has arrived, was taken and committed."""
         with self._lock:
             reading = self._readings[partition]
-            return reading.out is None and not reading.waiting and reading.done >= end
+            return reading.taken_end is None and not reading.waiting and reading.done >= end
 
     def close(self) -> None:
         """Commit what is done, and stop. Blocks until then, but not for ever."""
@@ -170,9 +171,9 @@ class LogReader:
         if self._requests:
             self._requests.serve(consumer, self._commits.unconfirmed)
         if self._is_changed:
-            self._change(consumer)
+            self._update_assignment(consumer)
         if messages := next_page(consumer, PAGE, _POLL_SECONDS):
-            self._file(messages)
+            self._add(messages)
 
     def finish(self, thread: ClientThread[Consumer]) -> None:
         """Commit the offsets that are not confirmed."""
@@ -201,8 +202,8 @@ class LogReader:
         self._requests.close()
         thread.client.close()
 
-    def _file(self, messages: Sequence[Message]) -> None:
-        is_news = False
+    def _add(self, messages: Sequence[Message]) -> None:
+        have_arrived = False
         with self._lock:
             for message in messages:
                 partition: Any = (message.topic(), message.partition())
@@ -216,17 +217,17 @@ class LogReader:
                         self._outages.report(error.str())
                 elif error is None:
                     reading.arrive(offset, message.value() or b"")
-                    is_news = True
+                    have_arrived = True
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reading.end = offset
                     self._done(reading, reading.done)
                 else:
                     self._outages.report(error.str())
-        if is_news:
+        if have_arrived:
             self._is_changed = True
             self._on_arrival()
 
-    def _change(self, consumer: Consumer) -> None:
+    def _update_assignment(self, consumer: Consumer) -> None:
         """Assign and unassign partitions of the consumer, and pause those that have used up their
         share of the budget."""
         oldest = self._clock.monotonic() - UNWANTED_SECONDS
@@ -298,10 +299,10 @@ class LogReader:
     def _tick(self, consumer: Consumer) -> None:
         self._is_changed = True  # a partition may no longer be wanted
         if self._commits.is_renewal_due(self._clock.monotonic()):
-            self._keep()
+            self._renew_offsets()
         self._commits.send(consumer)
 
-    def _keep(self) -> None:
+    def _renew_offsets(self) -> None:
         with self._lock:
             done = {partition: reading.done for partition, reading in self._assigned.items()}
         quiet = self._commits.renew(done)

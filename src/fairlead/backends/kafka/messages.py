@@ -1,5 +1,5 @@
-"""The messages of a topic: small, versioned forms of triggers. The topic and its partition name
-queue and partition."""
+"""The messages of a topic: small, versioned forms of triggers. Queue and partition are those of the
+topic."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def key_of(trigger: Trigger) -> bytes | None:
-    """Return the message's key. Messages with a key keep their order in one partition, which is the
-    task's."""
+    """Return the message's key: the ordering key, or None. A message goes to the partition of its
+    task, whatever its key."""
     return None if trigger.ordering_key is None else trigger.ordering_key.encode()
 
 
@@ -60,7 +60,7 @@ def encode_trigger(trigger: Trigger) -> bytes:
 
 
 def encode_hint(lane: Lane) -> bytes:
-    """Return the message that says where to look for new rows."""
+    """Return the message that names the lane and the first number of new rows."""
     return _encode(_Hint(lane.priority, lane.first_seq))
 
 

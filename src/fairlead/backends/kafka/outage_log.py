@@ -27,9 +27,9 @@ class KafkaOutageLog:
         """Log the error, unless it was logged just now."""
         now = time.monotonic()
         if self._every is None:
-            is_news = error != self._last_error
+            is_due = error != self._last_error
         else:  # librdkafka reports one broker after another, each with its own text
-            is_news = now - self._warned_at >= self._every
-        if is_news:
+            is_due = now - self._warned_at >= self._every
+        if is_due:
             self._last_error, self._warned_at = error, now
             log.warning(self._warning, extra={**self._about, "error": error})

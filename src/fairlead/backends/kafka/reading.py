@@ -1,4 +1,4 @@
-"""One partition of the task log under reading: its position, and the messages that wait."""
+"""One partition of the task log that is being read: its position, and the messages that wait."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ class PartitionReading:
         self.end = position
         """The offset at which the partition ended when its end was last reached. The end may lie
         above the last message, as after a transaction."""
-        self.out: int | None = None
-        """The offset below which the messages lie that were taken and are not committed; None if
-        there are none."""
+        self.taken_end: int | None = None
+        """The offset after the last message that was taken and is not committed; None if there is
+        none."""
         self.waiting: deque[tuple[int, bytes]] = deque()
         """Messages that have arrived and were not taken yet."""
         self.size = 0
         """Bytes of the waiting messages."""
         self.wanted_at = now
+        """Time of the last request for messages, in seconds of the monotonic clock."""
 
     def arrive(self, offset: int, message: bytes) -> None:
         """Add the next message."""
@@ -43,12 +44,12 @@ class PartitionReading:
         """Return the next messages, at least one and at most `count`."""
         taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
         self.size -= sum(len(message) for _, message in taken)
-        self.out = taken[-1][0] + 1
+        self.taken_end = taken[-1][0] + 1
         return taken
 
     def finish(self, through: int) -> bool:
-        """Mark everything below this offset as done; return whether that is news."""
-        if self.out is None and not self.waiting:
+        """Mark everything below this offset as done; return whether `done` has grown."""
+        if self.taken_end is None and not self.waiting:
             through = max(through, self.end)
         if through <= self.done:
             return False

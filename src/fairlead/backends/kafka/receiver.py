@@ -98,7 +98,7 @@ class Receiver:
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": round(session_seconds * 1000),
                 "heartbeat.interval.ms": round(session_seconds * 1000 / 20),
-                # Fetch little ahead, so that what is not in memory can go to other nodes.
+                # Fetch little ahead: other nodes can process messages that are not fetched.
                 "queued.min.messages": 10_000,
                 "queued.max.messages.kbytes": 8192,
                 "fetch.queue.backoff.ms": 20,
@@ -131,8 +131,8 @@ class Receiver:
             self._unprocessed -= count
 
     def close(self) -> None:
-        """Give up all partitions, and leave the group. Block until that is done, but not for ever:
-        the group takes a consumer for dead that cannot be closed in time."""
+        """Release all partitions, and leave the group. Block until that is done, but not for ever:
+        the group treats a consumer that does not leave in time as dead."""
         if not self._thread.close():
             log.warning(
                 "this node could not leave its Kafka group in time",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -93,7 +93,7 @@ class KafkaSender:
         with self._lock:
             if self._thread is None:
                 settings = {
-                    "acks": 1,  # the rows are what must not be lost
+                    "acks": 1,  # a message may be lost, since its row is durable
                     "linger.ms": 0,
                     # Under load, messages that come while a few requests are under way are sent
                     # together.
@@ -101,7 +101,7 @@ class KafkaSender:
                     "message.timeout.ms": round(SEND_SECONDS * 1000),
                     "delivery.report.only.error": True,
                     "on_delivery": self._on_delivery,
-                    "error_cb": silent,
+                    "error_cb": ignore_error,
                 }
                 producer = Producer(self._endpoint.settings(settings))
                 self._thread = ClientThread("sender", producer, self, self._outages)

@@ -1,7 +1,7 @@
 """The task log on Kafka: each queue has a topic, each of its partitions a partition of the topic,
 and each entry is a message.
 
-The coordinator's leases own the partitions, as everywhere; Kafka only keeps the
+As in other queues, the coordinator's leases decide who owns a partition; Kafka only keeps the
 entries, and how far each partition was read.
 """
 
@@ -56,8 +56,8 @@ class KafkaTaskLog:
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent process.
         self._reader: LogReader | None = None
-        self._settling: dict[str, asyncio.Future[None]] = {}
-        """Checks of topics before they are read, under way or done, by queue."""
+        self._topic_checks: dict[str, asyncio.Future[None]] = {}
+        """Checks of topics before the first read, under way or done, by queue."""
         self._has_news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -72,7 +72,7 @@ class KafkaTaskLog:
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
         raise NotSupported(
-            f"the task log is {self.location}, which joins no transaction; use one in SQLite or"
+            f"the task log is {self.location}, which joins no transaction; use a log in SQLite or"
             " PostgreSQL"
         )
 
@@ -150,23 +150,23 @@ class KafkaTaskLog:
     def _at(self, key: PartitionKey) -> PartitionId:
         return self._endpoint.topic(key.queue), key.partition
 
-    async def _settle(self, queue: str) -> None:
-        """Ensure the queue's topic, once for all partitions that are begun at the same time."""
-        if (settling := self._settling.get(queue)) is None:
+    async def _ensure_topic(self, queue: str) -> None:
+        """Ensure the queue's topic, once for all partitions that begin at the same time."""
+        if (check := self._topic_checks.get(queue)) is None:
             ensuring = asyncio.to_thread(
-                self._endpoint.settle, queue, self._partitions[queue], TOPIC
+                self._endpoint.ensure_log, queue, self._partitions[queue], TOPIC
             )
-            settling = self._settling[queue] = asyncio.ensure_future(ensuring)
+            check = self._topic_checks[queue] = asyncio.ensure_future(ensuring)
         try:
-            await asyncio.shield(settling)
+            await asyncio.shield(check)
         except FairleadError:
-            self._settling.pop(queue, None)
+            self._topic_checks.pop(queue, None)
             raise
 
     async def _extents(
         self, queue: str, partitions: Collection[PartitionId]
     ) -> dict[PartitionId, Extent]:
-        await self._settle(queue)
+        await self._ensure_topic(queue)
         return await asyncio.wrap_future(self._running().ask(partitions))
 
     def _running(self) -> LogReader:
@@ -182,7 +182,7 @@ class KafkaTaskLog:
 
     def _on_arrival(self) -> None:
         """Wake `receive`, from the reader's thread."""
-        with suppress(RuntimeError):  # the loop was closed without us
+        with suppress(RuntimeError):  # the loop is closed already
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._has_news.set)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from fairlead.model.peer import PeerMessage
+from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
 
 log = logging.getLogger("fairlead.notifier")
@@ -30,6 +30,10 @@ notification and begins to wait just after it."""
 _FIRST_RETRY, _LAST_RETRY = 0.1, 5.0  # seconds
 
 
+_Listener = tuple[asyncio.AbstractEventLoop, OnNotification, str | None]
+"""Event loop, callback, and node if the listener is one."""
+
+
 class MemoryNotifier:
     """A `fairlead.ports.notifier.Notifier` inside one process.
 
@@ -43,10 +47,10 @@ class MemoryNotifier:
         self._hub.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
-        self.notify(Notification(peer=message))
+        self._hub.send(message)
 
-    async def listen(self, on_notification: OnNotification) -> None:
-        self._hub.listeners[self] = (asyncio.get_running_loop(), on_notification)
+    async def listen(self, on_notification: OnNotification, node: str | None = None) -> None:
+        self._hub.listeners[self] = (asyncio.get_running_loop(), on_notification, node)
 
     async def close(self) -> None:
         self._hub.listeners.pop(self, None)
@@ -59,16 +63,26 @@ class _Hub:
     """Listeners and waiting threads that several notifiers share."""
 
     def __init__(self) -> None:
-        self.listeners: dict[MemoryNotifier, tuple[asyncio.AbstractEventLoop, OnNotification]] = {}
+        self.listeners: dict[MemoryNotifier, _Listener] = {}
         self.waiting = WaitingThreads()
 
     def notify(self, notification: Notification) -> None:
-        for notifier, (loop, on_notification) in list(self.listeners.items()):
-            try:
-                loop.call_soon_threadsafe(self._deliver, notifier, on_notification, notification)
-            except RuntimeError:  # the loop was closed before the notifier
-                self.listeners.pop(notifier, None)
+        for notifier in list(self.listeners):
+            self._post(notifier, notification)
         self.waiting.notify(notification)
+
+    def send(self, message: PeerMessage) -> None:
+        recipient = recipient_of(message)
+        for notifier, (_, _, node) in list(self.listeners.items()):
+            if node is not None and recipient in (None, node):
+                self._post(notifier, Notification(peer=message))
+
+    def _post(self, notifier: MemoryNotifier, notification: Notification) -> None:
+        loop, on_notification, _ = self.listeners[notifier]
+        try:
+            loop.call_soon_threadsafe(self._deliver, notifier, on_notification, notification)
+        except RuntimeError:  # the loop was closed before the notifier
+            self.listeners.pop(notifier, None)
 
     def _deliver(
         self, notifier: MemoryNotifier, on_notification: OnNotification, notification: Notification

@@ -7,6 +7,7 @@ does not work.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 import time
@@ -18,7 +19,7 @@ import asyncpg
 import psycopg
 
 from fairlead.backends.memory.notifier import OnNotification, WaitingThreads
-from fairlead.model.peer import PeerMessage
+from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
@@ -46,7 +47,9 @@ LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
 
 _LOCK = "SELECT pg_try_advisory_lock($1)"
-_SEND = "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS message"
+_SEND = """
+SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (channel, message)
+"""
 
 
 class Connects(Protocol):
@@ -74,7 +77,8 @@ class PostgresNotifier:
         self._database = database
         self._listening: asyncio.Task[None] | None = None
         self._is_connected = False
-        self._outbox: list[str] = []
+        self._outbox: list[tuple[str, str]] = []
+        """Channel and text of the messages to send."""
         self._wake_up = asyncio.Event()
         """Set when there is something to send or to lock, or the connection is lost."""
         self._locks: dict[int, Callable[[], None]] = {}
@@ -86,11 +90,13 @@ class PostgresNotifier:
 
     def send(self, message: PeerMessage) -> None:
         if self._is_connected and len(self._outbox) < MOST_UNSENT:
+            recipient = recipient_of(message)
+            channel = NOTIFY_CHANNEL if recipient is None else _channel_of(recipient)
             sent = pieces(Notification(peer=message), MOST_NOTIFY_BYTES)
-            self._outbox += [piece.decode() for piece in sent]
+            self._outbox += [(channel, piece.decode()) for piece in sent]
             self._wake_up.set()
 
-    async def listen(self, on_notification: OnNotification) -> None:
+    async def listen(self, on_notification: OnNotification, node: str | None = None) -> None:
         """Listen; return after the first try to connect.
 
         A failed try is repeated in the background until the server responds. Raises RuntimeError if
@@ -100,7 +106,7 @@ class PostgresNotifier:
             raise RuntimeError("this notifier listens already; close it first, or make another")
         tried = asyncio.Event()
         self._listening = asyncio.create_task(
-            self._keep_listening(on_notification, tried), name="fairlead-notifier"
+            self._keep_listening(on_notification, node, tried), name="fairlead-notifier"
         )
         await tried.wait()
 
@@ -124,10 +130,13 @@ class PostgresNotifier:
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
 
-    async def _keep_listening(self, on_notification: OnNotification, tried: asyncio.Event) -> None:
+    async def _keep_listening(
+        self, on_notification: OnNotification, node: str | None, tried: asyncio.Event
+    ) -> None:
         last_reason = ""
         delay = FIRST_RETRY
         was_connected = False
+        channels = [NOTIFY_CHANNEL] if node is None else [NOTIFY_CHANNEL, _channel_of(node)]
 
         def connected() -> None:
             nonlocal last_reason, delay, was_connected
@@ -140,7 +149,7 @@ class PostgresNotifier:
 
         while True:
             try:
-                await self._listen_once(on_notification, connected)
+                await self._listen_once(channels, on_notification, connected)
                 reason = "the connection was lost"
             except Exception as error:
                 # Try again after any error, so that the node gets notifications again.
@@ -157,9 +166,12 @@ class PostgresNotifier:
             delay = min(delay * 2, LAST_RETRY)
 
     async def _listen_once(
-        self, on_notification: OnNotification, connected: Callable[[], None]
+        self,
+        channels: Sequence[str],
+        on_notification: OnNotification,
+        connected: Callable[[], None],
     ) -> None:
-        """Listen on one connection until it is lost."""
+        """Listen to these channels on one connection until it is lost."""
         connection = await self._database.connect_async()
         try:
             is_lost = False
@@ -171,9 +183,10 @@ class PostgresNotifier:
 
             connection.add_termination_listener(on_lost)
             async with asyncio.timeout(KEEPALIVE_TIMEOUT):
-                await connection.add_listener(
-                    NOTIFY_CHANNEL, lambda *message: on_notification(decode(message[3]))
-                )
+                for channel in channels:
+                    await connection.add_listener(
+                        channel, lambda *message: on_notification(decode(message[3]))
+                    )
             self._is_connected = True
             connected()
             locked: set[int] = set()
@@ -190,7 +203,8 @@ class PostgresNotifier:
                 self._wake_up.clear()
                 if self._outbox and not is_lost:
                     sent, self._outbox = self._outbox, []
-                    await connection.execute(_SEND, NOTIFY_CHANNEL, sent, timeout=KEEPALIVE_TIMEOUT)
+                    columns = zip(*sent, strict=True)
+                    await connection.execute(_SEND, *columns, timeout=KEEPALIVE_TIMEOUT)
         finally:
             was_connected, self._is_connected = self._is_connected, False
             self._outbox.clear()
@@ -199,6 +213,11 @@ class PostgresNotifier:
                     lock_lost()
             if not connection.is_closed():
                 connection.terminate()
+
+
+def _channel_of(node: str) -> str:
+    """Return the channel of messages to one node, whose name may be longer than a channel's."""
+    return f"{NOTIFY_CHANNEL}_{hashlib.sha256(node.encode()).hexdigest()[:32]}"
 
 
 class _PostgresListener:

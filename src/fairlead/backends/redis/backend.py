@@ -18,7 +18,7 @@ _EXAMPLE = "redis://host:6379/0"
 
 
 class RedisBackend(Backend):
-    """Tasks that live in Redis alone have store, channel and order in one place."""
+    """A backend for triggers, or for tasks. A store on Redis brings its own channel and order."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": _EXAMPLE, "channel": _EXAMPLE}
     modules = ("redis",)
@@ -27,7 +27,9 @@ class RedisBackend(Backend):
     def check(self, urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             if name != "coordinator":
-                raise ConfigurationError(f"{name}={url!r}: tasks on Redis need none; leave it out")
+                raise ConfigurationError(
+                    f"{name}={url!r}: tasks on Redis need no {name}; leave it out"
+                )
 
     def store(self, url: str) -> TaskStore:
         from fairlead.backends.redis.sharded.endpoint import RedisEndpoint

@@ -41,7 +41,7 @@ from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, NewTask, Submitted, Trigger
-from fairlead.ports.notification import Lane as LaneNews
+from fairlead.ports.notification import Lane as NotifiedLane
 from fairlead.ports.notification import Notification, with_triggers
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
@@ -107,7 +107,7 @@ class RedisChannel(DatabaseChannel):
         self._waiting: list[Trigger] = []
         """Triggers that were read and that `receive` has not returned yet."""
         self._can_receive = asyncio.Event()
-        self._to_compare: list[LaneNews] = []
+        self._to_compare: list[NotifiedLane] = []
         """Lanes to compare with Redis when GRACE has passed."""
         self._weights_changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -124,7 +124,7 @@ class RedisChannel(DatabaseChannel):
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
     ) -> Notification:
-        return with_triggers(notification, tasks, submitted, placed_only=False)
+        return with_triggers(notification, tasks, submitted, known_seq_only=False)
 
     def announce(self, notification: Notification) -> None:
         if 0 < len(notification.triggers) <= MOST_CARRIED:

@@ -12,7 +12,7 @@ from fairlead.ports.notification import Notification
 
 NEEDS_COORDINATOR = (
     "nodes on Redis alone do not know of each other; give the App"
-    " coordinator='zookeeper://host:2181', or use Limit for each node"
+    " coordinator='zookeeper://host:2181', or use Limit, which each node applies alone"
 )
 
 

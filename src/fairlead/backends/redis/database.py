@@ -1,4 +1,4 @@
-"""Redis as the home of tasks: it runs steps and takes part in no transaction."""
+"""The database of tasks that live in Redis: it runs steps, and joins no transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.errors import NotSupported
 
 T = TypeVar("T")
 
-CAN = "sqlite:// and postgresql://"
+SQL_STORES = "sqlite:// and postgresql://"
 
 
 class RedisDatabase:
@@ -62,6 +62,6 @@ class RedisDatabase:
     @staticmethod
     def _refuse() -> NoReturn:
         raise NotSupported(
-            "a task on Redis takes part in no transaction of yours: leave connection= out;"
-            f" {CAN} do"
+            "a task on Redis cannot join your transaction: leave connection= out;"
+            f" tasks on {SQL_STORES} can"
         )

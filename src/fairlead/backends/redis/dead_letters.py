@@ -7,14 +7,14 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.backends.redis.queues import Queues
-from fairlead.backends.redis.registry import Asked, Registry
+from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.task_messages import Body, dead, entry, record
 from fairlead.model import TaskRecord
 from fairlead.ports.task_records import TaskFilter
 
 MOST_LISTED = 10_000
-"""Dead letters of a lane that are searched."""
+"""Greatest number of dead letters of a lane that a search reads."""
 
 
 class DeadLetter(NamedTuple):
@@ -38,8 +38,8 @@ class DeadLetters:
         self._registry = registry
         self._queues = queues
 
-    def all(self) -> Asked[list[DeadLetter]]:
-        """Return the dead letters in no order, without messages that are no tasks."""
+    def all(self) -> RedisSteps[list[DeadLetter]]:
+        """Return the dead letters in any order, without messages that are no tasks."""
         found = []
         for queue in (yield from self._registry.settings()):
             for lane in (yield from self._queues.written(queue)):
@@ -50,21 +50,21 @@ class DeadLetters:
                         )
         return found
 
-    def matching(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
+    def matching(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         """Return at most `limit` tasks that match, the oldest first."""
         found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
         return sorted(found, key=lambda task: task.submitted_at)[:limit]
 
-    def of(self, task_id: str) -> Asked[DeadLetter | None]:
+    def of(self, task_id: str) -> RedisSteps[DeadLetter | None]:
         """Return the dead letter of a task; None if the task is not in ERROR."""
         return next(
             (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
         )
 
-    def requeue(self, task_id: str, version: int, reset_tries: bool) -> Asked[bool]:
+    def requeue(self, task_id: str, version: int, reset_tries: bool) -> RedisSteps[bool]:
         """Put the task back into its queue, to run at once. Return False if the task is not in
         ERROR in this version."""
-        letter = yield from self._in(task_id, version)
+        letter = yield from self._in_version(task_id, version)
         if letter is None:
             return False
         tries = 0 if reset_tries else letter.body.tries
@@ -72,14 +72,14 @@ class DeadLetters:
         steps = self._queues.at(letter.lane)
         return (yield from steps.revive(letter.position, entry(message, letter.task.fairness_key)))
 
-    def drop(self, task_id: str, version: int) -> Asked[bool]:
-        """Remove the task for good. Return False if it is not in ERROR in this version."""
-        letter = yield from self._in(task_id, version)
+    def drop(self, task_id: str, version: int) -> RedisSteps[bool]:
+        """Remove the task for good. Return False if the task is not in ERROR in this version."""
+        letter = yield from self._in_version(task_id, version)
         return letter is not None and (
             yield from self._queues.at(letter.lane).revive(letter.position, None)
         )
 
-    def _in(self, task_id: str, version: int) -> Asked[DeadLetter | None]:
+    def _in_version(self, task_id: str, version: int) -> RedisSteps[DeadLetter | None]:
         letter = yield from self.of(task_id)
         return letter if letter is not None and letter.task.version == version else None
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.redis.dead_letters import DeadLetters
-from fairlead.backends.redis.registry import Asked
+from fairlead.backends.redis.registry import RedisSteps
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, error_of, key_of
 from fairlead.model import Incident, IncidentReport
@@ -35,7 +35,7 @@ class RedisIncidents:
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         await self._database.run_async(self._report(reports, now))
 
-    def _report(self, reports: Sequence[IncidentReport], now: int) -> Asked[None]:
+    def _report(self, reports: Sequence[IncidentReport], now: int) -> RedisSteps[None]:
         ledger = yield from self._read()
         yield from self._add(ledger, reports, now)
 
@@ -43,7 +43,7 @@ class RedisIncidents:
         found: list[Incident] = await self._database.run_async(self._claim(now, until, limit))
         return found
 
-    def _claim(self, now: int, until: int, limit: int) -> Asked[list[Incident]]:
+    def _claim(self, now: int, until: int, limit: int) -> RedisSteps[list[Incident]]:
         ledger = yield from self._read()
         found = ledger.claim(now, until, limit)
         if not found:
@@ -61,14 +61,14 @@ class RedisIncidents:
     async def delivered(self, ids: Sequence[int], now: int) -> None:
         await self._database.run_async(self._delivered(ids, now))
 
-    def _delivered(self, ids: Sequence[int], now: int) -> Asked[None]:
+    def _delivered(self, ids: Sequence[int], now: int) -> RedisSteps[None]:
         ledger = yield from self._read()
         yield from self._write(ledger, ledger.delivered(set(ids), now))
 
     async def retry(self, retries: Sequence[tuple[int, int]]) -> None:
         await self._database.run_async(self._retry(retries))
 
-    def _retry(self, retries: Sequence[tuple[int, int]]) -> Asked[None]:
+    def _retry(self, retries: Sequence[tuple[int, int]]) -> RedisSteps[None]:
         ledger = yield from self._read()
         yield from self._write(ledger, ledger.retry(dict(retries)))
 
@@ -76,7 +76,7 @@ class RedisIncidents:
         await self._database.run_async(self._sweep(now))
         return 0
 
-    def _sweep(self, now: int) -> Asked[None]:
+    def _sweep(self, now: int) -> RedisSteps[None]:
         ledger = yield from self._read()
         tasks = [letter.task for letter in (yield from self._dead_letters.all())]
         reports = [error_of(task, now) for task in tasks]
@@ -88,24 +88,24 @@ class RedisIncidents:
         ledger: IncidentLedger = await self._database.read(self._read())
         return ledger.counts()
 
-    def undelivered(self, limit: int) -> Asked[list[Incident]]:
+    def undelivered(self, limit: int) -> RedisSteps[list[Incident]]:
         return (yield from self._read()).undelivered(limit)
 
     # steps ----------------------------------------------------------------------------------------
 
-    def _read(self) -> Asked[IncidentLedger]:
+    def _read(self) -> RedisSteps[IncidentLedger]:
         found: dict[bytes, bytes] = yield RedisCall(("HGETALL", self._hash))
         return IncidentLedger({key.decode(): _decode(value) for key, value in found.items()})
 
     def _add(
         self, ledger: IncidentLedger, reports: Sequence[IncidentReport], now: int
-    ) -> Asked[None]:
+    ) -> RedisSteps[None]:
         count = len(ledger.unknown(reports))
         last = int((yield RedisCall(("INCRBY", self._last_id, count)))) if count else 0
         ids = range(last - count + 1, last + 1)
         yield from self._write(ledger, ledger.report(reports, ids, now))
 
-    def _write(self, ledger: IncidentLedger, keys: Collection[str]) -> Asked[None]:
+    def _write(self, ledger: IncidentLedger, keys: Collection[str]) -> RedisSteps[None]:
         """Write the entries of these keys, and remove those that the ledger has dropped."""
         kept: list[Any] = []
         for key in keys:
@@ -113,5 +113,5 @@ class RedisIncidents:
                 kept += [key, _encode(ledger.entries[key])]
         if kept:
             yield RedisCall(("HSET", self._hash, *kept))
-        if gone := [key for key in keys if key not in ledger.entries]:
-            yield RedisCall(("HDEL", self._hash, *gone))
+        if dropped := [key for key in keys if key not in ledger.entries]:
+            yield RedisCall(("HDEL", self._hash, *dropped))

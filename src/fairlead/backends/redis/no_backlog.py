@@ -1,4 +1,4 @@
-"""The empty backlog store of an application whose tasks are ordered elsewhere."""
+"""The empty backlog store of an application whose channel decides the order."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ class NoBacklog:
 
 
 def _refuse() -> NoReturn:
-    raise NotSupported("there is no fair backlog beside tasks that live in Redis")
+    raise NotSupported("tasks that live in Redis have no fair backlog")

@@ -1,7 +1,8 @@
 """The periodic tasks on Redis: one JSON record each in a hash, changed by compare-and-set.
 
-Redis submits a slot and passes it in two steps. The unique key of the slot keeps it to one task if
-a node dies between them, for as long as the store keeps unique keys.
+One step submits the task of a slot, and a second step records that the slot has passed. If a node
+dies between the two, the unique key of the slot prevents a second task, for as long as the store
+keeps unique keys.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fairlead.backends.redis.registry import Asked, Registry
+from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification
-from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord
+from fairlead.ports.periodic_store import Advance, PeriodicDeclaration, PeriodicRecord
 
 _SWAP = resources.files(__package__).joinpath("swap.lua").read_text()
 _encode = msgspec.json.Encoder().encode
@@ -24,22 +25,26 @@ _decode = msgspec.json.Decoder(PeriodicRecord).decode
 replace = msgspec.structs.replace
 
 
-class Submits(Protocol):
-    """Part of a task store that submits tasks."""
+class Submitter(Protocol):
+    """The part of a task store that submits tasks."""
 
-    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Notification]]:
+    def submission(
+        self, tasks: Sequence[NewTask]
+    ) -> RedisSteps[tuple[list[Submitted], Notification]]:
         """Insert the tasks."""
 
 
 class RedisPeriodics:
     """A `fairlead.ports.periodic_store.PeriodicStore` of the applications that share a prefix."""
 
-    def __init__(self, prefix: str, registry: Registry, tasks: Submits) -> None:
+    def __init__(self, prefix: str, registry: Registry, tasks: Submitter) -> None:
         self._key = f"{{{prefix}}}:periodics"
         self._registry = registry
         self._tasks = tasks
 
-    def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Asked[None]:
+    def register(
+        self, declared: Sequence[PeriodicDeclaration], node: str, now: int
+    ) -> RedisSteps[None]:
         at = yield from self.clock(now)
         for each in declared:
             fields = {**msgspec.structs.asdict(each), "declared_at": at, "declared_by": node}
@@ -55,7 +60,7 @@ class RedisPeriodics:
 
             yield from self._change(each.name, registered)
 
-    def declare(self, names: Sequence[str], node: str, now: int, every: int) -> Asked[None]:
+    def declare(self, names: Sequence[str], node: str, now: int, every: int) -> RedisSteps[None]:
         at = yield from self.clock(now)
 
         def declared(found: PeriodicRecord | None) -> PeriodicRecord | None:
@@ -66,29 +71,31 @@ class RedisPeriodics:
         for name in names:
             yield from self._change(name, declared)
 
-    def records(self) -> Asked[list[PeriodicRecord]]:
+    def records(self) -> RedisSteps[list[PeriodicRecord]]:
         found = [_decode(value) for value in (yield RedisCall(("HVALS", self._key)))]
         return sorted(found, key=lambda record: record.name)
 
-    def clock(self, now: int) -> Asked[int]:
+    def clock(self, now: int) -> RedisSteps[int]:
         return (yield from self._registry.clock())
 
     def submission(
-        self, step: Pass, tasks: Sequence[NewTask]
-    ) -> Asked[tuple[list[Submitted], Notification] | None]:
-        raw, found = yield from self._record(step.name)
-        if found is None or found.paused or found.version != step.version:
+        self, advance: Advance, tasks: Sequence[NewTask]
+    ) -> RedisSteps[tuple[list[Submitted], Notification] | None]:
+        raw, found = yield from self._record(advance.name)
+        if found is None or found.paused or found.version != advance.version:
             return None
         submitted = yield from self._tasks.submission(tasks)
         passed = replace(
             found,
             version=found.version + 1,
-            passed_at=step.passed_at,
-            last_slot_at=found.last_slot_at if step.last_slot_at is None else step.last_slot_at,
+            passed_at=advance.passed_at,
+            last_slot_at=found.last_slot_at
+            if advance.last_slot_at is None
+            else advance.last_slot_at,
         )
-        return submitted if (yield from self._swap(step.name, raw, _encode(passed))) else None
+        return submitted if (yield from self._swap(advance.name, raw, _encode(passed))) else None
 
-    def pause(self, name: str, paused: bool, now: int) -> Asked[bool]:
+    def pause(self, name: str, paused: bool, now: int) -> RedisSteps[bool]:
         def changed(found: PeriodicRecord | None) -> PeriodicRecord | None:
             if found is None:
                 return None
@@ -98,7 +105,7 @@ class RedisPeriodics:
 
         return (yield from self._change(name, changed))
 
-    def remove(self, name: str, declared_at: int) -> Asked[bool]:
+    def remove(self, name: str, declared_at: int) -> RedisSteps[bool]:
         raw, found = yield from self._record(name)
         if found is None or found.declared_at != declared_at:
             return False
@@ -106,18 +113,18 @@ class RedisPeriodics:
 
     # helpers --------------------------------------------------------------------------------------
 
-    def _record(self, name: str) -> Asked[tuple[bytes, PeriodicRecord | None]]:
+    def _record(self, name: str) -> RedisSteps[tuple[bytes, PeriodicRecord | None]]:
         raw = (yield RedisCall(("HGET", self._key, name))) or b""
         return raw, _decode(raw) if raw else None
 
-    def _swap(self, name: str, old: bytes, new: bytes) -> Asked[bool]:
+    def _swap(self, name: str, old: bytes, new: bytes) -> RedisSteps[bool]:
         return bool((yield RedisCall(("EVAL", _SWAP, 1, self._key, name, old, new))))
 
     def _change(
         self, name: str, changed: Callable[[PeriodicRecord | None], PeriodicRecord | None]
-    ) -> Asked[bool]:
-        """Replace a record by `changed` of it until no other client interferes; return False if
-        `changed` returned None."""
+    ) -> RedisSteps[bool]:
+        """Replace a record by `changed(record)`, and repeat this if another client has changed the
+        record meanwhile. Return False if `changed` returns None."""
         while True:
             raw, found = yield from self._record(name)
             new = changed(found)

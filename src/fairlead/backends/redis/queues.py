@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.backends.redis.registry import Asked
+from fairlead.backends.redis.registry import RedisSteps
 from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Lanes
@@ -22,7 +22,7 @@ class Queues:
         """Return the steps of one lane."""
         return self._of(lane.queue).at(lane.priority)
 
-    def written(self, queue: str) -> Asked[list[PriorityLane]]:
+    def written(self, queue: str) -> RedisSteps[list[PriorityLane]]:
         """Return the lanes of a queue that were ever written to, the best priority first."""
         return [PriorityLane(queue, priority) for priority in (yield from self._of(queue).known())]
 

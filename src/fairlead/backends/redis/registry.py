@@ -12,41 +12,43 @@ from fairlead.clock import MICROS
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 T = TypeVar("T")
-Asked = Generator[Any, Any, T]
-"""Steps of `fairlead.sharded`."""
+RedisSteps = Generator[Any, Any, T]
+"""Steps that yield commands for Redis and receive the responses."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(NodeRecord).decode
 
 
 class Registry:
-    """Queues and nodes of the applications that share a prefix."""
+    """The queues and nodes of the applications that share a prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._nodes = f"{{{prefix}}}:nodes"
         self._queues = f"{{{prefix}}}:queues"
         self._paused = f"{{{prefix}}}:paused"
 
-    def register(self, queues: Iterable[str]) -> Asked[dict[str, QueueSettings]]:
+    def register(self, queues: Iterable[str]) -> RedisSteps[dict[str, QueueSettings]]:
         """Register queues, and return all registered ones."""
         yield RedisCall(("SADD", self._queues, *queues))
         return (yield from self.settings())
 
-    def settings(self) -> Asked[dict[str, QueueSettings]]:
-        """Return the settings of every registered queue. They name no partitions, and no version of
-        weights, since readers get weights from Redis itself."""
+    def settings(self) -> RedisSteps[dict[str, QueueSettings]]:
+        """Return the settings of every registered queue. The settings name no partitions, and no
+        version of weights, since readers get weights from Redis itself."""
         names = sorted(name.decode() for name in (yield RedisCall(("SMEMBERS", self._queues))))
         paused = {name.decode() for name in (yield RedisCall(("SMEMBERS", self._paused)))}
         return {name: QueueSettings(0, name in paused, 0) for name in names}
 
-    def pause(self, queue: str, paused: bool) -> Asked[bool]:
+    def pause(self, queue: str, paused: bool) -> RedisSteps[bool]:
         """Pause or resume a queue. Return False if the queue is not registered."""
         if queue not in (yield from self.settings()):
             return False
         yield RedisCall(("SADD" if paused else "SREM", self._paused, queue))
         return True
 
-    def register_node(self, node: str, queues: Sequence[str], names: Sequence[str]) -> Asked[None]:
+    def register_node(
+        self, node: str, queues: Sequence[str], names: Sequence[str]
+    ) -> RedisSteps[None]:
         """Record the queues of the node, and its heartbeat."""
         now = yield from self.clock()
         known = yield RedisCall(("HGET", self._nodes, node))
@@ -54,7 +56,7 @@ class Registry:
         record = NodeRecord(node, started, now, list(queues), list(names))
         yield RedisCall(("HSET", self._nodes, node, _encode(record)))
 
-    def beat(self, node: str) -> Asked[bool]:
+    def beat(self, node: str) -> RedisSteps[bool]:
         """Record that the node lives; return False for an unknown node."""
         now = yield from self.clock()
         known = yield RedisCall(("HGET", self._nodes, node))
@@ -64,11 +66,11 @@ class Registry:
         yield RedisCall(("HSET", self._nodes, node, _encode(record)))
         return True
 
-    def nodes(self) -> Asked[list[NodeRecord]]:
+    def nodes(self) -> RedisSteps[list[NodeRecord]]:
         """Return all nodes that have not left."""
         return [_decode(found) for found in (yield RedisCall(("HVALS", self._nodes)))]
 
-    def silent(self, silent_for: int) -> Asked[list[str]]:
+    def silent(self, silent_for: int) -> RedisSteps[list[str]]:
         """Return the nodes without a heartbeat for `silent_for` microseconds."""
         now = yield from self.clock()
         return [
@@ -77,11 +79,11 @@ class Registry:
             if found.heartbeat_at < now - silent_for
         ]
 
-    def remove(self, node: str) -> Asked[None]:
+    def remove(self, node: str) -> RedisSteps[None]:
         """Remove a node that has left or died."""
         yield RedisCall(("HDEL", self._nodes, node))
 
-    def clock(self) -> Asked[int]:
+    def clock(self) -> RedisSteps[int]:
         """Return microseconds since the epoch, by the server's clock, which all nodes share."""
         seconds, micros = yield RedisCall(("TIME",))
         return int(seconds) * MICROS + int(micros)

@@ -32,7 +32,7 @@ RESPONSE_SECONDS = 2.0
 FLUSH_SECONDS = 4.0
 """Seconds that closing the application waits for the last triggers to be sent."""
 
-_MOST_DELIVERIES = 1  # no meaning for a writer
+_MOST_DELIVERIES = 1  # a writer does not use it
 
 
 class RedisSender:
@@ -51,7 +51,7 @@ class RedisSender:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting: deque[Trigger] = deque()
-        self._news = threading.Event()
+        self._has_work = threading.Event()
         self._is_over = threading.Event()
         self._lanes: dict[str, Lanes] = {}
         self._last_error = ""
@@ -64,7 +64,7 @@ class RedisSender:
         self._waiting.extend(triggers)
         if self._thread is None:
             self._start()
-        self._news.set()
+        self._has_work.set()
 
     def close(self) -> None:
         """Send the waiting triggers, for at most FLUSH_SECONDS. The sender may be used again."""
@@ -73,7 +73,7 @@ class RedisSender:
             self._is_over.set()
         if thread is None:
             return
-        self._news.set()
+        self._has_work.set()
         thread.join(FLUSH_SECONDS)
         if left := len(self._waiting):
             self._waiting.clear()
@@ -103,8 +103,8 @@ class RedisSender:
         """Send until the sender is closed. Runs in the thread."""
         with redis:
             while True:
-                self._news.wait()
-                self._news.clear()
+                self._has_work.wait()
+                self._has_work.clear()
                 while self._waiting:
                     self._send_waiting(redis)
                 if is_over.is_set():

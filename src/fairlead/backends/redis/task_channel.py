@@ -1,5 +1,5 @@
-"""The trigger channel of tasks that live in Redis: it brings the tasks themselves, claimed by this
-node."""
+"""The trigger channel of tasks that live in Redis: it delivers the tasks themselves, already
+claimed by this node."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Tasks(Protocol):
     consumer: Consumer | None
 
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
-        """Keep a claimed message, and return its trigger; None if it is no task."""
+        """Keep a claimed message, and return its trigger; None if the message is no task."""
 
     def settled(self, task_ids: Iterable[str]) -> None:
         """Note that the engine needs no trigger of these tasks any more."""
 
     async def release(self, task_ids: Collection[str]) -> None:
-        """Write tasks that did not run here again, for any node. Raise StoreUnavailable while Redis
-        is unavailable."""
+        """Write tasks back to their queues, for any node, after claims without a run. Raise
+        StoreUnavailable while Redis is unavailable."""
 
 
 class RedisTaskChannel:
@@ -70,7 +70,7 @@ class RedisTaskChannel:
         self._reading: asyncio.Task[None] | None = None
         self._room: Room | None = None
         self._arrived: deque[Trigger] = deque()
-        self._arrived_of: Counter[tuple[str, int]] = Counter()
+        self._arrived_counts: Counter[tuple[str, int]] = Counter()
         self._waiting: set[str] = set()
         """Tasks that this node has claimed in Redis, and that the engine has neither claimed nor
         dropped."""
@@ -94,8 +94,8 @@ class RedisTaskChannel:
     def send(self, message: PeerMessage) -> None:
         self._notifier.send(message)
 
-    async def open(self, on_notification: Callable[[Notification], None]) -> None:
-        await self._notifier.listen(on_notification)
+    async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
+        await self._notifier.listen(on_notification, node)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float
@@ -129,12 +129,12 @@ class RedisTaskChannel:
         while True:
             self._changed.clear()
             if self._reading is not None and self._reading.done():
-                self._reading.result()  # raises the error that broke it
+                self._reading.result()  # raises the error that ended the reading
             if self._corrupt:
-                await self._bury_corrupt()
+                await self._remove_corrupt()
             if self._arrived:
                 arrived, self._arrived = self._arrived, deque()
-                self._arrived_of.clear()
+                self._arrived_counts.clear()
                 return arrived
             await self._changed.wait()
 
@@ -173,7 +173,7 @@ class RedisTaskChannel:
     def _room_for(self, queue: str, priority: int) -> int:
         if self._room is None:
             return 0
-        return self._room.ahead(LaneKey(queue, 0, priority)) - self._arrived_of[queue, priority]
+        return self._room.ahead(LaneKey(queue, 0, priority)) - self._arrived_counts[queue, priority]
 
     def _received(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -182,11 +182,11 @@ class RedisTaskChannel:
                 self._corrupt.append((queue, delivery))
                 continue
             self._arrived.append(trigger)
-            self._arrived_of[queue, delivery.priority] += 1
+            self._arrived_counts[queue, delivery.priority] += 1
             self._waiting.add(trigger.id)
         self._changed.set()
 
-    async def _bury_corrupt(self) -> None:
+    async def _remove_corrupt(self) -> None:
         corrupt, self._corrupt = self._corrupt, []
         self._counted("corrupt_triggers", len(corrupt))
         assert self._tasks.consumer is not None

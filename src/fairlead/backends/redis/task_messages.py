@@ -1,4 +1,4 @@
-"""Tasks on Redis alone: each is one message, which holds everything known of the task."""
+"""Tasks on Redis alone: each is one message, which holds all data of the task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairlead.model import (
 )
 
 RETRY = "retry/"
-"""The start of tickets of tasks for later that ran before."""
+"""The prefix of the ticket of a task that waits for its retry."""
 
 _FIELD = "task"
 
@@ -175,7 +175,7 @@ def dead(letter: RemovedMessage) -> Body | None:
 def record(queue: str, priority: int, letter: RemovedMessage, body: Body) -> TaskRecord:
     """Return the record of a task in ERROR."""
     attempts = body.attempts + letter.deliveries
-    lost = NODE_LOST, f"its workers went away {letter.deliveries} times while they had it"
+    lost = NODE_LOST, f"the task was lost with its worker {letter.deliveries} times"
     error = (
         (letter.values["error_type"].decode(), letter.values["error_text"].decode(errors="replace"))
         if "error_type" in letter.values

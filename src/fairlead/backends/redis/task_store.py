@@ -1,9 +1,9 @@
-"""The task store on Redis alone: a task is a message of a sharded queue, which runs at least once
-and is then gone.
+"""The task store on Redis alone: a task is a message of a sharded queue. The task runs at least
+once, and its message is then removed.
 
-There are no rows. A node keeps what it has claimed for as long as it extends the claim. The end of
-a run removes the message, or writes the next one in the same act. Only tasks in ERROR are kept, for
-a person to decide. An operation that Redis cannot do raises NotSupported;
+There are no rows. A node holds a claimed task for as long as it extends the claim. The end of a run
+removes the message, and one script writes the next message if the task is not done. Only tasks in
+ERROR are kept, for a person to decide. An operation that Redis cannot do raises NotSupported;
 docs/reference/guarantees.md has the table.
 """
 
@@ -15,12 +15,12 @@ from typing import NoReturn
 
 import msgspec
 
-from fairlead.backends.redis.database import CAN, RedisDatabase
+from fairlead.backends.redis.database import SQL_STORES, RedisDatabase
 from fairlead.backends.redis.dead_letters import DeadLetters
 from fairlead.backends.redis.incidents import RedisIncidents
 from fairlead.backends.redis.periodic import RedisPeriodics
 from fairlead.backends.redis.queues import Queues
-from fairlead.backends.redis.registry import Asked, Registry
+from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded import message
 from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
@@ -51,9 +51,9 @@ from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRe
 from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
 MOST_LOST = 5
-"""Lost runs of a task after which it goes to ERROR, since it may be what kills its workers."""
+"""Lost runs of a task after which it goes to ERROR, since the task may kill its workers."""
 
-_NO_RECORD = "Redis keeps no record of single tasks, but for those in ERROR"
+_NO_RECORD = "Redis keeps no record of a single task, except of tasks in ERROR"
 
 
 class RedisTaskStore:
@@ -63,7 +63,7 @@ class RedisTaskStore:
         self.endpoint = endpoint
         self.database: Database = RedisDatabase(endpoint)
         self.claimed: dict[str, HeldTask] = {}
-        """Tasks that this node has read and not ended, by task id."""
+        """Tasks that this node has claimed and not ended, by task id."""
         self.consumer: Consumer | None = None
         """The consumer of this node, while the node runs."""
         self._registered: set[str] = set()
@@ -87,7 +87,7 @@ class RedisTaskStore:
                 what = "transactional=True" if task.transactional else "keep_result=True"
                 raise NotSupported(
                     f"task {task.name!r} has {what}, which {self.database.location} cannot do;"
-                    f" {CAN} can"
+                    f" {SQL_STORES} can"
                 )
 
     @property
@@ -99,16 +99,21 @@ class RedisTaskStore:
         return RedisPeriodics(self.endpoint.prefix, self._registry, self)
 
     def as_sql(self) -> SqlStore:
-        raise NotSupported(f"{self.database.location} has no rows of tasks and attempts; {CAN} do")
+        raise NotSupported(
+            f"{self.database.location} has no rows of tasks and attempts; {SQL_STORES} do"
+        )
 
     # submitting and managing ----------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Asked[tuple[list[Submitted], Notification]]:
+    def submission(
+        self, tasks: Sequence[NewTask]
+    ) -> RedisSteps[tuple[list[Submitted], Notification]]:
         lanes: defaultdict[PriorityLane, list[int]] = defaultdict(list)
         for i, task in enumerate(tasks):
             if task.keep_result:
                 raise NotSupported(
-                    f"task {task.name!r} has keep_result=True: Redis keeps no results; {CAN} do"
+                    f"task {task.name!r} has keep_result=True: Redis keeps no results;"
+                    f" {SQL_STORES} do"
                 )
             lanes[PriorityLane(task.queue, task.priority)].append(i)
         if unknown := {task.queue for task in tasks} - self._registered:
@@ -129,39 +134,39 @@ class RedisTaskStore:
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
-    ) -> Asked[tuple[list[Submitted], list[Notification]]]:
+    ) -> RedisSteps[tuple[list[Submitted], list[Notification]]]:
         # Check all tasks before the first is written: there is no transaction to undo.
         tasks = [task for piece in pieces for task in piece]
         submitted, notification = yield from self.submission(tasks)
         return submitted, [notification]
 
-    def task(self, task_id: str) -> Asked[TaskRecord | None]:
+    def task(self, task_id: str) -> RedisSteps[TaskRecord | None]:
         letter = yield from self._dead_letters.of(task_id)
         if letter is None:
-            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {CAN} do")
+            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {SQL_STORES} do")
         return letter.task
 
-    def tasks(self, where: TaskFilter, limit: int) -> Asked[list[TaskRecord]]:
+    def tasks(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         if where.state is not State.ERROR:
             raise NotSupported(
-                f"Redis can list only tasks in ERROR (--state ERROR); {CAN} list all"
+                f"Redis can list only tasks in ERROR (--state ERROR); {SQL_STORES} list all"
             )
         return (yield from self._dead_letters.matching(where, limit))
 
-    def payload(self, task_id: str) -> Asked[tuple[bytes, str] | None]:
+    def payload(self, task_id: str) -> RedisSteps[tuple[bytes, str] | None]:
         letter = yield from self._dead_letters.of(task_id)
         return None if letter is None else (letter.body.payload, letter.body.payload_format)
 
-    def attempts(self, task_id: str) -> Asked[list[AttemptRecord]]:
+    def attempts(self, task_id: str) -> RedisSteps[list[AttemptRecord]]:
         yield from self.task(task_id)
         return []
 
-    def result(self, task_id: str) -> Asked[bytes | None]:
+    def result(self, task_id: str) -> RedisSteps[bytes | None]:
         _refuse("Redis keeps no results")
 
     def move(
         self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Asked[Notification | None]:
+    ) -> RedisSteps[Notification | None]:
         """Move a task in ERROR, to run at once; any other move is refused."""
         return (
             Notification()
@@ -169,11 +174,11 @@ class RedisTaskStore:
             else None
         )
 
-    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Asked[bool]:
+    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> RedisSteps[bool]:
         """End a task in ERROR; any other task is refused."""
         return (yield from self._dead_letters.drop(task_id, version))
 
-    def queue_statuses(self) -> Asked[list[QueueStatus]]:
+    def queue_statuses(self) -> RedisSteps[list[QueueStatus]]:
         statuses = []
         for queue, settings in (yield from self.queue_settings()).items():
             stats = yield from self._stats(queue)
@@ -194,7 +199,7 @@ class RedisTaskStore:
             )
         return statuses
 
-    def oldest_ready(self) -> Asked[dict[str, int]]:
+    def oldest_ready(self) -> RedisSteps[dict[str, int]]:
         statuses = yield from self.queue_statuses()
         return {
             status.queue: status.oldest_ready_at
@@ -202,7 +207,7 @@ class RedisTaskStore:
             if status.oldest_ready_at is not None
         }
 
-    def unfinished(self, queues: Sequence[str]) -> Asked[tuple[int, int]]:
+    def unfinished(self, queues: Sequence[str]) -> RedisSteps[tuple[int, int]]:
         left = in_error = 0
         for queue in queues:
             for lane in (yield from self._queues.written(queue)):
@@ -211,28 +216,28 @@ class RedisTaskStore:
                 in_error += dead
         return left, in_error
 
-    def ahead(self, task_id: str) -> Asked[int]:
+    def ahead(self, task_id: str) -> RedisSteps[int]:
         _refuse(_NO_RECORD)
 
-    def names(self) -> Asked[dict[tuple[str, str], int]]:
+    def names(self) -> RedisSteps[dict[tuple[str, str], int]]:
         return {}
         yield
 
-    def heaviest_keys(self, queue: str, limit: int) -> Asked[tuple[list[KeyLoad], int]]:
+    def heaviest_keys(self, queue: str, limit: int) -> RedisSteps[tuple[list[KeyLoad], int]]:
         return [], 0
         yield
 
-    def weights(self, queue: str) -> Asked[dict[str, float]]:
+    def weights(self, queue: str) -> RedisSteps[dict[str, float]]:
         found: dict[str, float] = yield from self._queues.at(
             PriorityLane(queue, PRIORITIES[0])
         ).weights()
         return found
 
-    def limits(self, queue: str) -> Asked[dict[str, int]]:
+    def limits(self, queue: str) -> RedisSteps[dict[str, int]]:
         return {}  # only `tune` sets limits, and it needs SQL
         yield
 
-    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Asked[bool]:
+    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> RedisSteps[bool]:
         if queue not in (yield from self.queue_settings()):
             return False
         was_there = fairness_key in (yield from self.weights(queue))
@@ -242,27 +247,27 @@ class RedisTaskStore:
             )
         return weight is not None or was_there
 
-    def pause(self, queue: str, paused: bool) -> Asked[bool]:
+    def pause(self, queue: str, paused: bool) -> RedisSteps[bool]:
         return (yield from self._registry.pause(queue, paused))
 
     # running --------------------------------------------------------------------------------------
 
-    def ready(self, lane: LaneKey, above: int, limit: int) -> Asked[list[Trigger]]:
+    def ready(self, lane: LaneKey, above: int, limit: int) -> RedisSteps[list[Trigger]]:
         return []
         yield
 
-    def lanes(self) -> Asked[list[LaneKey]]:
+    def lanes(self) -> RedisSteps[list[LaneKey]]:
         return []
         yield
 
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
-    ) -> Asked[list[tuple[Trigger, State]]]:
+    ) -> RedisSteps[list[tuple[Trigger, State]]]:
         return []
         yield
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        """Claim from memory: a task that was read is claimed already."""
+        """Claim from memory: a task in memory was claimed when it was read."""
         found = []
         for claim in wanted:
             mine = self.claimed.get(claim.id)
@@ -282,24 +287,24 @@ class RedisTaskStore:
             by_lane[first.lane].append(_end(first.id, mine, finish))
             for claim in doubles:
                 by_lane[claim.lane].append(message.ClaimEnd(claim.id, "done"))
-        gone = await self._finish(by_lane)
+        lost = await self._finish(by_lane)
         for finish in finishes:
             claims = self._claims.pop(finish.id)
             self.claimed.pop(finish.id, None)
-            if claims and claims[0].id in gone:
+            if claims and claims[0].id in lost:
                 refused.append(finish.id)
         return Completed(refused, None)
 
-    def completion(self, node: str, finishes: Sequence[Finish]) -> Asked[Completed]:
-        _refuse("a task on Redis takes part in no transaction")
+    def completion(self, node: str, finishes: Sequence[Finish]) -> RedisSteps[Completed]:
+        _refuse("a task on Redis cannot join a transaction")
 
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         await self.release([task_id for task_id, _ in held])
         return None
 
     async def release(self, task_ids: Collection[str]) -> None:
-        """Write tasks that did not run here again, for any node. Raise StoreUnavailable while Redis
-        is unavailable."""
+        """Write tasks back to their queues, for any node, after claims without a run. Raise
+        StoreUnavailable while Redis is unavailable."""
         by_lane: defaultdict[PriorityLane, list[message.ClaimEnd]] = defaultdict(list)
         for task_id in task_ids:
             mine = self.claimed.get(task_id)
@@ -325,7 +330,7 @@ class RedisTaskStore:
         return []
 
     def take(self, queue: str, delivery: Delivery) -> Trigger | None:
-        """Keep a claimed message, and return its trigger; None if it is no task."""
+        """Keep a claimed message, and return its trigger; None if the message is no task."""
         try:
             found = held(queue, delivery)
         except (msgspec.DecodeError, KeyError):
@@ -338,12 +343,12 @@ class RedisTaskStore:
         return self.claimed[found.body.id].trigger()
 
     def settled(self, task_ids: Iterable[str]) -> None:
-        """Drop tasks that another node has reclaimed, now that the engine is done with them."""
+        """Drop those of the tasks that another node has reclaimed."""
         for task_id in task_ids:
             if task_id not in self._claims:
                 self.claimed.pop(task_id, None)
 
-    # pollers, whose work the readers of the queue do ----------------------------------------------
+    # pollers: readers of the queue do their work --------------------------------------------------
 
     async def wake_due(self, now: int, limit: int) -> Woken:
         return Woken(0, None)
@@ -396,10 +401,10 @@ class RedisTaskStore:
         await self.database.run_async(self._registry.remove(node))
         return Notification(control=True)
 
-    def nodes(self) -> Asked[list[NodeRecord]]:
+    def nodes(self) -> RedisSteps[list[NodeRecord]]:
         return (yield from self._registry.nodes())
 
-    def queue_settings(self) -> Asked[dict[str, QueueSettings]]:
+    def queue_settings(self) -> RedisSteps[dict[str, QueueSettings]]:
         return (yield from self._registry.settings())
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
@@ -419,7 +424,7 @@ class RedisTaskStore:
         assert self.consumer is not None
         return set(await self.consumer.finish(by_lane)) if by_lane else set()
 
-    def _stats(self, queue: str) -> Asked[list[Stats]]:
+    def _stats(self, queue: str) -> RedisSteps[list[Stats]]:
         found = []
         for lane in (yield from self._queues.written(queue)):
             found.append((yield from self._queues.at(lane).stats(GROUP)))
@@ -437,4 +442,4 @@ def _end(id: str, mine: HeldTask, finish: Finish) -> message.ClaimEnd:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise NotSupported(f"{why}; {CAN} do")
+    raise NotSupported(f"{why}; {SQL_STORES} do")

@@ -32,8 +32,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(trigger: Trigger) -> Entry:
-    """Return a trigger as a message that is written once, as long as an equal one is in the queue,
-    claimed or not."""
+    """Return a trigger as a message. Redis refuses a second write of the message while the first
+    one is in the queue, waiting or claimed."""
     t = trigger
     mark = f"{t.id}:{t.version}"
     carried = _TriggerBody(
@@ -62,7 +62,7 @@ def encode(trigger: Trigger) -> Entry:
 
 
 def decode(queue: str, priority: int, message: Message) -> Trigger:
-    """Return the trigger of a message; a message delivered before has the path HEAL. Raise
+    """Return the trigger of a message; a message delivered again has the path HEAL. Raise
     msgspec.DecodeError for a foreign message, UnicodeDecodeError for bytes that are no text."""
     f = _decoder.decode(message.values.get(FIELD, b""))
     path = f.path if message.deliveries == 1 else TriggerPath.HEAL

@@ -115,10 +115,10 @@ class DatabaseChannel:
     def send(self, message: PeerMessage) -> None:
         self._notifier.send(message)
 
-    async def open(self, on_notification: Callable[[Notification], None]) -> None:
+    async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
         self._on_notification = on_notification
         self._has_searched = False
-        await self._notifier.listen(self._on_any_notification)
+        await self._notifier.listen(self._on_any_notification, node)
 
     def join(
         self, partitions: Mapping[str, int], node: str, owner: Owner, session_seconds: float

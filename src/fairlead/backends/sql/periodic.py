@@ -9,7 +9,7 @@ from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification
-from fairlead.ports.periodic_store import Pass, PeriodicDeclaration, PeriodicRecord
+from fairlead.ports.periodic_store import Advance, PeriodicDeclaration, PeriodicRecord
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Statement, Steps
 
@@ -73,9 +73,9 @@ class SqlPeriodics:
         return (yield from self._tasks.shared_clock(now))
 
     def submission(
-        self, step: Pass, tasks: Sequence[NewTask]
+        self, advance: Advance, tasks: Sequence[NewTask]
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
-        if not (yield self._statement("pass", *step)):
+        if not (yield self._statement("pass", *advance)):
             return None
         return (yield from self._tasks.submission(tasks))
 

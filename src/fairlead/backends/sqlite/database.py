@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
+from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.statements import Steps
@@ -36,9 +37,11 @@ class SqliteDatabase:
     """Connections to one SQLite file in WAL mode.
 
     Writes of the event loop go through one thread that puts all waiting writes into one transaction
-    (group commit), so many batches cost one fsync. `synchronous` is SQLite's own setting; FULL, the
-    default, survives a power cut. Raises ConfigurationError for another value of `synchronous`, and
-    for a SQLite older than 3.38. `busy_timeout`: seconds.
+    (group commit), so many batches cost one fsync. `synchronous` has SQLite's values. With FULL,
+    the default, and EXTRA, an acknowledged transaction survives a power cut: connections commit
+    with NORMAL, and the write-ahead log is flushed after the writer lock was released (`WalFile`).
+    `busy_timeout`: seconds. Raises ConfigurationError for another value of `synchronous`, and for a
+    SQLite older than 3.38.
     """
 
     dialect = "sqlite"
@@ -56,7 +59,9 @@ class SqliteDatabase:
             )
         self.path = Path(path)
         self.location = str(path)
-        self.synchronous = synchronous.upper()
+        self.is_durable = synchronous.upper() in ("FULL", "EXTRA")
+        self._synchronous = "NORMAL" if self.is_durable else synchronous.upper()
+        self._wal = WalFile()
         self.busy_timeout = busy_timeout
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
@@ -81,10 +86,11 @@ class SqliteDatabase:
                 cached_statements=256,
             )
             _use_wal(connection, self.busy_timeout)
-            connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # one of SYNCHRONOUS
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of SYNCHRONOUS
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            self._wal.find(connection)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
         return connection
@@ -105,8 +111,21 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self.connection() as connection, self.writer_lock.held(), transaction(connection):
-            yield connection
+        with self.connection() as connection:
+            with self.writer_lock.held(), transaction(connection):
+                yield connection
+            self.flush()
+
+    def flush(self) -> None:
+        """Make the transactions committed so far survive a power cut, if `synchronous` asks for it.
+
+        The caller has released the writer lock, so that other writers commit meanwhile, and the
+        kernel serves all who flush at the same time together. Raise StoreUnavailable if the disk
+        refuses.
+        """
+        if self.is_durable:
+            with failures():
+                self._wal.flush()
 
     @asynccontextmanager
     async def transaction_async(self) -> AsyncIterator[sqlite3.Connection]:
@@ -121,6 +140,7 @@ class SqliteDatabase:
                     await _to_the_end(connection.execute, "COMMIT")
             finally:
                 self._end(connection, held)
+            await _to_the_end(self.flush)
 
     def _end(self, connection: sqlite3.Connection, held: int | None) -> None:
         """Roll back the open transaction, so that other connections can write."""
@@ -175,7 +195,7 @@ class SqliteDatabase:
         """
         if self._quick is None:
             self._quick = self.connect()
-            for setting in ("synchronous = NORMAL", "busy_timeout = 0", "wal_autocheckpoint = 0"):
+            for setting in ("busy_timeout = 0", "wal_autocheckpoint = 0"):
                 # No checkpoint here, because it takes long: the writer's connection does it.
                 self._quick.execute(f"PRAGMA {setting}")
         with failures():
@@ -374,7 +394,6 @@ class _Writer:
 
     def _serve(self) -> None:
         with self._database.connection() as connection:
-            synchronous = self._database.synchronous
             while True:
                 with self._condition:
                     while not self._waiting and not self._closing:
@@ -388,20 +407,23 @@ class _Writer:
                     batch = list(self._waiting)
                     self._waiting.clear()
                 batch = [entry for entry in batch if entry[2].set_running_or_notify_cancel()]
-                wanted = self._database.synchronous
-                if wanted in ("FULL", "EXTRA") and not any(durable for _, durable, _ in batch):
-                    wanted = "NORMAL"
-                if wanted != synchronous:
-                    connection.execute(f"PRAGMA synchronous = {wanted}")
-                    synchronous = wanted
                 outcome = self._write(connection, batch)
                 self._database.writer_lock.release(held)
+                if any(durable for _, durable, _ in batch):
+                    outcome = self._flushed(outcome)
                 for future, result, failure in outcome:
                     if failure is None:
                         future.set_result(result)
                     else:
                         future.set_exception(failure)
-            connection.execute(f"PRAGMA synchronous = {self._database.synchronous}")
+
+    def _flushed(self, outcome: list[_Outcome]) -> list[_Outcome]:
+        """Flush, and return the outcome; if the disk refuses, no write of it is certain."""
+        try:
+            self._database.flush()
+        except StoreUnavailable as error:
+            return [(future, None, failure or error) for future, _, failure in outcome]
+        return outcome
 
     def _write(self, connection: sqlite3.Connection, batch: list[_Work]) -> list[_Outcome]:
         """Run the batch in one transaction, with a savepoint for each entry, so that a failed entry

@@ -1,7 +1,8 @@
 """The notifier of one SQLite file: a named pipe for each listener, in a folder beside the file.
 
 To notify is one write to each pipe: some microseconds, no lock, no server, and a waiting listener
-costs nothing. A sender reads the folder again whenever the folder has changed. A pipe whose
+costs nothing. A message to one node is written to its pipe only, whose name has a digest of the
+node's name. A sender reads the folder again whenever the folder has changed. A pipe whose
 listener was killed has no reader; the next sender or listener removes it.
 
 Some writers notify nobody, such as a submit without its trigger, or plain SQL. A listener notices
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import logging
 import os
 import select
@@ -26,6 +28,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from fairlead.backends.memory.notifier import (
@@ -34,7 +37,7 @@ from fairlead.backends.memory.notifier import (
     WaitingThreads,
     drop_when_forked,
 )
-from fairlead.model.peer import PeerMessage
+from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
@@ -51,6 +54,8 @@ _MOST_CHECKS = 10
 work that none of them may have announced."""
 
 _SUFFIX = ".notifier"
+_ANY_NODE = "@"
+"""Character that only the pipe of a node has in its name."""
 _UNFINISHED = ".new"
 _UNFINISHED_FOR = 60  # seconds after which an unfinished pipe is removed
 _SMALLEST_PIPE = 16384  # bytes, if the system does not report the size
@@ -72,14 +77,14 @@ class FifoNotifier:
         self._writers.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
-        self.notify(Notification(peer=message))
+        self._writers.send(message)
 
-    async def listen(self, on_notification: OnNotification) -> None:
+    async def listen(self, on_notification: OnNotification, node: str | None = None) -> None:
         if self._listener is not None:
             raise RuntimeError("this notifier listens already; close it first, or make another")
         self._writers.remove_stale()
         self._listener = _LoopListener(
-            self._open_pipe(), _CommitWatch(self._database), self._open_pipe, on_notification
+            partial(self._open_pipe, node), _CommitWatch(self._database), on_notification
         )
 
     async def close(self) -> None:
@@ -92,9 +97,9 @@ class FifoNotifier:
     def wait_finished(self, task_id: str, timeout: float) -> None:
         self._waiting.wait(task_id, timeout)
 
-    def _open_pipe(self) -> _Pipe | None:
+    def _open_pipe(self, node: str | None = None) -> _Pipe | None:
         try:
-            return _Pipe(self._folder)
+            return _Pipe(self._folder, node)
         except (OSError, AttributeError, NotImplementedError) as error:
             log.warning(
                 "cannot create a named pipe: checking the database every 20 ms instead",
@@ -126,12 +131,22 @@ class _PipeWriters:
         self._folder_changed_at: int | None = None
 
     def notify(self, notification: Notification) -> None:
+        self._notify(notification, "")
+
+    def send(self, message: PeerMessage) -> None:
+        recipient = recipient_of(message)
+        address = _ANY_NODE if recipient is None else _address(recipient)
+        self._notify(Notification(peer=message), address)
+
+    def _notify(self, notification: Notification, address: str) -> None:
+        """Write to the pipes whose names contain `address`."""
         lines = [piece + b"\n" for piece in pieces(notification, MOST_BYTES)]
         try:
             with self._lock:
                 self._refresh()
                 for path, end in list(self._ends.items()):
-                    self._write(path, end, lines)
+                    if address in path:
+                        self._write(path, end, lines)
             self._last_errno = None
         except FileNotFoundError:
             pass  # no folder: nothing has ever listened
@@ -203,9 +218,10 @@ class _PipeWriters:
 class _Pipe:
     """A listener's own pipe, from creation to removal; also a `ThreadListener`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node: str | None) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        self.path = folder / f"{os.getpid()}-{uuid.uuid4().hex}{_SUFFIX}"
+        address = "" if node is None else _address(node)
+        self.path = folder / f"{os.getpid()}-{uuid.uuid4().hex}{address}{_SUFFIX}"
         unfinished = self.path.with_suffix(_UNFINISHED)
         os.mkfifo(unfinished, 0o600)
         # Opened for writing too, because a pipe without a writer is always readable.
@@ -311,9 +327,8 @@ class _LoopListener:
 
     def __init__(
         self,
-        pipe: _Pipe | None,
-        watch: _CommitWatch,
         open_pipe: Callable[[], _Pipe | None],
+        watch: _CommitWatch,
         on_notification: OnNotification,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -323,7 +338,7 @@ class _LoopListener:
         self._was_notified = False
         self._checks_since_work = 0
         self._checks_since_change = 0
-        self._set_pipe(pipe)
+        self._set_pipe(open_pipe())
         self._timer = self._loop.call_later(self._every, self._check)
 
     def _set_pipe(self, pipe: _Pipe | None) -> None:
@@ -381,6 +396,11 @@ class _LoopListener:
         if has_new_work or self._checks_since_change * WATCH_EVERY_WITHOUT_PIPES > WATCH_EVERY:
             self._checks_since_change = 0
             self._on_notification(LOOK_EVERYWHERE)
+
+
+def _address(node: str) -> str:
+    """Return the part of a pipe's name that stands for a node, whose own name may be any text."""
+    return _ANY_NODE + hashlib.sha256(node.encode()).hexdigest()[:32]
 
 
 def _remove(path: Path, pid: int) -> None:

@@ -27,7 +27,7 @@ def attributes(
 ) -> dict[str, AttributeValue]:
     """Return the attributes of a messaging span.
 
-    operation: our name of the operation; kind: its type in the conventions; count: number of
+    `operation`: our name of the operation. `kind`: its type in the conventions. `count`: number of
     messages in a batch.
     """
     found: dict[str, AttributeValue] = {

@@ -25,11 +25,11 @@ from fairlead.core.fair.passes import Passes
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
-"""Acked levels above A that are remembered, so that a second read does not dispatch them again.
-Beyond this number the oldest are dropped, at the cost of a refused claim."""
+"""Maximum number of acked levels above A that are remembered, so that a second read does not
+dispatch them again. Beyond this number the oldest are dropped, at the cost of a refused claim."""
 
 HEAVIEST_KEPT = 1000
-"""Keys whose next pass is saved for the next owner."""
+"""Maximum number of keys whose next pass is saved for the next owner."""
 
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
@@ -53,8 +53,8 @@ NO_CHANGES = Changes()
 
 @dataclass(eq=False)
 class BacklogWrite:
-    """A write to do in one piece, with the record. Repeat it until it is known to have landed, or
-    the owner is fenced."""
+    """A write of entries and record, both or neither. Repeat it until it is known to have landed,
+    or the owner is fenced."""
 
     entries: list[Trigger]
     record: LaneRecord
@@ -127,14 +127,14 @@ class Backlog:
         self._reading: Read | None = None
         self._acks = 0
         """Acks since the last delete."""
-        self._acks_unseen = 0
+        self._acks_since_advance = 0
         """Acks since A last moved."""
         self._deleted_through = LOWEST  # the previous owner may not have deleted anything
         self._deleted_at: float | None = None
         self._recorded = record
         self._recorded_at: float | None = None
-        for key, following in record.next_passes:
-            passes.resume(key, following)
+        for key, next_pass in record.next_passes:
+            passes.resume(key, next_pass)
         if record.run_times is not None:
             passes.resume_run_times(record.run_times)
 
@@ -186,11 +186,11 @@ class Backlog:
         return self._write(levelled, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
-        """Give triggers in memory that a limit holds back new levels. `kept` get the virtual time,
-        so that they no longer pin A; `evicted` get levels after all others of their keys, so that
-        they make room in memory for triggers that may run. Treat all of them as newly arrived, as
-        start-time fair queueing treats a flow that could not be served. Not allowed while a write
-        is under way."""
+        """Give new levels to triggers in memory that a limit holds back. `kept` get the virtual
+        time, so that they no longer pin A; `evicted` get levels after all others of their keys, so
+        that they make room in memory for triggers that may run. Treat all of them as newly arrived,
+        as start-time fair queueing treats a flow that could not be served. Not allowed while a
+        write is under way."""
         assert self._writing is None
         for level in map(_level, [*kept, *evicted]):
             self._taken[level] = self._loaded.pop(level)
@@ -202,9 +202,9 @@ class Backlog:
         )
 
     def _write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
-        gone = set(map(_level, leaving))
+        left_levels = set(map(_level, leaving))
         write = BacklogWrite(
-            [*(t for level, t in self._unstored.items() if level not in gone), *levelled],
+            [*(t for level, t in self._unstored.items() if level not in left_levels), *levelled],
             LaneRecord(),
             leaving,
         )
@@ -233,7 +233,8 @@ class Backlog:
         new = [
             trigger
             for trigger in write.entries
-            if self._unstored.pop(_level(trigger), None) is None and self._is_news(_level(trigger))
+            if self._unstored.pop(_level(trigger), None) is None
+            and self._is_new_level(_level(trigger))
         ]
         if not self.is_at_end:
             new = [trigger for trigger in new if _level(trigger) <= self.read_level]
@@ -276,7 +277,7 @@ class Backlog:
         """Record the entries that the read returned."""
         reading, self._reading = self._reading, None
         assert reading is not None
-        new = [trigger for trigger in entries if self._is_news(_level(trigger))]
+        new = [trigger for trigger in entries if self._is_new_level(_level(trigger))]
         for trigger in new:
             self._load(trigger)
             pass_, number = _level(trigger)
@@ -299,7 +300,7 @@ class Backlog:
         self._reading = None
         return NO_CHANGES if self._landed is None else self._merge(self._landed)
 
-    def _is_news(self, level: Level) -> bool:
+    def _is_new_level(self, level: Level) -> bool:
         return (
             level > self.ack_level
             and level not in self._loaded
@@ -342,11 +343,11 @@ class Backlog:
             if unstored.pop(level, None) is None or is_writing:
                 acked[level] = None
         self._acks += count
-        self._acks_unseen += count
+        self._acks_since_advance += count
         while len(acked) > MOST_REMEMBERED:
             del acked[next(iter(acked))]
         # A may lag: moving it scans everything unacked, so do it once for many acks.
-        if self._acks_unseen * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
+        if self._acks_since_advance * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
             self._advance()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
@@ -354,10 +355,10 @@ class Backlog:
         self._passes.ended(trigger.fairness_key, trigger.weight, trigger.name, cost)
 
     def _advance(self) -> None:
-        self._acks_unseen = 0
+        self._acks_since_advance = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # Not past the virtual time: a key that arrives now starts there, and its level must be
-        # above A.
+        # A must not pass the virtual time: a key that arrives now starts there, and its level must
+        # be above A.
         bound = min(self.read_level, Level(self.virtual_time, self._last_id))
         if unacked:
             bound = min(bound, _before(min(unacked)))

@@ -48,9 +48,9 @@ class Counters:
             return found
         return 0 if self._sketch is None else self._sketch.estimate(key)
 
-    def put(self, key: str, following: int, virtual_time: int) -> None:
+    def put(self, key: str, next_pass: int, virtual_time: int) -> None:
         """Set the next pass of the key, which never goes back."""
-        self._exact[key] = following
+        self._exact[key] = next_pass
         if len(self._exact) > self._most_exact:
             self._make_room(virtual_time)
 
@@ -62,7 +62,7 @@ class Counters:
         if self._sketch is not None and self._sketch.highest <= virtual_time:
             self._sketch = None
         self._exact = {
-            key: following for key, following in self._exact.items() if following > virtual_time
+            key: next_pass for key, next_pass in self._exact.items() if next_pass > virtual_time
         }
         # Drop half at once, so that sorting costs O(log n) per key.
         if len(self._exact) <= self._most_exact * 3 // 4:
@@ -72,8 +72,8 @@ class Counters:
         self._exact = dict(ahead[:kept])
         if self._sketch is None:
             self._sketch = Sketch(_NARROWEST, self._widest)
-        for key, following in ahead[kept:]:
-            self._sketch.raise_to(key, following)
+        for key, next_pass in ahead[kept:]:
+            self._sketch.raise_to(key, next_pass)
 
 
 class Sketch:
@@ -103,7 +103,7 @@ class Sketch:
         return min(row[cell] for row, cell in zip(self._rows, self._cells(key), strict=True))
 
     def raise_to(self, key: str, value: int) -> None:
-        """Raise the key's value to at least this."""
+        """Raise the key's value to at least `value`."""
         cells = self._cells(key)
         if value > min(row[cell] for row, cell in zip(self._rows, cells, strict=True)):
             self._raised += 1

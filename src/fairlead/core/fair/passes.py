@@ -44,9 +44,9 @@ class Passes:
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
         """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
-        following = pass_ + stride(self.weights.get(key, weight))
-        if following > self._counters.next_pass(key):
-            self._counters.put(key, following, virtual_time)
+        next_pass = pass_ + stride(self.weights.get(key, weight))
+        if next_pass > self._counters.next_pass(key):
+            self._counters.put(key, next_pass, virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
         """Record that a task of the key is done. Ignored here: every task costs the same."""
@@ -54,24 +54,24 @@ class Passes:
     def withdraw(self, key: str, name: str) -> None:
         """Record that a task of the key lost its level and will get a new one."""
 
-    def resume(self, key: str, following: int) -> None:
+    def resume(self, key: str, next_pass: int) -> None:
         """Restore the next pass of the key from an earlier owner."""
-        self._counters.put(key, max(following, self._counters.next_pass(key)), 0)
+        self._counters.put(key, max(next_pass, self._counters.next_pass(key)), 0)
 
     def heaviest(
-        self, most: int, unplaced: Iterable[tuple[str, int]] = ()
+        self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         """Return (key, next pass) of the keys furthest ahead, to save for the next owner.
 
-        `unplaced`: (key, pass) of tasks whose levels end with this owner. The next owner levels
+        `unstored`: (key, pass) of tasks whose levels end with this owner. The next owner levels
         them again, so their keys are not charged for them.
         """
         first: dict[str, int] = {}
-        for key, pass_ in unplaced:
+        for key, pass_ in unstored:
             first[key] = min(pass_, first.get(key, pass_))
         kept = [
-            (key, min(following, first.get(key, following)))
-            for key, following in self._counters.heaviest(most)
+            (key, min(next_pass, first.get(key, next_pass)))
+            for key, next_pass in self._counters.heaviest(most)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 

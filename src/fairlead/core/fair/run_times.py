@@ -39,14 +39,14 @@ MOST_PAIRS = 10_000
 MOST_NAMES = 1000
 
 MOST_KEPT = 200
-"""Pairs saved for the next owner: those that ran last."""
+"""Maximum number of pairs saved for the next owner: those that ran last."""
 
 Kept = tuple[str, str, int, int]
 """(task name, fairness key, mean in microseconds, number of runs)."""
 
 
 class _RunningMean:
-    """An exponentially weighted mean, except for the first runs, which weigh alike."""
+    """An exponentially weighted mean, except for the first runs, which have equal weight."""
 
     __slots__ = ("mean", "runs")
 

@@ -2,10 +2,10 @@
 table, not when the task arrives.
 
 A level is given when a task arrives, from its expected run time, and does not change. Here each key
-has an account of its actual run time: of ended runs the time they took, and of current runs their
-charge, or the time so far if that is more. The first tasks of each key are in the trigger table, at
-the pass that the account gives when they get there; the others of the key wait here, in the order
-of their levels.
+has an account of its run time: the time that ended runs took, and for each current run its charge,
+or its time so far if that is more. The first tasks of each key are in the trigger table, at the
+pass that the account gives when they get there; the others of the key wait here, in the order of
+their levels.
 
 The bound. Let two keys, f and m, both have tasks in memory that no limit holds back throughout an
 interval, and let S be the total run time of the tasks of a key taken in it. Then
@@ -37,17 +37,18 @@ MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that a key is behind or
 ahead of the others. A run that hangs delays its key by no more; the excess is dropped."""
 
-SHOWN = 50_000
-"""Expected run time of one key and name that is in the table at once (microseconds); at least one
-task."""
+TABLE_MICROS = 50_000
+"""Maximum expected run time of the triggers of one key and name in the table (microseconds); at
+least one trigger is there."""
 
-MOST_SHOWN = 100
+MOST_IN_TABLE = 100
+"""Maximum number of triggers of one key and name in the table."""
 
 MOST_IDLE = 10_000
-"""Keys without tasks here that are kept because they are ahead."""
+"""Maximum number of keys without tasks here that are kept because they are ahead."""
 
 
-class Shown(NamedTuple):
+class TableEntry(NamedTuple):
     """A trigger to put into the table."""
 
     trigger: Trigger
@@ -62,7 +63,7 @@ class _KeyAccount:
     weight: float
     waiting: int = 0
     """Tasks that wait, including those in the table."""
-    shown: int = 0
+    in_table: int = 0
     """Total charge of its tasks in the table."""
     running: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     """Charge and start (monotonic seconds) of each run, by task id and version."""
@@ -74,7 +75,7 @@ class _Flow:
 
     waiting: list[tuple[Level, Trigger]] = field(default_factory=list)
     """Heap of triggers that are not in the table."""
-    shown: dict[Level, tuple[int, int]] = field(default_factory=dict)
+    in_table: dict[Level, tuple[int, int]] = field(default_factory=dict)
     """Pass and charge of the triggers in the table."""
 
 
@@ -106,10 +107,10 @@ class RuntimeShares:
             heappush(flow.waiting, (_level(trigger), trigger))
             self._touched[_flow(trigger)] = None
 
-    def next(self, now: float) -> list[Shown]:
+    def next(self, now: float) -> list[TableEntry]:
         """Return the triggers to put into the table now."""
-        standing: dict[str, int] = {}
-        found: list[Shown] = []
+        key_times: dict[str, int] = {}
+        found: list[TableEntry] = []
         touched = [
             (flow.waiting[0][0], name)
             for name in self._touched
@@ -118,27 +119,27 @@ class RuntimeShares:
         self._touched.clear()
         for _, (fairness_key, name, ordering_key) in sorted(touched):
             flow, key = self._flows[fairness_key, name, ordering_key], self._keys[fairness_key]
-            if fairness_key not in standing:
-                standing[fairness_key] = self._keep_within(key, now, saved=MOST_OWED)
+            if fairness_key not in key_times:
+                key_times[fairness_key] = self._keep_within(key, now, saved=MOST_OWED)
             room = self._room(name, fairness_key) if ordering_key is None else len(flow.waiting)
-            # Never before a trigger of its flow that is in the table already, whatever an ended run
-            # has given back since.
+            # The pass is never below that of a trigger of the flow that is in the table already,
+            # even if a run that took less than its charge has lowered the time of the key since.
             latest = max(
-                (pass_ for pass_, _ in flow.shown.values()), default=standing[fairness_key]
+                (pass_ for pass_, _ in flow.in_table.values()), default=key_times[fairness_key]
             )
-            while flow.waiting and len(flow.shown) < room:
+            while flow.waiting and len(flow.in_table) < room:
                 level, trigger = heappop(flow.waiting)
-                pass_ = latest = max(latest, standing[fairness_key] + key.shown)
+                pass_ = latest = max(latest, key_times[fairness_key] + key.in_table)
                 charge = self._stride(self._run_times.charge(name, fairness_key), key)
-                key.shown += charge
-                flow.shown[level] = pass_, charge
-                found.append(Shown(trigger, pass_))
+                key.in_table += charge
+                flow.in_table[level] = pass_, charge
+                found.append(TableEntry(trigger, pass_))
         return found
 
     def taken(self, triggers: Iterable[Trigger], now: float) -> None:
         """Record that triggers left the table to run."""
         for trigger in triggers:
-            pass_, charge = self._hide(trigger)
+            pass_, charge = self._leave_table(trigger)
             self._keys[trigger.fairness_key].running[trigger.id, trigger.version] = charge, now
             self.virtual_time = max(self.virtual_time, pass_)
 
@@ -157,26 +158,26 @@ class RuntimeShares:
 
     def remove(self, triggers: Iterable[Trigger]) -> list[Trigger]:
         """Remove triggers; return those that are in the table."""
-        shown = []
-        gone: dict[_FlowKey, set[Level]] = {}
+        in_table = []
+        removed: dict[_FlowKey, set[Level]] = {}
         for trigger in triggers:
-            if _level(trigger) in self._flows[_flow(trigger)].shown:
-                shown.append(trigger)
+            if _level(trigger) in self._flows[_flow(trigger)].in_table:
+                in_table.append(trigger)
             else:
-                gone.setdefault(_flow(trigger), set()).add(_level(trigger))
+                removed.setdefault(_flow(trigger), set()).add(_level(trigger))
                 self._keys[trigger.fairness_key].waiting -= 1
-        for name, levels in gone.items():
+        for name, levels in removed.items():
             flow = self._flows[name]
             flow.waiting = [entry for entry in flow.waiting if entry[0] not in levels]
             heapify(flow.waiting)
             self._tidy(name, flow)
-        for trigger in shown:
-            self._hide(trigger)
-        return shown
+        for trigger in in_table:
+            self._leave_table(trigger)
+        return in_table
 
     def behind(self, trigger: Trigger) -> list[Trigger]:
-        """Return the triggers that wait behind one in the table and that the same limits stop, by
-        level."""
+        """Return the triggers that wait behind a trigger in the table and that the same limits
+        stop, by level."""
         flow = self._flows.get(_flow(trigger))
         return [] if flow is None else [waiting for _, waiting in sorted(flow.waiting)]
 
@@ -197,7 +198,7 @@ class RuntimeShares:
         """Return the virtual time of the key, its runs included, after moving its account so that
         it owes and has saved no more than allowed."""
         virtual = self._run_times.virtual
-        standing = key.account + sum(
+        key_time = key.account + sum(
             max(charge, round(virtual(round((now - since) * 1e6)) / key.weight))
             for charge, since in key.running.values()
         )
@@ -206,16 +207,16 @@ class RuntimeShares:
             self.virtual_time - round(saved * unit),
             self.virtual_time + round(MOST_OWED * unit),
         )
-        kept = max(least, min(standing, most))
-        key.account += kept - standing
+        kept = max(least, min(key_time, most))
+        key.account += kept - key_time
         return kept
 
-    def _hide(self, trigger: Trigger) -> tuple[int, int]:
+    def _leave_table(self, trigger: Trigger) -> tuple[int, int]:
         """Remove a trigger from the table; return its pass and charge."""
         name = _flow(trigger)
         flow, key = self._flows[name], self._keys[trigger.fairness_key]
-        pass_, charge = flow.shown.pop(_level(trigger))
-        key.shown -= charge
+        pass_, charge = flow.in_table.pop(_level(trigger))
+        key.in_table -= charge
         key.waiting -= 1
         self._tidy(name, flow)
         return pass_, charge
@@ -223,7 +224,7 @@ class RuntimeShares:
     def _tidy(self, name: _FlowKey, flow: _Flow) -> None:
         if flow.waiting:
             self._touched[name] = None
-        elif not flow.shown:
+        elif not flow.in_table:
             del self._flows[name]
 
     def _drop_idle(self, fairness_key: str, key: _KeyAccount) -> None:
@@ -242,7 +243,7 @@ class RuntimeShares:
 
     def _room(self, name: str, fairness_key: str) -> int:
         expected = self._run_times.expected(name, fairness_key)
-        return max(1, min(SHOWN // expected, MOST_SHOWN)) if expected else 1
+        return max(1, min(TABLE_MICROS // expected, MOST_IN_TABLE)) if expected else 1
 
     @staticmethod
     def _stride(charge: int, key: _KeyAccount) -> int:

@@ -57,13 +57,13 @@ class TimePasses(Passes):
 
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """Return the pass of one more task of the key."""
-        following = self._counters.next_pass(key)
+        next_pass = self._counters.next_pass(key)
         owed = self._owed.pop(key, 0)
         if owed > 0:
-            following, owed = following + owed, 0
-        pass_ = max(virtual_time, following)
+            next_pass, owed = next_pass + owed, 0
+        pass_ = max(virtual_time, next_pass)
         step = self._stride(self._charge(name, key), self.weights.get(key, weight))
-        if owed and following >= virtual_time:
+        if owed and next_pass >= virtual_time:
             used = min(step - 1, -owed)
             step -= used
             self._owe(key, owed + used)
@@ -74,9 +74,9 @@ class TimePasses(Passes):
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
         """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
-        following = pass_ + self._stride(self._charge(name, key), self.weights.get(key, weight))
-        if following > self._counters.next_pass(key):
-            self._counters.put(key, following, virtual_time)
+        next_pass = pass_ + self._stride(self._charge(name, key), self.weights.get(key, weight))
+        if next_pass > self._counters.next_pass(key):
+            self._counters.put(key, next_pass, virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
         """Record that a task of the key ran for `cost` microseconds, or (0) will never run."""
@@ -92,11 +92,11 @@ class TimePasses(Passes):
         self._discharge(name, key)
 
     def heaviest(
-        self, most: int, unplaced: Iterable[tuple[str, int]] = ()
+        self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         kept = [
             (key, pass_ + max(0, self._owed.get(key, 0)))
-            for key, pass_ in super().heaviest(most, unplaced)
+            for key, pass_ in super().heaviest(most, unstored)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 

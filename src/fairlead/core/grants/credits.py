@@ -1,4 +1,4 @@
-"""Credits: what other nodes have offered to take, as the owner of partitions knows it. Pure.
+"""Credits: the offers of other nodes, as the owner of partitions knows them. No I/O and no clock.
 
 Credit-based flow control: an offer carries a running total, so lost, doubled and overtaken offers
 do no harm, and the owner never grants more than the node has promised to take.

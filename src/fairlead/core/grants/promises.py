@@ -1,8 +1,8 @@
-"""Promises: how many triggers a node has offered to take, by owner. Pure.
+"""Promises: how many triggers a node has offered to take, by owner. No I/O and no clock.
 
 A node offers its free slots, and for short tasks a few more, so that the next tasks are there when
 a slot becomes free. The receiver's side of credit-based flow control (Kung, Blackwell and Chapman
-1994); `fairlead.core.grants.credits` is the other side.
+1994) is here, the sender's side in `fairlead.core.grants.credits`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.model.peer import Call, Grant, Offer
 
 PROMISE_SECONDS = 3.0
 """Seconds after which a promise that was not used is void. Triggers granted later find no slot and
-go back."""
+are returned."""
 
 CALL_SECONDS = 15.0
 """Seconds for which a call is remembered."""
@@ -55,7 +55,7 @@ class _Rate:
     count: int = 0
     mean: float = 0.0
 
-    def look(self, now: float) -> float:
+    def measure(self, now: float) -> float:
         took = now - self.since
         if took >= 0.2:
             self.mean += (self.count / took - self.mean) * (_SMOOTH if took < 1.0 else 1.0)
@@ -71,13 +71,16 @@ class Promises:
     _owners: dict[str, _Promise] = field(default_factory=dict)
     _sessions: int = 0
     _rate: _Rate = field(default_factory=lambda: _Rate(0.0))
+    is_holding_back: bool = False
+    """Whether the last call of `offers` left out an owner that is due for an offer soon."""
     _delay: float = 0.0
-    """Mean seconds from an offer to the grant that uses it, without the time it lay unused."""
+    """Mean seconds from an offer to the grant that uses it, without the time for which the owner
+    held the offer."""
 
     def called(self, call: Call, now: float) -> None:
         """Record that an owner has more than it can run."""
         promise = self._owners.get(call.owner)
-        # An owner that calls has no offer to use: an open promise was lost, or is too old for it.
+        # An owner that calls has no offer to use: an open promise was lost or is too old.
         late = now - RECENT - 2 * self._delay
         if promise is None or (promise.open and promise.offered_at < late):
             promise = self._begin(call.owner)
@@ -103,7 +106,7 @@ class Promises:
 
     def ahead(self, now: float) -> int:
         """Return how many triggers to have ready beyond the free slots."""
-        rate = self._rate.look(now)
+        rate = self._rate.measure(now)
         return min(MOST_AHEAD, math.floor(rate * (0.02 + 2 * self._delay)))
 
     @property
@@ -113,15 +116,22 @@ class Promises:
 
     def offers(self, room: int, room_of: Callable[[str, str], int], now: float) -> list[Offer]:
         """Return the offers to make when this node would have `room` triggers, those granted or
-        promised already included. `room_of`: the free slots of a task name."""
+        promised already included. `room_of`: the free slots of a task name. Call it again soon if
+        `is_holding_back`."""
+        self.is_holding_back = False
         self._expire(now)
         callers = [(owner, p) for owner, p in self._owners.items() if p.names]
         if not callers:
             return []
-        callers.sort(key=lambda each: each[1].offered_at)  # the one that waited longest
-        # An owner that has not used its offer by now hardly will: others get one too.
+        callers.sort(key=lambda each: each[1].offered_at)  # longest wait first
+        # An owner that has not used its offer by now will hardly use it: offer those slots to
+        # others too.
         recent = now - RECENT - 2 * self._delay
-        left = room - sum(p.open for p in self._owners.values() if p.offered_at >= recent)
+        promised = sum(p.open for p in self._owners.values() if p.offered_at >= recent)
+        left = room - promised
+        if 0 < left < self.ahead(now) // 2:
+            self.is_holding_back = True
+            return []  # more than half of the triggers ahead are left, which is enough for now
         offers: list[Offer] = []
         for number, (owner, promise) in enumerate(callers):
             if promise.open and promise.offered_at < recent:
@@ -129,6 +139,7 @@ class Promises:
             share = -(-left // (len(callers) - number))
             # Small additions wait until they are worth a message.
             if share <= 0 or share < promise.open // 2:
+                self.is_holding_back = promised > 0  # other owners may not use their offers
                 continue
             names = [(*name, room) for name in promise.names if (room := room_of(*name)) > 0]
             if not names:
@@ -149,9 +160,10 @@ class Promises:
     def _expire(self, now: float) -> None:
         for owner, promise in list(self._owners.items()):
             if promise.open and now - promise.offered_at >= PROMISE_SECONDS:
-                names, called_at = promise.names, promise.called_at
+                expired = promise
                 promise = self._begin(owner)
-                promise.names, promise.called_at = names, called_at
+                if expired.called_at > expired.offered_at:  # else the owner has no more to grant
+                    promise.names, promise.called_at = expired.names, expired.called_at
             if promise.names and now - promise.called_at >= CALL_SECONDS:
                 promise.names = ()
             if not promise.names and not promise.open:

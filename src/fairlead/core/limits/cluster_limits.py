@@ -27,16 +27,17 @@ class OnNode(ConcurrencyPolicy, Protocol):
         """Return the limits to release in the table, for pools that have room again."""
 
     def pass_time(self, now: float) -> None:
-        """Release what time has freed; called before each round. `now`: monotonic seconds."""
+        """Release the permits whose time is over; called before each round. `now`: monotonic
+        seconds."""
 
 
 class ClusterWide(Protocol):
-    """A declared limit that each node makes its own part of."""
+    """A declared limit, of which each node makes its own part."""
 
     name: str | None
     """Name of the limit in the cluster. By default, the name of its queue or task."""
     linger: float
-    """Seconds for which an acquired permit counts although its node may be gone."""
+    """Seconds for which an acquired permit still counts after its node may have stopped."""
     ends_runs: bool
     """Whether runs must end when their permits expire."""
     is_cluster_wide: bool
@@ -194,7 +195,7 @@ class _NodeRateLimit:
             if unit[1] == trigger.id:
                 cooling.remove(unit)
                 return ((self, pool),) if self._permits.release(pool) else ()
-        return ()  # the unit is free again already
+        return ()  # the time of the unit is over
 
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]

@@ -24,11 +24,12 @@ class Full(NamedTuple):
     """Identity of the full limit, not None. Columns that wait for equal limits are released one
     after the other."""
     retry_at: float | None = None
-    """Monotonic seconds, for limits that time frees and for policies that only know a time."""
+    """Time of the next try (monotonic seconds), for policies that know when they have a free
+    slot."""
 
 
 class ConcurrencyPolicy(Protocol):
-    """A limit; write your own by these four methods. All are called on the node's event loop and
+    """A limit; write your own with these four methods. All are called on the node's event loop and
     must not block. A policy that raises fails the attempt of that task and affects nothing else."""
 
     def column(self, trigger: Trigger) -> Hashable:
@@ -43,7 +44,7 @@ class ConcurrencyPolicy(Protocol):
         monotonic seconds."""
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        """Release a slot whose task did not run here (another node was quicker); return the limits
+        """Release a slot whose task did not run here (another node claimed it); return the limits
         that have room again. `now`: monotonic seconds."""
 
 
@@ -91,7 +92,7 @@ class RateLimit:
     """A token bucket: at most `burst` (default: n) + t * n / per starts in any t seconds, on each
     node; exact to the nanosecond.
 
-    Waiting for a token spends no attempt and delays no other name. With `key`, each fairness key or
+    Waiting for a token spends no try and delays no other name. With `key`, each fairness key or
     name has a bucket of its own; full buckets are dropped, so that many keys cost nothing. Raises
     ConfigurationError for bad values.
     """

@@ -1,4 +1,4 @@
-"""Permits: cluster-wide limits whose slots each node acquires locally. Pure.
+"""Permits: cluster-wide limits whose slots each node acquires locally. No I/O and no clock.
 
 Each node holds some of a limit's permits and acquires slots from those. One ledger per limit
 records what each node holds; it is changed by compare-and-set only, so that the sum never exceeds
@@ -72,17 +72,17 @@ def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[st
     Sums to min(total, wants).
     """
     shares = dict.fromkeys(wanted, 0)
-    thirsty = sorted(node for node, want in wanted.items() if want > 0)
+    wanting = sorted(node for node, want in wanted.items() if want > 0)
     left = total
-    while thirsty and left >= len(thirsty):
+    while wanting and left >= len(wanting):
         # All nodes get as much as the node that wants least, or as much as there is.
-        each = min(left // len(thirsty), min(wanted[node] - shares[node] for node in thirsty))
-        for node in thirsty:
+        each = min(left // len(wanting), min(wanted[node] - shares[node] for node in wanting))
+        for node in wanting:
             shares[node] += each
-        left -= each * len(thirsty)
-        thirsty = [node for node in thirsty if shares[node] < wanted[node]]
-    for n in range(min(left, len(thirsty))):
-        shares[thirsty[(rotation + n) % len(thirsty)]] += 1
+        left -= each * len(wanting)
+        wanting = [node for node in wanting if shares[node] < wanted[node]]
+    for n in range(min(left, len(wanting))):
+        shares[wanting[(rotation + n) % len(wanting)]] += 1
     return shares
 
 
@@ -126,7 +126,7 @@ class LedgerProposal(NamedTuple):
     ledger: PermitLedger
     began: float
     """Monotonic seconds before the write is sent; the permits' `ttl` begins here."""
-    is_news: bool
+    is_change: bool
     """Whether it changes more than our heartbeat, so that the write should not wait for the
     renewal."""
 
@@ -156,9 +156,9 @@ class Permits:
         """Permits in use, in all pools."""
         self._pools: dict[str, _Pool] = {}
         self._until = float("-inf")
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._heartbeats: dict[str, tuple[int, float]] = {}
         """Heartbeat of each other node, and when this node first saw it (monotonic seconds)."""
-        self._rotation_seen: tuple[int, float] = (0, float("-inf"))
+        self._last_rotation: tuple[int, float] = (0, float("-inf"))
         self._beat = 0
 
     @property
@@ -207,7 +207,7 @@ class Permits:
 
     def must_return(self, name: str) -> bool:
         """Return whether other nodes wait for a permit that is free here, so that a round should
-        not wait."""
+        begin at once."""
         return self._pools[name].must_return
 
     @property
@@ -218,12 +218,13 @@ class Permits:
     # rounds ---------------------------------------------------------------------------------------
 
     def propose(self, ledger: PermitLedger, now: float) -> LedgerProposal:
-        """Return what this node would write into the ledger as just read. From now on, permits that
-        the proposal returns cannot be acquired, whatever becomes of the proposal."""
+        """Return the ledger that this node would write in place of `ledger`, which it has just
+        read. From now on, permits that the proposal returns cannot be acquired, even if the
+        proposal is never written."""
         others = self._living(ledger, now)
         if self._node not in ledger.nodes:
             # New in the ledger, or removed from it: by a node whose clock is too fast, or by hand.
-            self._lose()
+            self._lose_permits()
         rotation = self._rotation(ledger, now)
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
@@ -239,29 +240,29 @@ class Permits:
         before = ledger.nodes.get(self._node)
         self._beat = max(self._beat, before.beat if before is not None else 0) + 1
         mine = {self._node: Holding(self._beat, shares)} if shares else {}
-        is_news = before is None if shares else before is not None
-        is_news = (
-            is_news
+        is_change = before is None if shares else before is not None
+        is_change = (
+            is_change
             or rotation != ledger.rotation
             or (before is not None and before.shares != shares)
         )
         return LedgerProposal(
             PermitLedger({**others, **mine}, rotation),
             now,
-            is_news or len(others) + 1 < len(ledger.nodes),
+            is_change or len(others) + 1 < len(ledger.nodes),
         )
 
     def written(self, proposal: LedgerProposal) -> list[str]:
         """Record that the proposal is in the ledger; return the pools that have room."""
         mine = proposal.ledger.nodes.get(self._node)
         if mine is None:
-            self._lose()
+            self._lose_permits()
             self._pools = {
                 name: pool for name, pool in self._pools.items() if pool.running or pool.refused
             }
             return []
         self._until = proposal.began + self._ttl
-        roomy = []
+        with_room = []
         for name, pool in list(self._pools.items()):
             share = mine.shares.get(name)
             if share is None:
@@ -274,8 +275,8 @@ class Permits:
             pool.most = pool.running
             if pool.running < pool.usable:
                 pool.refused = False
-                roomy.append(name)
-        return roomy
+                with_room.append(name)
+        return with_room
 
     def renewal(self, ledger: PermitLedger) -> PermitLedger | None:
         """Return the ledger with a newer heartbeat of this node and nothing else changed; None if
@@ -288,14 +289,14 @@ class Permits:
         return PermitLedger({**ledger.nodes, self._node: renewed}, ledger.rotation)
 
     def renewed(self, began: float) -> None:
-        """Record that a renewal is in the ledger, whose read began at this time."""
+        """Record that a renewal is in the ledger. `began`: time before the ledger was read."""
         if self._until > float("-inf"):
             self._until = max(self._until, began + self._ttl)
 
     def leave(self, ledger: PermitLedger) -> PermitLedger:
-        """Return the ledger without this node, which acquires nothing any more. Permits still in
-        use stay recorded until other nodes take them back."""
-        self._lose()
+        """Return the ledger without this node; from now on, the node acquires no permits. Permits
+        still in use stay recorded until other nodes take them back."""
+        self._lose_permits()
         nodes = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
         before = ledger.nodes.get(self._node)
         used = {name: Share(pool.running, 0) for name, pool in self._pools.items() if pool.running}
@@ -303,7 +304,7 @@ class Permits:
             nodes[self._node] = Holding(before.beat, used)
         return PermitLedger(nodes, ledger.rotation)
 
-    def _lose(self) -> None:
+    def _lose_permits(self) -> None:
         self._until = float("-inf")
         for pool in self._pools.values():
             pool.usable = pool.recorded = 0
@@ -311,28 +312,28 @@ class Permits:
     def _living(self, ledger: PermitLedger, now: float) -> dict[str, Holding]:
         """Return the other nodes without those whose heartbeat has not changed for longer than they
         may use their permits."""
-        seen: dict[str, tuple[int, float]] = {}
+        heartbeats: dict[str, tuple[int, float]] = {}
         for node, holding in ledger.nodes.items():
             if node != self._node:
-                beat, since = self._seen.get(node, (-1, now))
-                seen[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
-        self._seen = seen
+                beat, since = self._heartbeats.get(node, (-1, now))
+                heartbeats[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
+        self._heartbeats = heartbeats
         patience = (self._ttl + self._linger) * (1 + DRIFT)
         return {
             node: holding
             for node, holding in ledger.nodes.items()
-            if node != self._node and now - seen[node][1] <= patience
+            if node != self._node and now - heartbeats[node][1] <= patience
         }
 
     def _rotation(self, ledger: PermitLedger, now: float) -> int:
         """Advance the rotation if a trigger waits here and the rotation has not changed for a
         while."""
-        rotation, since = self._rotation_seen
+        rotation, since = self._last_rotation
         if rotation != ledger.rotation:
             rotation, since = ledger.rotation, now
         if now - since >= ROTATION_SECONDS and any(pool.refused for pool in self._pools.values()):
             rotation, since = rotation + 1, now
-        self._rotation_seen = (rotation, since)
+        self._last_rotation = (rotation, since)
         return rotation
 
 

@@ -14,7 +14,7 @@ from fairlead.model import Trigger
 log = logging.getLogger("fairlead.slots")
 
 SHORTEST_WAIT = 0.001
-"""Seconds until a full policy is tried again whose `retry_at` has passed."""
+"""Seconds until a full policy whose `retry_at` has passed is tried again."""
 
 Chain = tuple[ConcurrencyPolicy, ...]
 
@@ -33,7 +33,7 @@ class Unregistered(NamedTuple):
 
 
 class _NotHere:
-    """The policy of every task that this node has no handler for: it never starts one."""
+    """Policy of the tasks that this node has no handler for: always full."""
 
     room = 0
 
@@ -83,7 +83,7 @@ class _Chains(dict[tuple[str, str], Chain]):
 
     def __missing__(self, key: tuple[str, str]) -> Chain:
         if self.names is not None and key[1] not in self.names:
-            return (_NOT_HERE,)  # not kept: names come from outside
+            return (_NOT_HERE,)  # not kept, because the number of such names is unbounded
         chain = self[key] = self.of_task.get(key, ()) + self.of_queue.get(key[0], ())
         return chain
 
@@ -138,7 +138,7 @@ class SlotLedger:
 
     def room_of(self, queue: str, name: str) -> float:
         """Return how many more tasks of this name could acquire their slots now, as far as its
-        limits tell; infinity if none does, 0 for a name without a handler here."""
+        limits can tell; infinity if no limit can, 0 for a name without a handler here."""
         found = [getattr(policy, "room", None) for policy in self._chains[queue, name]]
         rooms = [float(room) for room in found if isinstance(room, int)]
         return min(rooms, default=math.inf)
@@ -177,7 +177,7 @@ class SlotLedger:
             # The acquire reports the failure if it still occurs then; until then the whole name
             # waits in one column.
             log.debug(
-                "a policy failed to name a column",
+                "a concurrency policy failed to return a column",
                 extra={"task": trigger.name, "error": repr(error)},
             )
             parts = ()
@@ -227,13 +227,13 @@ class SlotLedger:
         return None
 
     def may_have_key(self, trigger: Trigger) -> bool:
-        """Return whether no other task holds the ordering key of the trigger, if it has one, nor
-        this one a slot."""
+        """Return whether the trigger may acquire its ordering key: it has none, no task holds the
+        key, or the key is reserved for this task, which has no slot."""
         if trigger.ordering_key is None:
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
-        whose = self._ordering_keys.get(key)
-        return whose is None or (whose == trigger.id and key in self._awaited)
+        holder = self._ordering_keys.get(key)
+        return holder is None or (holder == trigger.id and key in self._awaited)
 
     def reserve(self, ordering_key: OrderingKey, task_id: str) -> None:
         """Reserve an ordering key for one task, which alone may acquire it until

@@ -20,8 +20,8 @@ Errors = tuple[type[BaseException], ...]
 
 
 class RetryPolicy(Protocol):
-    """A rule for retries; write your own by this method. A policy that raises fails the attempt for
-    good and affects nothing else."""
+    """A rule for retries; write your own with this method. A policy that raises fails the attempt
+    for good and affects nothing else."""
 
     def delay(self, tries: int, error: BaseException) -> float | None:
         """Return the seconds until the next try, after `tries` tries (from 1) have failed, the last
@@ -35,7 +35,7 @@ class _Selective:
     on: Errors = field(default=(Exception,), kw_only=True)
     """Errors to retry on, with their subclasses."""
     never_on: Errors = field(default=(), kw_only=True)
-    """Exceptions from `on`."""
+    """Errors not to retry on, although `on` includes them."""
 
     def __post_init__(self) -> None:
         for kind in (*self.on, *self.never_on):

@@ -7,9 +7,9 @@ come:
 
 - Every unfinished stored task with a key at or below `read_through` is in memory, or beyond the
   `skipped_after` of its ordering key. Beyond either, only running tasks are in memory. So the first
-  task of an ordering key in memory is the first of all.
+  task of an ordering key in memory is the first of all its tasks.
 - Every unfinished stored task has a key above `low_water_mark`. So an owner that begins to read
-  there misses nothing, however old it is.
+  there misses no task, however old.
 
 One read may be under way at a time, and no write meanwhile; runs may end at any time.
 """
@@ -26,7 +26,7 @@ from fairlead.core.schedule.serial import Line
 from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 
-_MOST_OVER = 50_000
+_MOST_COMPLETED = 50_000
 
 
 class ScheduleRead(NamedTuple):
@@ -46,7 +46,7 @@ def just_before(run_at: int) -> TaskKey:
 
 
 class Schedule:
-    """The schedule of one partition in memory; see the module."""
+    """The schedule of one partition in memory; the module describes its rules."""
 
     def __init__(
         self, low_water_mark: TaskKey, window: Window, running: Iterable[ScheduledTask] = ()
@@ -70,10 +70,10 @@ class Schedule:
         self._ended_first = BEFORE_ALL
         """Last key that ended while it was the first in memory. A stored task at or below it was
         submitted later."""
-        self._over: deque[TaskKey] = deque(maxlen=_MOST_OVER)
+        self._completed: deque[TaskKey] = deque(maxlen=_MOST_COMPLETED)
         """Keys completed since the last `done`."""
-        self._is_turn_of_short = False
-        self._is_passing_over = False
+        self._is_short_next = False
+        self._was_mostly_skipped = False
         """Whether most of the last page stayed in the store, because one key has many tasks."""
         for task in running:
             self._load(task)
@@ -123,12 +123,12 @@ class Schedule:
         call."""
         mark, bound = self.low_water_mark, self._known_through
         ended = Counter[tuple[TaskKey, TaskKey]]()
-        for key in self._over:
+        for key in self._completed:
             if mark < key < bound:
                 n = bisect_left(self._keys, key)
                 above = max(mark, self._keys[n - 1]) if n else mark
                 ended[above, min([bound, *self._keys[n : n + 1]])] += 1
-        self._over.clear()
+        self._completed.clear()
         return [pair for pair, _ in ended.most_common(most)]
 
     def due_before(self, run_at: int) -> int:
@@ -141,7 +141,7 @@ class Schedule:
         return None if line is None else line.get(key)
 
     def is_running(self, key: TaskKey) -> bool:
-        """Return whether the task was handed out and its end not yet reported."""
+        """Return whether the task was dispatched and its end is not yet reported."""
         line = self._lines.get(key.ordering_key)
         return line is not None and line.running == key
 
@@ -153,9 +153,9 @@ class Schedule:
         if self._reading is not None:
             return None
         page, short = self._page(now), self._next_short()
-        self._reading = (short or page) if self._is_turn_of_short else (page or short)
+        self._reading = (short or page) if self._is_short_next else (page or short)
         if self._reading is not None:
-            self._is_turn_of_short = self._reading.ordering_key is None
+            self._is_short_next = self._reading.ordering_key is None
             if self._reading.ordering_key is not None:
                 del self._short[self._reading.ordering_key]
         return self._reading
@@ -175,7 +175,10 @@ class Schedule:
             return None
         room = self._window.room(self.live, len(self))
         return ScheduleRead(
-            None, self.read_through, through, self._window.page if self._is_passing_over else room
+            None,
+            self.read_through,
+            through,
+            self._window.page if self._was_mostly_skipped else room,
         )
 
     def _next_short(self) -> ScheduleRead | None:
@@ -203,10 +206,10 @@ class Schedule:
                 self._take_in(again if again.task.id == row.task.id else row)
         self._ended_meanwhile.clear()
         if read.ordering_key is None:
-            is_mostly_passed = 2 * (len(self) - loaded_before) < len(rows)
-            # A page that was too large may leave nothing behind, so make the next one as large as
-            # there is room.
-            self._is_passing_over = not self._evict() and is_mostly_passed
+            is_mostly_skipped = 2 * (len(self) - loaded_before) < len(rows)
+            # If the page overflowed memory, limit the next one to the room: evicting may drop a
+            # whole page.
+            self._was_mostly_skipped = not self._evict() and is_mostly_skipped
         else:
             line = self._lines[read.ordering_key]
             if line.skipped_after is None and len(rows) == read.limit:
@@ -223,8 +226,8 @@ class Schedule:
     # writing --------------------------------------------------------------------------------------
 
     def low_water_mark_with(self, tasks: Iterable[NewTask]) -> TaskKey:
-        """Return the low-water mark to save with a write of these tasks, some of which may be older
-        than all before."""
+        """Return the low-water mark to save with a write of these tasks, some of which may be due
+        before all known tasks."""
         return min([self.low_water_mark, *(just_before(task.run_at) for task in tasks)])
 
     def written(self, tasks: Iterable[NewTask], completed: Collection[TaskKey]) -> None:
@@ -243,7 +246,7 @@ class Schedule:
         line = self._lines.get(task.key.ordering_key) or Line()
         known = line.get(task.key)
         if known is not None:
-            if known.task.id != task.task.id:  # the same key again overwrites
+            if known.task.id != task.task.id:  # a new task with the same key replaces the old one
                 line.put(task)
                 self._changed(task.key.ordering_key)
             return
@@ -280,8 +283,8 @@ class Schedule:
                 lowest = key
         if lowest is None:
             return False
-        # Up to the last task that stays below, not up to a time: a million tasks may be due at the
-        # same time.
+        # Go back to the last task that stays in memory, not to a time: a million tasks may be due
+        # at the same time.
         below = bisect_left(self._keys, lowest) - 1
         self.read_through = min(
             self.read_through, self._keys[below] if below >= 0 else just_before(lowest.run_at)
@@ -341,14 +344,14 @@ class Schedule:
         elif again is None:
             if self._keys[0] == key:
                 self._ended_first = key
-            self._over.append(key)
+            self._completed.append(key)
             self._unload(key)
         elif known.task.id == again.task.id:
             line.put(again)
         self._changed(key.ordering_key)
 
     def returned(self, key: TaskKey) -> None:
-        """Record that a task was handed out and has not run: it may run at once."""
+        """Record that a task was dispatched and did not run: it may run at once."""
         line = self._lines.get(key.ordering_key)
         if line is not None and line.running == key:
             line.running = None

@@ -1,9 +1,9 @@
 """Shuffle sharding: gives each shard key a few of many streams, so that two keys seldom share all
-of theirs.
+of their streams.
 
 MacCarthaigh, "Workload isolation using shuffle-sharding", Amazon Builders' Library; the choice is
 rendezvous hashing, Thaler and Ravishankar 1998. Programs in other languages that write to the same
-queue must compute the same:
+queue must compute the same shards:
 
     score(key, stream) = word (stream mod 8) of BLAKE2b-512(block || key)
 

@@ -17,7 +17,7 @@ from fairlead.model import PartitionKey
 
 HOLD_SECONDS = 60.0
 """Seconds for which a node keeps the partitions of a queue beyond its share after it took one that
-stayed free; doubled by each further time until the members change."""
+stayed free; doubled each further time until the members change."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Members:
 
 @dataclass
 class _Hold:
-    """A node's claim on partitions beyond its share, which no other node took."""
+    """A time for which a node keeps partitions beyond its share that no other node took."""
 
     members: frozenset[str]
     until: float
@@ -56,6 +56,12 @@ class PartitionShares:
     def members(self) -> Members:
         """The members as last set."""
         return self._members
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether time alone changes nothing: no partition is free, and none is kept beyond the
+        share."""
+        return not self._free_since and not self._holds
 
     def set_members(self, members: Members) -> bool:
         """Set the living nodes; return whether they changed."""
@@ -82,8 +88,8 @@ class PartitionShares:
         owners: Mapping[PartitionKey, str],
         now: float,
     ) -> list[PartitionKey]:
-        """Return held partitions to release: of queues this node does not serve, and beyond its
-        share, as many as other nodes lack.
+        """Return held partitions to release: all of queues that this node does not serve, and of
+        those beyond its share, as many as other nodes lack.
 
         `partitions`: number of partitions by served queue. `owners`: identities by partition.
         """
@@ -143,7 +149,8 @@ class PartitionShares:
         return wanted
 
     def _ranked(self, queue: str) -> tuple[str, ...]:
-        """Return the nodes that serve a queue, this one included, by a rank of the queue's own."""
+        """Return the nodes that serve a queue, this one included, in an order that differs by
+        queue."""
         members = self._members.by_queue.get(queue, frozenset())
         key = (queue, members)
         if (ranks := self._ranks.get(key)) is None:
@@ -153,8 +160,8 @@ class PartitionShares:
         return ranks
 
     def _hold(self, queue: str, now: float) -> None:
-        """Keep the partitions that this node has of a queue for a while; no other member takes
-        them."""
+        """For a while, keep the partitions that this node has of a queue, because no other node
+        takes them."""
         members = self._members.by_queue.get(queue, frozenset())
         hold = self._holds.get(queue)
         if hold is None or hold.members != members:

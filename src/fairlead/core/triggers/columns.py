@@ -26,7 +26,7 @@ entries are compared often."""
 
 class Entries:
     """Entries of a column, least first. New entries that fall in between are sorted in only when
-    needed: entries come in runs, for which that costs less than a heap."""
+    needed: entries arrive in ascending runs, for which that costs less than a heap."""
 
     __slots__ = ("_between", "_rows", "_start")
 
@@ -47,7 +47,7 @@ class Entries:
 
     @property
     def first(self) -> Entry:
-        """The least entry; only if there is one."""
+        """The least entry. Read it only if there is one."""
         return self._rows[self._start]
 
     def add(self, entry: Entry) -> bool:
@@ -144,10 +144,10 @@ class Column:
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Remove and return the triggers for which `is_kept` is false."""
-        out = [entry[4] for entry in self.entries if not is_kept(entry[4])]
-        if out:
+        removed = [entry[4] for entry in self.entries if not is_kept(entry[4])]
+        if removed:
             self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
-        return out
+        return removed
 
 
 ColumnPosition = tuple[int, Order, Column]

@@ -19,11 +19,12 @@ KEPT_SHARE = 4
 evicted."""
 
 ENOUGH_SHARE = 10
-"""Fraction (one in ENOUGH_SHARE) of a full memory that, while it may run, prevents evictions."""
+"""Fraction (one in ENOUGH_SHARE) of a full memory. No trigger is evicted while at least this
+fraction may run."""
 
 MOST_PINNED = 50_000
-"""Acked triggers still stored, because one that is held back precedes them, that cause
-evictions."""
+"""Number of acked triggers that are still stored, because a held-back trigger precedes them, above
+which triggers are evicted."""
 
 SOON = 5.0
 """Triggers that a limit, at its latest rate, lets run within this number of seconds are not
@@ -56,13 +57,13 @@ class Evictions:
         self._evicted = 0
         self._pause = FIRST_PAUSE
         self._checked_at = float("-inf")
-        self._next = 0.0
+        self._next_check = 0.0
 
     def is_due(self, backlog: Backlog, now: float) -> bool:
         """Return whether a check is due: memory is full while more is stored, or dispatched entries
         cannot be deleted; and the pause is over."""
         is_full = not backlog.is_at_end and len(backlog) > backlog.capacity // 2
-        self.check_at = self._next if is_full or _is_pinned(backlog) else None
+        self.check_at = self._next_check if is_full or _is_pinned(backlog) else None
         return self.check_at is not None and now >= self.check_at
 
     def choose(self, backlog: Backlog, columns: Sequence[Held], now: float) -> Eviction | None:
@@ -74,7 +75,7 @@ class Evictions:
             if self.ran * _PAYS >= self._evicted
             else min(2 * self._pause, LONGEST_PAUSE)
         )
-        self._next = now + self._pause
+        self._next_check = now + self._pause
         if not 0 < passed <= 2 * LONGEST_PAUSE:
             return None  # the rates of the limits are unknown
         may_run = len(backlog)

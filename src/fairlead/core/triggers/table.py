@@ -53,8 +53,8 @@ class TriggerTable:
     head.
 
     Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
-    served in order of arrival; each key of a fair lane is one. Lanes that were idle start with the
-    others. Within a lane the order is that of the levels.
+    served in order of arrival; each key of a fair lane is a flow of its own. A lane that was idle
+    starts at the rank of the others. Within a lane the order is that of the levels.
 
     A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
     nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
@@ -137,12 +137,12 @@ class TriggerTable:
 
     def remove(self, triggers: Collection[Trigger]) -> None:
         """Remove triggers, which hold no slots."""
-        removed = set(map(_which, triggers))
+        removed = set(map(_identity, triggers))
         columns = {(t.priority, self._slot_ledger.column(t)) for t in triggers}
         for key in columns:
             column = self._columns.get(key)
             if column is not None:
-                self._left(column.keep(lambda trigger: _which(trigger) not in removed))
+                self._subtract(column.keep(lambda trigger: _identity(trigger) not in removed))
 
     def waiting(self, ordering_key: OrderingKey) -> list[Trigger]:
         """Return the triggers of one ordering key."""
@@ -169,12 +169,12 @@ class TriggerTable:
         return found
 
     def try_again(self, ordering_key: OrderingKey) -> None:
-        """Offer the columns of an ordering key again, whose reservation has changed."""
+        """Offer the columns of an ordering key again, because its reservation has changed."""
         for column in self._ordered.get(ordering_key, ()):
             if column.position is not None:
                 self._offer(column)
 
-    def _left(self, triggers: Iterable[Trigger]) -> None:
+    def _subtract(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
             if trigger.level is not None:
@@ -199,12 +199,12 @@ class TriggerTable:
                 self._drop(column)
                 continue
             queue = column.entries.first[4].queue
-            standing = self._full.get(column.key)
+            parked = self._full.get(column.key)
             if queue in self._paused:
                 self._paused[queue].append(column)
                 self._pass_on(column)
-            elif standing is not None and standing.priority < column.priority:
-                standing.behind.append(column)
+            elif parked is not None and parked.priority < column.priority:
+                parked.behind.append(column)
                 column.is_held = True
                 self._pass_on(column)
             else:
@@ -239,12 +239,12 @@ class TriggerTable:
                 continue
             column.entries.pop()
             column.taken += 1
-            self._left([trigger])
+            self._subtract([trigger])
             self._served[priority] = max(self._served[priority], order[0])
             lent.append(Lent(trigger, order))
             if column.ordering_key is not None:
                 self._slot_ledger.reserve(column.ordering_key, trigger.id)
-            elif column.entries:
+            elif column.entries and _is_own(column.entries.first[4]):
                 heappush(spare, (priority, column.entries.first[3], column))
             if column.entries and not column.is_held and column.position is not None:
                 self._offer(column)
@@ -266,15 +266,16 @@ class TriggerTable:
             if (
                 column.entries
                 and (column.is_held if has_room else column.position is not None)
-                and not (column.is_held and stops_all_nodes(self._stop_of(column)))
+                and not (column.is_held and stops_all_nodes(self._stopped_by(column)))
                 and (head := column.entries.first[4]).queue not in self._paused
-                and head.path != TriggerPath.GRANT  # it has an owner, who has lent it
+                and _is_own(head)
                 and self._slot_ledger.may_have_key(head)
             ):
                 yield column.priority, column.entries.first[3], column
 
-    def _stop_of(self, column: Column) -> Hashable:
-        """Return the limit that stopped a held column, or the column it waits behind."""
+    def _stopped_by(self, column: Column) -> Hashable:
+        """Return the limit that stopped a held column, or that stopped the column it waits
+        behind."""
         return self._full.get(column.key, column).line[0]
 
     def freed(self, limits: Iterable[Hashable]) -> None:
@@ -330,7 +331,7 @@ class TriggerTable:
                 dropped += column.keep(
                     lambda trigger: (trigger.queue, trigger.partition) not in removed
                 )
-        self._left(dropped)
+        self._subtract(dropped)
         for lane in [lane for lane in self._lanes if lane[:2] in removed]:
             del self._lanes[lane]
         self._start_over()
@@ -354,7 +355,7 @@ class TriggerTable:
         failed: list[PolicyFailed],
     ) -> None:
         """Take at most `left` triggers from one column, as long as its head is the first of all."""
-        entries, ready, ledger, priority = (
+        entries, ready, acquire, priority = (
             column.entries,
             self._ready,
             self._slot_ledger.acquire,
@@ -369,7 +370,7 @@ class TriggerTable:
                 self._offer(column)
                 break
             try:
-                stop = ledger(trigger, now)
+                stop = acquire(trigger, now)
             except PolicyFailed as failure:
                 failed.append(failure)
             else:
@@ -420,12 +421,10 @@ class TriggerTable:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_held = True
-        standing = self._full.get(column.key)
+        parked = self._full.get(column.key)
         # The next trigger of an ordering key may have a lower priority than one that must wait for
         # it.
-        if column.ordering_key is None and (
-            standing is None or column.priority < standing.priority
-        ):
+        if column.ordering_key is None and (parked is None or column.priority < parked.priority):
             self._full[column.key] = column
         if released_by == limit:
             column.released_by = None
@@ -475,7 +474,13 @@ def _head(position: ColumnPosition) -> Trigger:
     return position[2].entries.first[4]
 
 
-def _which(trigger: Trigger) -> tuple[str, int, int]:
-    """Return what identifies a trigger: several versions of a task may wait until all but one are
+def _is_own(trigger: Trigger) -> bool:
+    """Return whether this node owns the trigger and may lend it; if not, another node has granted
+    it."""
+    return trigger.path != TriggerPath.GRANT
+
+
+def _identity(trigger: Trigger) -> tuple[str, int, int]:
+    """Return the identity of a trigger. Several versions of a task may wait until all but one are
     refused."""
     return trigger.id, trigger.version, trigger.order_at

@@ -3,8 +3,8 @@ One pure function, `propose`.
 
 A fair queue shares dispatches by weight, so a key whose tasks run long gets more of the workers
 than its weight says. With weight w and mean run time r, a key gets worker time in proportion to
-w r, so the weight that gives the key its due is due / r. The guard rails stand between that number
-and the published one; docs/how-to/tune.md explains each.
+w r, so the weight that gives the key its due is due / r. The guard rails bound the published
+weight; docs/how-to/tune.md explains each.
 """
 
 from __future__ import annotations
@@ -96,22 +96,22 @@ def horizon(guards: Guards) -> float:
 def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Proposal:
     """Return the weights that give each key its due, raw and guarded, with reasons.
 
-    The guarded weights have the same sum as those of today; each lies within a step of today's and,
-    unless today's does not, within the bounds. Keys inside the dead band move only to keep the sum.
+    The guarded weights have the same sum as those of today; each lies within a step of today's, and
+    within the bounds unless today's does not. Keys inside the dead band move only to keep the sum.
     No weight changes while there are reasons to hold.
     """
     means = {name: _mean_run(key.use, guards.half_life) for name, key in keys.items()}
-    left_alone = {
-        name: why for name, key in keys.items() if (why := untouched(key, guards)) is not None
+    not_tuned = {
+        name: why for name, key in keys.items() if (why := why_not_tuned(key, guards)) is not None
     }
-    tuned = {name: key for name, key in keys.items() if name not in left_alone}
+    tuned = {name: key for name, key in keys.items() if name not in not_tuned}
     raw = _raw(tuned, means, guards)
     reached = _guarded(tuned, raw, guards)
     held = holds(situation, guards)
     changes = []
     for name, key in keys.items():
-        if name in left_alone:
-            changes.append(Change(name, key.now, key.now, key.now, left_alone[name], False))
+        if name in not_tuned:
+            changes.append(Change(name, key.now, key.now, key.now, not_tuned[name], False))
             continue
         guarded = key.now if held else reached[name]
         reason = "held" if held else _reason(key, raw[name], guarded, guards)
@@ -140,7 +140,7 @@ def _mean_run(use: Sequence[Used], half_life: float) -> _Mean:
     return _Mean(tasks, busy)
 
 
-def untouched(key: Key, guards: Guards) -> str | None:
+def why_not_tuned(key: Key, guards: Guards) -> str | None:
     """Return why nothing is computed for the key, or None if it is tuned."""
     if key.fixed is not None:
         return key.fixed

@@ -1,4 +1,4 @@
-"""Guard rails of the feedback: bounds of each change, and states in which nothing is changed."""
+"""Guard rails of tuning: bounds of each change, and states in which nothing is changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ _HOUR = 3600.0
 
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of the feedback; times in seconds. Raises ConfigurationError for a number out of
-    range."""
+    """Bounds of tuning; times in seconds. Raises ConfigurationError for a number out of range."""
 
     half_life: float = 24 * _HOUR
     """Age at which use counts half."""
@@ -19,9 +18,9 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Strength of the pull of a key's mean run time towards the queue's, as a number of tasks with
     the queue's mean."""
     least_tasks: int = 100
-    """Fewest tasks of a key that is changed."""
+    """Minimum number of tasks of a key that is tuned."""
     least_time: float = 2 * _HOUR
-    """Least time with tasks of a key that is changed."""
+    """Minimum time with tasks of a key that is tuned."""
     lowest: float = 0.1
     """Lower bound of a weight, as a multiple of the key's due."""
     highest: float = 10.0
@@ -41,8 +40,8 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worse_wait_seconds: float = 1.0
     """Seconds by which the wait must also grow: a wait of milliseconds may double."""
     worse_share: float = 0.05
-    """Increase of the worker time that goes to others than it was due to, as a fraction, above
-    which a version is rolled back."""
+    """Increase of the misallocated fraction of the worker time above which a version is rolled
+    back."""
     headroom: float = 1.25
     """Limit of a key as a multiple of the slots that it is entitled to. The multiple is above 1,
     because a key at its limit is entitled to just the slots it uses while no other key asks for
@@ -83,7 +82,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a queue when the feedback runs, apart from the measurements of its keys."""
+    """State of a queue when tuning runs, apart from the measurements of its keys."""
 
     input_age: float | None
     """Seconds since the newest attempt in the tables; None if they are empty."""
@@ -94,7 +93,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[str, ...] = ()
     """Incidents that are open now."""
     switch: str | None = None
-    """Author and reason of the switch that stops the feedback; None if it is on."""
+    """Author and reason of the switch that stops tuning; None if no switch is set."""
     in_canary: int | None = None
     """Version whose canary window has not been judged."""
     rolled_back: tuple[int, float] | None = None

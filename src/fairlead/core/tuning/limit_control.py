@@ -3,9 +3,8 @@ pure function, `propose_limits`.
 
 A fair queue chooses the next task when a slot is free, and never takes a slot away: a key with long
 runs that finds the queue empty holds every slot until they end, and short tasks of others wait. The
-limit of such a key is its due part of the slots that the queue was seen to use, plus some headroom.
-The same guard rails as for weights stand between that number and the published one;
-docs/how-to/tune.md explains each.
+limit of such a key is its due part of the slots that the queue used, plus some headroom. The guard
+rails of weights bound the published limit too; docs/how-to/tune.md explains each.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.core.tuning.canary import entitled
-from fairlead.core.tuning.control import Key, Used, decay, untouched
+from fairlead.core.tuning.control import Key, Used, decay, why_not_tuned
 from fairlead.core.tuning.guard_rails import Guards
 
 _PEAK = 0.95
@@ -73,14 +72,14 @@ def propose_limits(
     shares = _shares(keys, guards)
     changes = []
     for name, key in keys.items():
-        if (why := untouched(key, guards)) is not None:
-            # The word of a person or a contract is never narrowed; a computed limit stays until
-            # there is data again.
+        if (why := why_not_tuned(key, guards)) is not None:
+            # A key that a person or a contract has fixed gets no limit. A computed limit of another
+            # key stays until there is data again.
             guarded = key.limit if key.fixed is None or is_held else None
             change = LimitChange(name, key.limit, None, guarded, why)
         elif not most:
             change = LimitChange(
-                name, key.limit, None, key.limit, "no node has been seen at work in this queue"
+                name, key.limit, None, key.limit, "no node has run tasks of this queue"
             )
         else:
             raw = guards.headroom * shares[name] * slots
@@ -103,9 +102,9 @@ def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tup
     )
     if key.limit is None:
         if used <= target * (1 + guards.dead_band):
-            return None, "the key never comes near one"
+            return None, "the key never comes near a limit"
     elif used * guards.step < key.limit and not waited:
-        return None, "the key no longer comes near it"
+        return None, "the key no longer comes near its limit"
     elif key.limit < most and _is_near(key.limit, raw, guards.dead_band):
         return key.limit, f"within {guards.dead_band:.0%} of what it should be"
     guarded = _step(most if key.limit is None else key.limit, target, guards.step)
@@ -132,10 +131,10 @@ def _step(now: int, target: int, step: float) -> int:
 
 
 def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
-    """Return, by key, the fraction of the workers that it may use, 0 to 1: its due beside the
-    others, had it asked for that much; all workers while no key had to wait. The fraction is drawn
-    towards the key's part of all that is due, as if the queue had run `prior_tasks` more tasks and
-    all keys had asked for more than there was."""
+    """Return, by key, the fraction of the workers that it may use, 0 to 1: its due part, whether it
+    asked for that much or not; all workers while no key had to wait. The fraction is drawn towards
+    the key's part of all that is due, as if the queue had run `prior_tasks` more tasks and all keys
+    had asked for more than there was."""
     windows: dict[float, dict[str, Used]] = {}
     for name, key in keys.items():
         for use in key.use:

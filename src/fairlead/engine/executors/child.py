@@ -84,7 +84,7 @@ def _failed(error: BaseException) -> JobEnd:
             )
     except BaseException as wrong:
         if type(wrong) is InvalidDelay:
-            error = wrong  # any other shows only that the error cannot be read
+            error = wrong  # any other error only shows that `error` cannot be read
     return JobEnd(
         error_type=error_type(error),
         error_text=error_text(error),

@@ -21,32 +21,32 @@ def contain_exits(loop: asyncio.AbstractEventLoop) -> None:
 
     asyncio ends the whole loop when any asyncio task raises SystemExit or KeyboardInterrupt.
     """
-    before = loop.get_task_factory()
-    if not isinstance(before, _TaskFactory):
-        loop.set_task_factory(_TaskFactory(before))
+    previous = loop.get_task_factory()
+    if not isinstance(previous, _TaskFactory):
+        loop.set_task_factory(_TaskFactory(previous))
 
 
 class _TaskFactory:
     """Task factory that contains the exits of handlers' asyncio tasks; all others stay as they
     are."""
 
-    def __init__(self, before: Callable[..., Any] | None) -> None:
-        self._before = before
+    def __init__(self, previous: Callable[..., Any] | None) -> None:
+        self._previous = previous
 
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
     ) -> asyncio.Future[Any]:
         if current_run() is not None and asyncio.iscoroutine(coro):
             coro = _Contained(coro)
-        if self._before is None:
+        if self._previous is None:
             return asyncio.Task(coro, loop=loop, **options)
-        task: asyncio.Future[Any] = self._before(loop, coro, **options)
+        task: asyncio.Future[Any] = self._previous(loop, coro, **options)
         return task
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """Coroutine whose exits are errors. An object, not an `async def`: cancelled before its start,
-    that one would leave the coroutine inside it never awaited."""
+    """Coroutine whose exits are errors. An object, because an `async def` that is cancelled before
+    its start would never await the coroutine inside it."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro = coro

@@ -1,7 +1,7 @@
 """Asynchronous handlers on the event loop.
 
 A few long-lived runners take the executions from one queue. A handler that never waits needs no
-asyncio task of its own: its runner goes straight to the next execution. A runner that starts a
+asyncio task of its own: its runner continues with the next execution. A runner that starts a
 handler while more executions are queued makes another runner ready, so there are as many runners as
 handlers that wait.
 """
@@ -35,8 +35,9 @@ _LONGEST_SLICE = 5_000
 class _Runner(asyncio.Task[None]):
     """Asyncio task of one runner.
 
-    A handler may keep its asyncio task, and cancel it when the runner has gone on to another
-    execution: by a timer, a timeout left open, a child. Such a cancellation has no effect.
+    A handler may keep a reference to its asyncio task, and cancel that task from a timer, an open
+    timeout or a child task when the runner serves another execution. Such a cancellation has no
+    effect.
     """
 
     execution: Execution | None = None
@@ -51,13 +52,13 @@ class _Runner(asyncio.Task[None]):
         return self.interrupt(msg)
 
     def interrupt(self, msg: Any | None = None) -> bool:
-        """Cancel the runner, whoever asks."""
+        """Cancel the runner, also on a request from another execution."""
         self.was_cancelled = True
         return super().cancel(msg)
 
     async def absorb_cancel(self) -> None:
-        """Forget cancellations meant for the execution that has ended, delivered or not. Raise
-        CancelledError for one that came meanwhile."""
+        """Discard cancellations meant for the execution that has ended, delivered or not. Raise
+        CancelledError for a cancellation that comes meanwhile."""
         self.was_cancelled = False
         try:
             # An undelivered cancellation hits the next await; Python 3.11 and 3.12 keep it even
@@ -83,7 +84,7 @@ class LoopExecutor:
         self._runners: set[_Runner] = set()
         self._getting_ready = False
         self._is_stopping = False
-        self._part: asyncio.Task[Any] | None = None
+        self._run_task: asyncio.Task[Any] | None = None
         """Asyncio task of `run`."""
         loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[None] = loop.create_future()
@@ -91,7 +92,7 @@ class LoopExecutor:
 
     async def run(self) -> None:
         """Raise the exception of a runner that failed."""
-        self._part = asyncio.current_task()
+        self._run_task = asyncio.current_task()
         await self._broken
 
     def start(self, executions: Iterable[Execution]) -> None:
@@ -117,8 +118,8 @@ class LoopExecutor:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the node ends the runners: in order, or because it or its loop is cancelled."""
-        return self._is_stopping or (self._part is not None and self._part.cancelling() > 0)
+        """Whether the runners must end: `stop` was called, or `run` is cancelled."""
+        return self._is_stopping or (self._run_task is not None and self._run_task.cancelling() > 0)
 
     def _get_one_ready(self) -> None:
         if self._getting_ready or not self._queue:

@@ -34,7 +34,7 @@ class ThreadExecutor:
         self._queue: SimpleQueue[Execution | None] = SimpleQueue()
         self._ended: deque[tuple[Execution, Any, BaseException | None]] = deque()
         self._lock = threading.Lock()
-        self._told = False
+        self._collect_scheduled = False
         self._threads = 0
         self._busy = 0
 
@@ -80,9 +80,9 @@ class ThreadExecutor:
                 set_run(None)
             with self._lock:
                 self._ended.append((execution, result, error))
-                tell = not self._told
-                self._told = True
-            if tell:
+                must_schedule = not self._collect_scheduled
+                self._collect_scheduled = True
+            if must_schedule:
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
@@ -92,7 +92,7 @@ class ThreadExecutor:
         with self._lock:
             ended = list(self._ended)
             self._ended.clear()
-            self._told = False
+            self._collect_scheduled = False
         for execution, result, error in ended:
             self._busy -= 1
             self._finished(execution, result, error, self._clock.now())

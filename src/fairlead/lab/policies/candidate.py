@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """True to return the waits of each key too."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class CandidateResult(msgspec.Struct, frozen=True):
     """Result of the replay of a candidate."""
 
     candidate: Candidate
@@ -70,7 +70,7 @@ def sampled(arrivals: Arrivals, candidate: Candidate, setup: Setup) -> Arrivals:
     return resampled(arrivals, candidate.seed) if candidate.sample == "resampled" else arrivals
 
 
-def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Found:
+def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> CandidateResult:
     """Replay a candidate. Compute weights from the recorded part "train" only, because nothing
     later was known when the policy was chosen."""
     began = time.process_time()
@@ -80,7 +80,7 @@ def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Found:
     schedule = run(sample, candidate.policy, weights, sessions)
     measures = measure(schedule, candidate.policy.all_slots, entitled(sample), setup.window_us)
     keys = waits_of_keys(schedule, sample.keys) if candidate.with_keys else []
-    return Found(candidate, measures, round(time.process_time() - began, 3), keys)
+    return CandidateResult(candidate, measures, round(time.process_time() - began, 3), keys)
 
 
 def entitled(arrivals: Arrivals) -> Floats:

@@ -14,7 +14,7 @@ from fairlead.lab.policies.arrivals import Floats, Ints
 from fairlead.lab.policies.virtual import VirtualSchedule
 from fairlead.lab.policies.windows import WorkerTime, longest_unserved, served, whole_windows
 
-SLOWDOWN_OF = 10 * MICROS
+SHORTEST_RUN = 10 * MICROS
 """Least run time in microseconds with which the slowdown is computed. Without it, an empty run that
 waited a second would have an infinite slowdown."""
 
@@ -39,7 +39,7 @@ class Measures(msgspec.Struct, frozen=True):
     slowdown_p50: float
     slowdown_p99: float
     jain_mean: float | None
-    """None if two keys had work throughout in no window."""
+    """None if no window has two keys that had work throughout."""
     jain_least: float | None
     jain_windows: int
     makespan_us: int
@@ -129,7 +129,7 @@ def slowdown(schedule: VirtualSchedule) -> Floats:
     """Return the bounded slowdown of each task, max(1, (wait + run) / max(run, 10 s)). Feitelson
     and others 1997."""
     spent = (schedule.wait + schedule.run).astype(np.float64)
-    return np.maximum(1.0, spent / np.maximum(schedule.run, SLOWDOWN_OF))
+    return np.maximum(1.0, spent / np.maximum(schedule.run, SHORTEST_RUN))
 
 
 def jain_by_window(schedule: VirtualSchedule, entitled: Floats, window: int) -> Floats:

@@ -1,5 +1,5 @@
-"""The objective: one measure to optimise, and requirements that must hold. Stated in advance, so
-that the result is not read into the table."""
+"""The objective: one measure to optimise, and requirements that must hold. A study fixes the
+objective before the replay, so that nobody chooses the measure that suits a result."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Objective(NamedTuple):
         return -value if self.name in _MORE_IS_BETTER else value
 
     def rank(self, measures: Measures) -> tuple[bool, float, int]:
-        """Return a sort key, the best first; of two equal ones the one with fewer slots."""
+        """Return a sort key, the best first; of equal results, the one with fewer slots."""
         return not self.is_met(measures), self.loss(measures), measures.slots
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def is_time(name: str) -> bool:
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """The range of 95 of 100 samples."""
+    """The range of the middle 95 % of samples."""
 
     low: float
     high: float

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
-from fairlead.lab.policies.samples import person
+from fairlead.lab.policies.samples import original_key
 
 MOST_SLOTS, MOST_PARTITIONS, MOST_NODES = 1_000_000, 1024, 1024
 
@@ -25,14 +25,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     names: dict[str, Count] = {}
 
     def new_limits(self, slots: int, keys: Iterable[str]) -> list[ConcurrencyPolicy]:
-        """Return new limits for one node, since limits count. `keys`: the keys of the arrivals; a
-        copy of a key has its limit."""
+        """Return new limits for one node; nodes cannot share them, since limits count. `keys`: the
+        keys of the arrivals; a copy of a key has the limit of the key."""
         if self.total is None and not self.keys and not self.names:
             return [] if self.per_key is None else [Limit(self.per_key, per="fairness_key")]
         tree = LimitTree(
             slots if self.total is None else self.total,
             names=self.names,
-            fairness_keys={key: self.keys[person(key)] for key in keys if person(key) in self.keys},
+            fairness_keys={
+                key: self.keys[original_key(key)] for key in keys if original_key(key) in self.keys
+            },
             per_fairness_key=self.per_key,
         )
         return [tree]
@@ -65,8 +67,8 @@ class CandidatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.slots * self.nodes
 
     def plain(self) -> CandidatePolicy:
-        """Return the policy without settings that have no effect: fifo ignores weights, and on one
-        node partitions. Equivalent policies become equal, except for rules that give equal
+        """Return the policy without settings that have no effect: fifo ignores weights and, on
+        one node, partitions. Equivalent policies become equal, except for rules that give equal
         weights."""
         if self.order == "fair":
             return self

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fairlead.lab.policies.arrivals import Arrivals
-from fairlead.lab.policies.candidate import Candidate, Found, Setup, perform
+from fairlead.lab.policies.candidate import Candidate, CandidateResult, Setup, perform
 
 OnProgress = Callable[[str, int], None]
 """A callback for each finished part of the work, with its name and count."""
@@ -17,7 +17,7 @@ class Runner(Protocol):
 
     def perform(
         self, candidates: Sequence[Candidate], setup: Setup, on_progress: OnProgress
-    ) -> list[Found]:
+    ) -> list[CandidateResult]:
         """Run each candidate once, in any order, and return the results in the order of
         `candidates`."""
 
@@ -30,7 +30,7 @@ class InProcess:
 
     def perform(
         self, candidates: Sequence[Candidate], setup: Setup, on_progress: OnProgress
-    ) -> list[Found]:
+    ) -> list[CandidateResult]:
         found = []
         for candidate in candidates:
             found.append(perform(candidate, self._arrivals, setup))

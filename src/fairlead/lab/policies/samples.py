@@ -1,5 +1,5 @@
-"""Samples of records that could have been: arrivals moved by seconds, users resampled. Intervals
-need them, since one record is one sample.
+"""Samples that are similar to a record: arrivals moved by seconds, or users resampled. Intervals
+need many samples, and one record is only one.
 
 Sources: Tsafrir and Feitelson, "Instability in parallel job scheduling simulation" (2006); Zakay
 and Feitelson, "Workload resampling for performance evaluation of parallel job schedulers" (2013).
@@ -19,7 +19,7 @@ COPY = "\x1f"
 """Separator between a key and the number of its copy; no key that people write has it."""
 
 
-def person(key: str) -> str:
+def original_key(key: str) -> str:
     """Return the key of which `key` is a copy, or `key` itself."""
     return key.partition(COPY)[0]
 

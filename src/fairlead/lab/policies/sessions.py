@@ -3,8 +3,9 @@ record.
 
 Source: Zakay and Feitelson, "Preserving user behavior characteristics in trace-based simulation of
 parallel job scheduling" (2014). A batch is the work that a user sends before the previous work is
-done; the next batch follows its end by the think time. A pause longer than `BREAK` ends a session:
-the next batch keeps its recorded time, or waits for the end of the last one if that is later.
+done. The think time lies between the end of a batch and the next batch. A pause longer than `BREAK`
+ends a session: the next batch keeps its recorded time, or waits for the end of the last batch if
+that is later.
 """
 
 from __future__ import annotations

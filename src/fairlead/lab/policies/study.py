@@ -1,9 +1,9 @@
 """A study: calibrate, replay every policy on early arrivals, choose, and report on later arrivals
 with intervals.
 
-The rules of honesty are those of pipeline.md, section 4: a policy chosen on some arrivals is
-reported on others; one record is one sample, so its times are perturbed and its users resampled;
-and every comparison states the distance between the simulation and the record.
+Three rules keep the results honest. A policy chosen on some arrivals is reported on others. One
+record is one sample, so its times are perturbed and its users resampled. Every comparison states
+the distance between the simulation and the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.calibration import CalibrationGap, gap, has_waits, most_at_once
-from fairlead.lab.policies.candidate import Candidate, Found, Sample, Setup
+from fairlead.lab.policies.candidate import Candidate, CandidateResult, Sample, Setup
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import Interval, Objective, interval, verdict
 from fairlead.lab.policies.policy import CandidatePolicy
@@ -100,11 +100,11 @@ class Study(msgspec.Struct, frozen=True):
     baseline: int
     gap: CalibrationGap | None
     """None if the record has no waits."""
-    found: list[Found]
+    found: list[CandidateResult]
     """Every run except the calibration."""
     standings: list[Standing]
     """Finalists, the best on the part for choosing first. The baseline is among them, as the last
-    if it was not good enough."""
+    if it is no finalist."""
     notes: list[str]
 
     @property
@@ -189,12 +189,12 @@ def standings(
     objective: Objective,
     chosen: Sequence[int],
     baseline: int,
-    trained: Sequence[Found],
-    reported: Sequence[Found],
+    trained: Sequence[CandidateResult],
+    reported: Sequence[CandidateResult],
 ) -> list[Standing]:
     """Return the standings of the chosen policies, in their order."""
     before = {found.candidate.policy_id: found for found in trained}
-    after: defaultdict[tuple[int, Sample], list[Found]] = defaultdict(list)
+    after: defaultdict[tuple[int, Sample], list[CandidateResult]] = defaultdict(list)
     for found in reported:
         after[found.candidate.policy_id, found.candidate.sample].append(found)
 
@@ -228,8 +228,8 @@ def standings(
 
 
 def first_come(policies: Sequence[CandidatePolicy]) -> CandidatePolicy:
-    """Return the baseline for a record without a policy: the first of the grid, by arrival and
-    without limits."""
+    """Return the baseline for a record without a policy: the first policy of the grid, but in the
+    order of arrival and without limits."""
     first = policies[0]
     return CandidatePolicy(
         order="fifo", slots=first.slots, nodes=first.nodes, partitions=first.partitions
@@ -251,7 +251,7 @@ def _notes(
     plan: StudyPlan,
     setup: Setup,
     measured: CalibrationGap | None,
-    best: Found,
+    best: CandidateResult,
     baseline: CandidatePolicy,
 ) -> Iterator[str]:
     """Yield remarks that a reader of the numbers must know."""

@@ -14,7 +14,7 @@ from fairlead.core.sharding.partitions import partition_of
 from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
 from fairlead.lab.policies.policy import CandidatePolicy
-from fairlead.lab.policies.samples import person
+from fairlead.lab.policies.samples import original_key
 from fairlead.lab.policies.sessions import Sessions
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
@@ -97,7 +97,7 @@ def run(
                     started[task.seq] = now
                     heappush(running, (now + takes[task.seq], task.seq))
     start = np.array(started, np.int64)
-    assert not len(start) or start.min() >= 0, "the core left a task behind"
+    assert not len(start) or start.min() >= 0, "the core did not start a task"
     return VirtualSchedule(np.array(came, np.int64), start, arrivals.run, arrivals.key)
 
 
@@ -107,7 +107,7 @@ def _triggers(
     if weights is None:
         own = np.clip(arrivals.weight, MIN_WEIGHT, MAX_WEIGHT).tolist()
     else:
-        by_key = [weights.get(person(key), DEFAULT_WEIGHT) for key in arrivals.keys]
+        by_key = [weights.get(original_key(key), DEFAULT_WEIGHT) for key in arrivals.keys]
         own = [by_key[key] for key in arrivals.key.tolist()]
     columns = (arrivals.key, arrivals.name, arrivals.priority, arrivals.spread)
     keys, names, queue, partitions = (

@@ -12,8 +12,8 @@ from fairlead.lab.weights import RECORDED, parse_power
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
 _SHRUNK_BY = 30
-"""Number of runs of the queue's mean that are added to the mean run of a key, since a few runs of a
-key say little. pipeline.md, 5."""
+"""Number of runs of the queue's mean length that are added to the runs of a key before the mean of
+the key is taken, since a few runs say little about a key."""
 
 
 def weigh(rule: str | Mapping[str, float], arrivals: Arrivals) -> dict[str, float] | None:

@@ -37,8 +37,8 @@ class Positions(msgspec.Struct, frozen=True):
     had run. 1 is in proportion to what fair shares allow; 1/n gives everything to one tenant."""
     most_beyond_bound: int
     """Greatest number of positions by which a task was late. With everything pushed first and equal
-    weights, the n-th task of a tenant is due by position sum over tenants of min(tasks of that
-    tenant, n)."""
+    weights, the n-th task of a tenant is due at this position: the sum over tenants of min(tasks of
+    that tenant, n)."""
     within_bound: float
     """Share of tasks that were not late."""
     tenants: list[TenantPositions]
@@ -88,7 +88,7 @@ def positions(runs: Iterable[HistoryRun]) -> Positions | None:
 
 
 def _due(tasks: Counter[str]) -> list[int]:
-    """Return by n - 1 the sum over tenants of min(tasks of that tenant, n)."""
+    """Return a list whose item n - 1 is the sum over tenants of min(tasks of that tenant, n)."""
     with_at_least = Counter(tasks.values())
     left = len(tasks)
     steps = []

@@ -17,8 +17,7 @@ from fairlead.ports.sql_store import SqlStore
 
 
 class Pickup(msgspec.Struct, frozen=True):
-    """The pick-up delay of some tasks in milliseconds, from the time a task might run to its
-    start."""
+    """The pick-up delay of some tasks in milliseconds, from the time a run was due to its start."""
 
     tenant: str | None
     """None for all tenants."""

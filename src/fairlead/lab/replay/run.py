@@ -78,9 +78,9 @@ def replay(
 
 @contextmanager
 def own_schema(url: str | None) -> Iterator[str | None]:
-    """Make a temporary schema for a PostgreSQL URL, and yield a URL with it. Yield None for any
-    other URL, for which `replay` makes a SQLite file. Raises ConfigurationError
-    if psycopg is missing."""
+    """Make a temporary schema for a PostgreSQL URL, and yield a URL that uses it. Yield None for
+    any other URL, for which `replay` makes a SQLite file. Raise ConfigurationError if psycopg is
+    missing."""
     if url is None or urlsplit(url).scheme not in ("postgres", "postgresql"):
         yield None
         return

@@ -12,8 +12,8 @@ _NO_CLOCK = 0.0
 
 
 class Order:
-    """Several partitions, polled in rotation. In each, the least priority number that has a task
-    goes first."""
+    """Several partitions, polled in rotation. In each partition, the least priority number that has
+    a task goes first."""
 
     def __init__(self, partitions: int, node: Callable[[], VirtualNode]) -> None:
         """`node`: makes the node of one partition, with one slot."""

@@ -51,7 +51,7 @@ def plot(simulated: Simulated, path: Path) -> None:
     )
     spread.set(
         xlabel="mean wait of a key (polls)",
-        ylabel="keys that waited at most so long (%)",
+        ylabel="keys with at most this mean wait (%)",
         xscale="log",
     )
     for axes in (by_rank, spread):

@@ -28,7 +28,7 @@ class OrderReport(msgspec.Struct, frozen=True):
     waits_of_keys: Percentiles | None
     """Percentiles with each key counted once, by the mean wait of its tasks."""
     jain_mean: float | None
-    """Mean over the windows; None if two keys had work throughout in no window."""
+    """Mean over the windows; None if no window has two keys that had work throughout."""
     jain_least: float | None
     gap: float
     """Largest gap in service / weight between two of the listed keys, in multiples of 1 / w_f + 1 /

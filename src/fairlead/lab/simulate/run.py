@@ -87,7 +87,7 @@ class SimulationSettings:
             raise ConfigurationError("--script and --trace are two workloads: leave one out")
         if self.script is not None and self.arrivals is not None:
             raise ConfigurationError(
-                "--arrivals has no meaning with --script, which says itself when tasks come"
+                "--arrivals has no meaning with --script, which sets the times of arrival itself"
             )
         if self.trace is None and self.arrivals is ArrivalMode.RECORDED:
             raise ConfigurationError("--arrivals recorded needs --trace FILE, which has the times")
@@ -102,7 +102,7 @@ class Simulated(NamedTuple):
 
     report: SimulationReport
     mean_waits: dict[str, dict[str, float]]
-    """Mean waits by order, then by key with the most tasks first: for a picture of all keys."""
+    """Mean waits by order, then by key, the key with the most tasks first; the plot shows them."""
 
 
 def simulate(settings: SimulationSettings) -> Simulated:

@@ -58,14 +58,14 @@ def _step(text: str) -> PushStep | PollStep:
     if found := _PRIORITIES.fullmatch(text):
         return PushStep([ScriptTask(number, _priority(number)) for number in found[1].split()])
     if verb == "push" and words:
-        return PushStep([asked for word in words for asked in _asked(word)])
+        return PushStep([task for word in words for task in _tasks_of(word)])
     raise ConfigurationError(
         f"--script: {text!r} is no step; use 'push aab b*20 c@2', 'push 4 2 as priorities', 'poll"
         " 2' or 'poll all'"
     )
 
 
-def _asked(word: str) -> Iterator[ScriptTask]:
+def _tasks_of(word: str) -> Iterator[ScriptTask]:
     found = _WORD.fullmatch(word)
     if found is None:
         raise ConfigurationError(

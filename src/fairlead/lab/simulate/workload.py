@@ -42,7 +42,7 @@ class Poll(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """A workload, equal for every order that is tried."""
+    """A workload, the same for each order."""
 
     steps: list[Push | Poll]
     weights: dict[str, float]
@@ -62,7 +62,7 @@ class Maker:
         """Return the workload of a script; see `parse_script`."""
         steps = parse_script(text)
         weights = self._weigh(
-            asked.key for step in steps if isinstance(step, PushStep) for asked in step.tasks
+            pushed.key for step in steps if isinstance(step, PushStep) for pushed in step.tasks
         )
         made: list[Push | Poll] = []
         tasks = 0
@@ -71,7 +71,9 @@ class Maker:
                 made.append(Poll(step.polls))
                 continue
             made.append(
-                Push([self._task(tasks + n, asked, weights) for n, asked in enumerate(step.tasks)])
+                Push(
+                    [self._task(tasks + n, pushed, weights) for n, pushed in enumerate(step.tasks)]
+                )
             )
             tasks += len(step.tasks)
         return Workload(made, weights, tasks)
@@ -118,6 +120,6 @@ class Maker:
         by_tasks = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))
         return self._weights.of([key for key, _ in by_tasks], self._random)
 
-    def _task(self, number: int, asked: ScriptTask, weights: dict[str, float]) -> Trigger:
+    def _task(self, number: int, pushed: ScriptTask, weights: dict[str, float]) -> Trigger:
         partition = partition_of(None, self._random.getrandbits(64), self._partitions)
-        return simulated_task(number, asked.key, weights[asked.key], asked.priority, partition)
+        return simulated_task(number, pushed.key, weights[pushed.key], pushed.priority, partition)

@@ -15,7 +15,7 @@ _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering k
 
 
 async def explain(context: OperateContext, task_id: str) -> list[Finding]:
-    """Return findings that say why a task is where it is. Raise UnknownTask."""
+    """Return findings that explain the state of a task. Raise UnknownTask."""
     store = context.store
     record: TaskRecord | None = store.database.read_now(store.records.task(task_id))
     if record is None:
@@ -77,7 +77,7 @@ def _paused(context: OperateContext, record: TaskRecord) -> list[Finding]:
 
 
 async def _held_by_its_key(context: OperateContext, record: TaskRecord) -> Finding | None:
-    """Return the finding that an earlier task of the same ordering key holds this one."""
+    """Return a finding if an earlier task of the same ordering key holds this one, or None."""
     if record.ordering_key is None:
         return None
     store = context.store

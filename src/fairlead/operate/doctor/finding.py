@@ -9,7 +9,7 @@ import msgspec
 Severity = Literal["ok", "note", "problem"]
 
 MOST_SHOWN = 10
-"""Names that a finding lists of many."""
+"""Maximum number of names that one finding lists."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fairlead.clock import MICROS
+from fairlead.engine.lease_names import owners_of
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.engine.ownership import owners_of
 from fairlead.errors import NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext

@@ -1,5 +1,5 @@
-"""The heartbeat of a queue: its state at an instant, and its changes since the heartbeat before. A
-relay sends it."""
+"""The heartbeat of a queue, which a relay sends: its state at an instant, and its changes since the
+previous heartbeat."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     store_id: str
     queue: str
     relay: str
-    """Name of the relay; of two relays, one is used."""
+    """Name of the relay. Of two relays, the watch uses one."""
     at: int
     waits_since: int | None = None
-    """Instant since which the oldest unclaimed task is ready; None without one."""
+    """Instant at which the oldest unclaimed task became ready; None if no task waits."""
     running: int | None = None
-    """Tasks held by living nodes; None without a count."""
+    """Tasks held by living nodes; None if not counted."""
     claimed_at: int = 0
     """Instant of the latest claim among the running tasks."""
     stuck: int | None = None
-    """Running tasks past their `max_stuck`."""
+    """Running tasks past their `max_stuck`; None if not counted."""
     is_paused: bool = False
     done: int = 0
     failed: int = 0
-    """Runs that failed, without lost ones."""
+    """Failed runs, not counting lost ones."""
     arrived: int = 0
     keys: dict[str, int] = {}
-    """Arrived tasks by fairness key; only the greatest keys where there are very many."""
+    """Arrived tasks by fairness key; of very many keys, only those with most tasks."""
     lost: dict[str, int] = {}
     """Lost runs by node."""
     silent: list[str] = []
-    """Nodes of the queue without a heartbeat."""
+    """Nodes of the queue whose own heartbeat is overdue."""
 
 
 def encode(heartbeat: Heartbeat) -> bytes:

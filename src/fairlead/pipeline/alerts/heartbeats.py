@@ -1,4 +1,4 @@
-"""The heartbeats of a store: the state of its queues every few seconds, as a relay sees it."""
+"""The heartbeats of a store: the state of its queues, read by a relay every few seconds."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WAITS_US = 500_000
 """Least age of a ready task, in microseconds, to be reported as waiting."""
 
 OLD_US = 60_000_000
-"""Age of a run, in microseconds, from which it only shows that the queue moves: a late relay
-reports the past."""
+"""Age of an ended run, in microseconds, from which it only shows that the queue moves. A relay that
+is late reads old runs, and they must not count as present failures or losses."""
 
 RUNNING_EVERY = 10.0
-"""Seconds between two counts of running tasks, also without problems."""
+"""Seconds between two counts of running tasks while no queue stands still."""
 
-_SPARE = 10
-"""Share of the time for these counts: one part in this many."""
+_PAUSE_FACTOR = 10
+"""Least pause after a count of running tasks, as a multiple of the time that the count took."""
 
 _QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
     ATTEMPT_FIELDS.index(name)
@@ -47,7 +47,7 @@ _QUEUE, _KEY, _ATTEMPT, _SUBMITTED_AT, _FINISHED_AT, _OUTCOME, _NODE = (
         "node",
     )
 )
-_PLACE, _AT, _OF_QUEUE, _OF_KEY = (
+_POSITION, _AT, _OF_QUEUE, _OF_KEY = (
     SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
 )
 
@@ -68,21 +68,21 @@ class StoreHeartbeats:
     def __init__(self, store: SqlStore, history: HistoryStore, clock: Clock) -> None:
         self._store = store
         self._history = history
-        self._look = history.database.read_now
+        self._read_now = history.database.read_now
         self._clock = clock
         self._relay = uuid.uuid4().hex
         self._store_id: str | None = None
         self._after: str | None = None
-        """Position up to which submitted tasks are counted; earlier tasks of the start are not."""
+        """Position up to which submitted tasks are counted; counting begins at the first read."""
         self._counted_at = 0
-        """Instant at which the last counted task was submitted; later tasks count at their first
-        run."""
+        """Instant at which the last counted task was submitted. Tasks submitted later are counted
+        when their first run ends."""
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")
         """Latest time of the next count of running tasks."""
 
-    def hear(self, attempts: Sequence[Row]) -> None:
+    def add(self, attempts: Sequence[Row]) -> None:
         """Add ended runs: rows of ATTEMPT_FIELDS, each given once."""
         old = self._clock.now() - OLD_US
         for row in attempts:
@@ -101,18 +101,18 @@ class StoreHeartbeats:
                 since.keys[row[_KEY]] += 1
 
     def read(self) -> list[Heartbeat]:
-        """Return a heartbeat of each queue if it is time, else none. Raise StoreUnavailable and
-        keep the added runs."""
+        """Return a heartbeat of each queue if heartbeats are due, else an empty list. Raise
+        StoreUnavailable and keep the added runs for the next call."""
         if time.monotonic() < self._next_at:
             return []
         now = self._clock.now()
         if self._store_id is None:
-            self._store_id = self._look(self._history.store_id())
+            self._store_id = self._read_now(self._history.store_id())
         if self._after is None:
-            self._after, self._counted_at = self._look(self._history.newest_submitted(now)), now
+            self._after, self._counted_at = self._read_now(self._history.newest_submitted(now)), now
         self._count_submitted(now)
-        queues = self._look(self._store.queue_settings())
-        waiting = self._look(self._store.oldest_ready())
+        queues = self._read_now(self._store.queue_settings())
+        waiting = self._read_now(self._store.oldest_ready())
         waiting = {
             queue: ready_at for queue, ready_at in waiting.items() if ready_at < now - WAITS_US
         }
@@ -166,31 +166,31 @@ class StoreHeartbeats:
     def _count_submitted(self, now: int) -> None:
         for _ in range(PAGES):
             assert self._after is not None
-            rows = self._look(self._history.submitted(self._after, now, PAGE))
+            rows = self._read_now(self._history.submitted(self._after, now, PAGE))
             for row in rows:
                 self._since.setdefault(row[_OF_QUEUE], _Since()).keys[row[_OF_KEY]] += 1
                 self._counted_at = max(self._counted_at, row[_AT])
             if rows:
-                self._after = str(rows[-1][_PLACE])
+                self._after = str(rows[-1][_POSITION])
             if len(rows) < PAGE:
                 return
 
     def _count_running(self, now: int, waiting: Collection[str]) -> list[Running] | None:
-        """Return the running tasks; None without a count. Count at once where tasks wait and no run
-        has ended."""
+        """Return the running tasks, or None if no count is due. A count is due earlier if tasks
+        wait in a queue in which no run has ended."""
         began = time.monotonic()
         moving = {queue for queue, since in self._since.items() if since.done or since.failed}
         if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
             return None
-        found = self._look(self._history.running(now))
+        found = self._read_now(self._history.running(now))
         ended = time.monotonic()
-        self._running_at = ended + RUNNING_EVERY + _SPARE * (ended - began)
+        self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
         return found
 
     def _silent(self, now: int) -> dict[str, list[str]]:
-        """Return nodes without a heartbeat, with their queues."""
-        at = self._look(self._store.shared_clock(now))
-        nodes = self._look(self._store.nodes())
+        """Return the nodes whose heartbeat is overdue, with their queues."""
+        at = self._read_now(self._store.shared_clock(now))
+        nodes = self._read_now(self._store.nodes())
         return {
             node.node: node.queues
             for node in nodes

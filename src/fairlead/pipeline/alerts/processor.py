@@ -41,11 +41,11 @@ class Watch(StatefulProcessor):
     """Watch of one group (store, queue)."""
 
     def __init__(self, rules: Rules) -> None:
-        self._rules = msgspec.json.encode(rules)
+        self._encoded_rules = msgspec.json.encode(rules)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; Spark calls this in each task."""
-        self._told_by = msgspec.json.decode(self._rules, type=Rules)
+        self._rules = msgspec.json.decode(self._encoded_rules, type=Rules)
         self._handle = handle
         # Store JSON, so that a later version can add fields.
         self._watched = handle.getValueState("watched", "json string")
@@ -54,7 +54,7 @@ class Watch(StatefulProcessor):
             "keys",
             "fairness_key string",
             _MINUTES_SCHEMA,
-            round(self._told_by.forget_seconds * 1000),
+            round(self._rules.forget_seconds * 1000),
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
@@ -69,7 +69,7 @@ class Watch(StatefulProcessor):
         else:
             watched = msgspec.json.decode(found[0], type=Watched)
         keys = _Keys(self._keys)
-        raised = observe(watched, heartbeats, keys, self._told_by.of(queue))
+        raised = observe(watched, heartbeats, keys, self._rules.of(queue))
         keys.save()
         self._watched.update((msgspec.json.encode(watched).decode(),))
         raised += self._end_silence(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
@@ -99,7 +99,7 @@ class Watch(StatefulProcessor):
         until, raised_at = self._silence.get() or (0, 0)
         if until:
             self._handle.deleteTimer(until)
-        until = now_ms + round(self._told_by.of(queue).silence_seconds * 1000)
+        until = now_ms + round(self._rules.of(queue).silence_seconds * 1000)
         self._handle.registerTimer(until)
         self._silence.update((until, 0))
         return [Alert("silence", queue, ALL, raised_at, last, True)] if raised_at else []

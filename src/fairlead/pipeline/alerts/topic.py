@@ -1,4 +1,5 @@
-"""The topic of queue heartbeats: one JSON object a message, all of a queue in one partition."""
+"""The topic of queue heartbeats: one heartbeat per message, as a JSON object. All heartbeats of a
+queue are in one partition."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from fairlead.ports.statements import Row
 PARTITIONS = 1
 """Partitions of a new topic; heartbeats are few."""
 
-KEPT = {"retention.ms": str(24 * 3_600_000)}
-"""Settings of a new topic: heartbeats of more than a day ago are not needed."""
+SETTINGS = {"retention.ms": str(24 * 3_600_000)}
+"""Settings of a new topic: Kafka keeps heartbeats for a day."""
 
 
 def make_heartbeats_topic(endpoint: KafkaEndpoint) -> int:
     """Create a missing topic; return its number of partitions. Raise StoreUnavailable."""
-    return endpoint.create_topic(endpoint.heartbeats, PARTITIONS, KEPT, RESPONSE_SECONDS)
+    return endpoint.create_topic(endpoint.heartbeats, PARTITIONS, SETTINGS, RESPONSE_SECONDS)
 
 
-class HeartbeatsTo:
+class HeartbeatSender:
     """Sender of heartbeats beside the attempts of a relay (see
     `fairlead.pipeline.stream.relay.OnBatch`)."""
 
@@ -34,10 +35,10 @@ class HeartbeatsTo:
         self._partitions = 0
 
     def __call__(self, sender: Sender, attempts: Sequence[Row]) -> None:
-        """Raise StoreUnavailable."""
+        """Add the attempts, and send the heartbeats that are due. Raise StoreUnavailable."""
         if not self._partitions:
             self._partitions = make_heartbeats_topic(self._endpoint)
-        self._heartbeats.hear(attempts)
+        self._heartbeats.add(attempts)
         for heartbeat in self._heartbeats.read():
             sender.send(
                 self._endpoint.heartbeats,

@@ -1,15 +1,17 @@
 """The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
 
-| kind | raised when | over when |
-|---|---|---|
-| stall | no run begins or ends for `stall_seconds` | one does, or none waits |
-| flood | a key brings `flood_tasks` a minute, `flood_times` its usual | half, for `quiet_seconds` |
-| error burst | `burst_runs` runs failed in a minute, and most | none for `quiet_seconds` |
-| stuck | a task runs past its greatest time | none does any more |
-| node loss | a node is silent, or runs of it were lost | nothing of it for `quiet_seconds` |
+- stall: tasks wait, none runs, and no run has begun or ended for `stall_seconds`; while some task
+  runs, for `standstill_seconds`. Over when a run begins or ends, or no task waits.
+- flood: within a minute, one key submits more than half of the queue's tasks: at least
+  `flood_tasks`, and `flood_times` its mean minute. Over after `quiet_seconds` below half of that.
+- error burst: within a minute, at least `burst_runs` runs failed, and more than succeeded. Over
+  after `quiet_seconds` without one.
+- stuck: a task runs longer than its `max_stuck`. Over when no such task is left.
+- node loss: the heartbeat of a node is overdue, or runs of it were lost. Over after `quiet_seconds`
+  without either.
 
-The usual minutes of a queue are learnt first, so floods are reported after `warm_up_seconds`. While
-some run continues, a stall needs `standstill_seconds`.
+Floods are reported only after the first `warm_up_seconds`, in which the means of the keys are
+measured.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from fairlead.pipeline.alerts.heartbeat import Heartbeat
 from fairlead.pipeline.incidents.detect import ALL
 
 MINUTE = 60 * MICROS
-SLOT = 10 * MICROS
-"""Length of the intervals in which the last minute is stored."""
-LONGEST_MEMORY = 60
-"""Minutes whose mean is the usual minute of a key."""
+INTERVAL = 10 * MICROS
+"""Length of the intervals by which the last minute is counted, in microseconds."""
+MEAN_MINUTES = 60
+"""Maximum number of minutes that count in the mean of a key."""
 OTHER_RELAY_SECONDS = 10.0
-"""Seconds of silence after which another relay replaces this one."""
+"""Seconds without a heartbeat of one relay after which another relay replaces it."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -50,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     forget_seconds: _Seconds = 7200.0
     """Seconds without tasks after which a key is dropped from the state of every queue."""
     queues: dict[str, dict[str, int | float]] = {}
-    """Other values by queue: {"payouts": {"stall_seconds": 300}}."""
+    """Values that replace these rules for a queue: {"payouts": {"stall_seconds": 300}}."""
 
     def __post_init__(self) -> None:
         for queue in self.queues:
@@ -91,7 +93,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class KeyMinutes(msgspec.Struct):
-    """Arrivals of a key by minutes."""
+    """Arrivals of a key by minute."""
 
     minute: int
     """Last minute with arrivals, counted from the epoch."""
@@ -100,19 +102,19 @@ class KeyMinutes(msgspec.Struct):
     before: int = 0
     """Arrivals in the minute before."""
     mean: float = 0.0
-    """Mean arrivals of the known minutes before."""
+    """Mean arrivals per minute in the known minutes before these two."""
     known: int = -1
-    """Number of known minutes; -1 if even the minute before is unknown."""
+    """Number of minutes in the mean; -1 if even the minute before is unknown."""
 
     def arrive(self, tasks: int, minute: int) -> None:
-        """Add arrivals in this minute or a later one than the last."""
+        """Add arrivals in `minute`: the last minute with arrivals, or a later one."""
         while self.minute < minute:
-            self.known = min(self.known + 1, LONGEST_MEMORY)
+            self.known = min(self.known + 1, MEAN_MINUTES)
             if self.known > 0:
                 self.mean += (self.before - self.mean) / self.known
             self.before, self.tasks = self.tasks, 0
             self.minute += 1
-            if self.minute < minute - LONGEST_MEMORY:  # all minutes are too old
+            if self.minute < minute - MEAN_MINUTES:  # skip a long gap, and start a new mean
                 self.minute, self.before, self.mean = minute, 0, 0.0
         self.tasks += tasks
 
@@ -139,12 +141,12 @@ class Open(msgspec.Struct):
 
     start: int
     last: int
-    """Instant of its last sighting."""
+    """Instant of the last heartbeat that showed the problem."""
     tasks: int = 0
 
 
-class Slot(msgspec.Struct):
-    """Ten seconds of a queue."""
+class Interval(msgspec.Struct):
+    """Counts of a queue in ten seconds."""
 
     begin: int
     done: int = 0
@@ -160,8 +162,9 @@ class Watched(msgspec.Struct):
     last: int = 0
     """Instant of its last heartbeat."""
     moved_at: int = 0
-    """Instant of the last begin or end of a run."""
-    slots: list[Slot] = []
+    """Instant of the last start or end of a run."""
+    intervals: list[Interval] = msgspec.field(name="slots", default_factory=list)
+    """Intervals of the last minute."""
     open: dict[str, Open] = {}
     """Open alerts by kind and subject, separated by a tab."""
 
@@ -179,12 +182,12 @@ def observe(
         ):
             watched.relay = heartbeat.relay
         if heartbeat.relay == watched.relay and heartbeat.at > watched.last:
-            alerts += _Look(watched, heartbeat, keys, rules).alerts()
+            alerts += _Evaluation(watched, heartbeat, keys, rules).alerts()
             watched.last = heartbeat.at
     return alerts
 
 
-class _Look:
+class _Evaluation:
     """Evaluation of one heartbeat."""
 
     def __init__(self, watched: Watched, heartbeat: Heartbeat, keys: Keys, rules: Rules) -> None:
@@ -192,13 +195,13 @@ class _Look:
         self._heartbeat = heartbeat
         self._keys = keys
         self._rules = rules
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._present: dict[str, tuple[int, int]] = {}
         """Present problems by kind and subject: start, and tasks to add."""
-        self._at_once = {"stall\t" + ALL, "stuck\t" + ALL}
-        """Problems that end as soon as they do not show."""
+        self._end_at_once = {"stall\t" + ALL, "stuck\t" + ALL}
+        """Problems that end with the first heartbeat that does not show them."""
 
     def alerts(self) -> list[Alert]:
-        self._remember()
+        self._count()
         self._stall()
         self._flood()
         self._burst()
@@ -206,24 +209,26 @@ class _Look:
         if heartbeat.stuck:
             self._show("stuck", ALL, heartbeat.at, heartbeat.stuck)
         elif heartbeat.stuck is None and "stuck\t" + ALL in self._watched.open:
-            self._show("stuck", ALL, heartbeat.at, 0)  # no count
+            self._show("stuck", ALL, heartbeat.at, 0)  # not counted: the alert stays open
         for node in {*heartbeat.lost, *heartbeat.silent}:
             self._show("node loss", node, heartbeat.at, heartbeat.lost.get(node, 0))
         return [*self._raised(), *self._ended()]
 
     def _show(self, kind: str, subject: str, since: int, tasks: int) -> None:
-        self._seen[f"{kind}\t{subject}"] = since, tasks
+        self._present[f"{kind}\t{subject}"] = since, tasks
 
-    def _remember(self) -> None:
+    def _count(self) -> None:
         watched, heartbeat = self._watched, self._heartbeat
-        begin = heartbeat.at - heartbeat.at % SLOT
-        watched.slots = [slot for slot in watched.slots if slot.begin > heartbeat.at - MINUTE]
-        if not watched.slots or watched.slots[-1].begin != begin:
-            watched.slots.append(Slot(begin))
-        slot = watched.slots[-1]
-        slot.done += heartbeat.done
-        slot.failed += heartbeat.failed
-        slot.arrived += heartbeat.arrived
+        begin = heartbeat.at - heartbeat.at % INTERVAL
+        watched.intervals = [
+            each for each in watched.intervals if each.begin > heartbeat.at - MINUTE
+        ]
+        if not watched.intervals or watched.intervals[-1].begin != begin:
+            watched.intervals.append(Interval(begin))
+        interval = watched.intervals[-1]
+        interval.done += heartbeat.done
+        interval.failed += heartbeat.failed
+        interval.arrived += heartbeat.arrived
 
     def _stall(self) -> None:
         watched, heartbeat = self._watched, self._heartbeat
@@ -235,19 +240,19 @@ class _Look:
         if heartbeat.running is None:
             # The number of running tasks is unknown. An open stall stays open, except when the
             # heartbeat reports ended runs.
-            shows = "stall\t" + ALL in watched.open and not ended
+            is_stalled = "stall\t" + ALL in watched.open and not ended
         else:
             patience = (
                 self._rules.standstill_seconds if heartbeat.running else self._rules.stall_seconds
             )
-            shows = heartbeat.at - since >= patience * MICROS
-        if shows:
+            is_stalled = heartbeat.at - since >= patience * MICROS
+        if is_stalled:
             self._show("stall", ALL, since, 0)
 
     def _flood(self) -> None:
         watched, heartbeat, rules = self._watched, self._heartbeat, self._rules
         minute = heartbeat.at // MINUTE
-        total = sum(slot.arrived for slot in watched.slots)
+        total = sum(interval.arrived for interval in watched.intervals)
         is_known = heartbeat.at - watched.since >= rules.warm_up_seconds * MICROS
         for key, tasks in heartbeat.keys.items():
             known = self._keys.get(key) or KeyMinutes(minute)
@@ -261,21 +266,19 @@ class _Look:
                 self._show("flood", key, heartbeat.at, tasks)
 
     def _burst(self) -> None:
-        every = self._watched.slots
-        # Also check the last seconds alone, because a minute needs half a minute until most runs
-        # have failed.
-        for slots in (
-            every,
-            [slot for slot in every if slot.begin > self._heartbeat.at - 2 * SLOT],
-        ):
-            failed = sum(slot.failed for slot in slots)
-            if failed >= self._rules.burst_runs and failed > sum(slot.done for slot in slots):
-                first = next(slot.begin for slot in slots if slot.failed)
+        minute = self._watched.intervals
+        last_two = [each for each in minute if each.begin > self._heartbeat.at - 2 * INTERVAL]
+        # Also check the last two intervals alone: after successful runs, it may take half a minute
+        # until most runs of the whole minute have failed.
+        for intervals in (minute, last_two):
+            failed = sum(each.failed for each in intervals)
+            if failed >= self._rules.burst_runs and failed > sum(each.done for each in intervals):
+                first = next(each.begin for each in intervals if each.failed)
                 self._show("error burst", ALL, first, self._heartbeat.failed)
 
     def _raised(self) -> Iterable[Alert]:
         watched, heartbeat = self._watched, self._heartbeat
-        for name, (since, tasks) in self._seen.items():
+        for name, (since, tasks) in self._present.items():
             found = watched.open.get(name)
             if found is None:
                 found = watched.open[name] = Open(since, heartbeat.at)
@@ -287,10 +290,10 @@ class _Look:
     def _ended(self) -> Iterable[Alert]:
         heartbeat, quiet = self._heartbeat, round(self._rules.quiet_seconds * MICROS)
         for name, found in list(self._watched.open.items()):
-            if name not in self._seen and (
-                name in self._at_once or heartbeat.at - found.last >= quiet
+            if name not in self._present and (
+                name in self._end_at_once or heartbeat.at - found.last >= quiet
             ):
                 del self._watched.open[name]
                 kind, _, subject = name.partition("\t")
-                end = heartbeat.at if name in self._at_once else found.last
+                end = heartbeat.at if name in self._end_at_once else found.last
                 yield Alert(kind, heartbeat.queue, subject, found.start, end, True, found.tasks)

@@ -1,5 +1,5 @@
-"""Alerts to a URL: each at least once, in order, also over restarts and while the URL does not
-respond; twice only after a crash between the response and the record of it."""
+"""Send alerts to a URL in order, each at least once, also after restarts and outages of the URL. An
+alert is sent twice only after a crash between the response and the record of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_WAITING = 1000
 first."""
 
 MOST_REMEMBERED = 1000
-"""Maximum number of delivered alerts that are remembered, the newest ones."""
+"""Maximum number of delivered alerts in the file, the newest ones."""
 
 SIGNATURE = "X-Fairlead-Signature"
 
@@ -49,19 +49,19 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-class _Known(msgspec.Struct):
-    """Delivery state that outlives the process."""
+class _Deliveries(msgspec.Struct):
+    """Waiting and delivered alerts, stored in a file."""
 
     waiting: list[Notice] = []
     taken: list[tuple[str, str, str]] = []
     """(incident_id, state, noticed_at) of the last delivered alerts."""
 
     def is_new(self, notice: Notice) -> bool:
-        """Return whether the alert neither waits nor was delivered; a repeated batch brings it
-        again."""
+        """Return whether the alert neither waits nor was delivered. A repeated batch has alerts
+        that are not new."""
         return notice not in self.waiting and _key(notice) not in self.taken
 
-    def take(self, notice: Notice) -> None:
+    def mark_delivered(self, notice: Notice) -> None:
         self.taken.append(_key(notice))
         del self.taken[:-MOST_REMEMBERED]
 
@@ -73,21 +73,21 @@ def _key(notice: Notice) -> tuple[str, str, str]:
 class Webhook:
     """Sender to one URL. A file stores the waiting and the last delivered alerts."""
 
-    def __init__(self, url: str, known: Path, secret: str | None = None) -> None:
-        """`known`: the file. `secret`: key of the HMAC of the body, sent in the header SIGNATURE as
-        "sha256=" and hex. Raise ConfigurationError."""
+    def __init__(self, url: str, file: Path, secret: str | None = None) -> None:
+        """`file`: path of that file. `secret`: key of the HMAC of the body, sent in the header
+        SIGNATURE as "sha256=" and hex. Raise ConfigurationError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError("webhook: use an address as https://alerts.example/hook")
+            raise ConfigurationError("webhook: use a URL such as https://alerts.example/hook")
         self._url = url
-        self._where = f"{parts.scheme}://{parts.hostname}"
-        self._file = known
+        self._host = f"{parts.scheme}://{parts.hostname}"
+        self._file = file
         self._secret = secret
         self._known = self._load()
-        self._is_away = False
+        self._is_down = False
 
     def send(self, notices: Sequence[Notice]) -> int:
-        """Post these alerts after the waiting ones. Return how many wait now for the next call."""
+        """Post these alerts after the waiting ones. Return how many alerts still wait."""
         known = self._known
         known.waiting += [each for each in notices if known.is_new(each)]
         if not known.waiting:
@@ -95,13 +95,13 @@ class Webhook:
         if (dropped := len(known.waiting) - MOST_WAITING) > 0:
             del known.waiting[:dropped]
             log.error(
-                "alerts were dropped: the webhook does not take them",
-                extra={"webhook": self._where, "alerts": dropped},
+                "alerts were dropped, because too many wait for the webhook",
+                extra={"webhook": self._host, "alerts": dropped},
             )
         self._save()  # before the delivery, so that a crash loses none
         while known.waiting and self._post(known.waiting[0]):
-            known.take(known.waiting.pop(0))
-            self._save()  # only a crash before this repeats it
+            known.mark_delivered(known.waiting.pop(0))
+            self._save()  # after a crash before this line, the alert is sent again
         return len(known.waiting)
 
     def _post(self, notice: Notice) -> bool:
@@ -122,27 +122,27 @@ class Webhook:
             ):
                 log.error(
                     "the webhook refuses an alert",
-                    extra={"webhook": self._where, "status": error.code, "alert": notice.text},
+                    extra={"webhook": self._host, "status": error.code, "alert": notice.text},
                 )
                 return True
-            if not self._is_away:
-                self._is_away = True
+            if not self._is_down:
+                self._is_down = True
                 log.warning(
                     "the webhook is unavailable; alerts wait",
-                    extra={"webhook": self._where, "error": str(error)},
+                    extra={"webhook": self._host, "error": str(error)},
                 )
             return False
-        self._is_away = False
+        self._is_down = False
         return True
 
-    def _load(self) -> _Known:
+    def _load(self) -> _Deliveries:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Known)
+            return msgspec.json.decode(self._file.read_bytes(), type=_Deliveries)
         except FileNotFoundError:
-            return _Known()
+            return _Deliveries()
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"{self._file} cannot be read: {error}; remove it, alerts in it are lost"
+                f"{self._file} cannot be read: {error}; remove the file, the alerts in it are lost"
             ) from error
 
     def _save(self) -> None:

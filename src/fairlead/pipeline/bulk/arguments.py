@@ -20,7 +20,7 @@ _compact = msgspec.json.format
 
 
 def encoded(batch: pa.RecordBatch, options: BulkOptions, problems: Problems) -> list[bytes]:
-    """Return one JSON object a row, as a submit would write it; any value for a refused row.
+    """Return the JSON object of each row, as a submit writes it. Values of refused rows are unused.
 
     The arguments come from `args_columns` (the names of the columns), or from the column `args`
     (its fields or keys), or from `payload` (JSON text, stored without white space). Without these
@@ -100,7 +100,7 @@ def _values(column: str, values: pa.Array, problems: Problems) -> list[Any]:
 
     try:
         if _is_simple(values):
-            return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # ten times as quick
+            return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # ten times faster
         found = values.to_pylist(maps_as_pydicts="strict")
         _encode(found)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError):
@@ -122,6 +122,8 @@ def _one(column: str, values: pa.Array, row: int, problems: Problems) -> Any:
         value = values[row].as_py(maps_as_pydicts="strict")
         _encode(value)
     except (ValueError, TypeError, OverflowError, KeyError) as error:
-        problems.note(row, column, str(values.type), f"{column}: cannot travel as JSON ({error})")
+        problems.note(
+            row, column, str(values.type), f"{column}: cannot be written as JSON ({error})"
+        )
         return None
     return value

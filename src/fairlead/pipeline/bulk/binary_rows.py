@@ -24,7 +24,7 @@ def binary_rows(batch: pa.RecordBatch, job: int, attempt: bytes) -> bytes:
     for name in batch.schema.names[len(fixed) :]:
         values = _bytes(batch.column(name))
         lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
-        parts += [_whole(lengths.astype(">i4")), values.fill_null(b"")]
+        parts += [_elements_as_bytes(lengths.astype(">i4")), values.fill_null(b"")]
     # Join the fields row by row in the order in which the server reads them.
     rows = pc.binary_join_element_wise(*parts, b"").cast(pa.binary())
     _, offsets, joined = rows.buffers()
@@ -66,10 +66,10 @@ def _heads(batch: pa.RecordBatch, fixed: list[str], job: int, attempt: bytes) ->
             ]
         else:
             heads[name] = column.to_numpy(zero_copy_only=False)
-    return _whole(heads)
+    return _elements_as_bytes(heads)
 
 
-def _whole(values: npt.NDArray[np.void]) -> pa.Array:
+def _elements_as_bytes(values: npt.NDArray[np.void]) -> pa.Array:
     """Return the bytes of each element."""
     import pyarrow as pa
 
@@ -80,11 +80,11 @@ def _whole(values: npt.NDArray[np.void]) -> pa.Array:
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Return texts in UTF-8 and numbers in big-endian order."""
+    """Return each value as bytes: texts in UTF-8, numbers in big-endian order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_int64(values.type):
         return values.cast(pa.binary())
-    whole = _whole(values.fill_null(0).to_numpy().astype(">i8"))
+    whole = _elements_as_bytes(values.fill_null(0).to_numpy().astype(">i8"))
     return pc.if_else(values.is_valid(), whole, pa.scalar(None, pa.binary()))

@@ -12,8 +12,8 @@ from fairlead.pipeline.bulk.columns import TEXTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_SHOWN = 100
-_MOST_REASON = 500
+_MOST_SHOWN = 100  # characters
+_MOST_REASON = 500  # characters
 
 
 class Reject(NamedTuple):
@@ -82,7 +82,7 @@ def check(column: str, values: pa.Array, problems: Problems) -> None:
 
 
 def _suspects(column: str, values: pa.Array) -> pa.Array:
-    """Return a mask of the rows to check; null for a null value that must be checked."""
+    """Return a mask of the rows to check one by one; null also means that the row is checked."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -119,7 +119,7 @@ def _value(values: pa.Array, row: int) -> Any:
 
 
 def _unicode(column: str, texts: pa.Array, problems: Problems) -> pa.Array:
-    """Return the texts; refuse invalid ones and put a harmless text in their place."""
+    """Return the texts; refuse invalid ones and replace them by "?"."""
     import pyarrow as pa
 
     try:

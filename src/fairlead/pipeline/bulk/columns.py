@@ -11,7 +11,7 @@ from fairlead.pipeline.bulk.options import BulkOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MEANINGS = (
+KNOWN_COLUMNS = (
     "name",
     "queue",
     "payload",
@@ -24,7 +24,7 @@ MEANINGS = (
     "run_at",
     "context",
 )
-"""Columns known by name."""
+"""Columns with a fixed meaning."""
 
 TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload")
 
@@ -33,7 +33,7 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
     """Raise InvalidTask with all problems: columns that are unknown, missing, doubled or of a wrong
     type."""
     names = schema.names
-    meant = meanings(schema, options)
+    known = known_columns(schema, options)
     wrong = [
         f"column {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1
     ]
@@ -42,28 +42,30 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
         for name in options.args_columns
         if name not in names
     ]
-    unknown = [name for name in names if name not in MEANINGS and name not in options.args_columns]
+    unknown = [
+        name for name in names if name not in KNOWN_COLUMNS and name not in options.args_columns
+    ]
     if unknown:
         wrong.append(
-            f"unknown column {', '.join(unknown)}; known: {', '.join(MEANINGS)}, and what"
-            " args_columns names as arguments"
+            f"unknown column {', '.join(unknown)}; known: {', '.join(KNOWN_COLUMNS)}, and the"
+            " columns that args_columns names"
         )
     for column, option, value in (
         ("name", "task", options.task),
         ("queue", "queue", options.queue),
     ):
-        if column not in meant and value is None:
+        if column not in known and value is None:
             wrong.append(f"column {column} is missing: add it, or give option {option}")
-    sources: list[str] = [source for source in ("payload", "args") if source in meant]
+    sources: list[str] = [source for source in ("payload", "args") if source in known]
     sources += ["args_columns"] if options.args_columns else []
     if len(sources) > 1:
         wrong.append(f"arguments are given twice, by {' and by '.join(sources)}: leave one out")
-    if options.submission_id is None and "unique_key" not in meant:
+    if options.submission_id is None and "unique_key" not in known:
         wrong.append(
             "without option submission_id every row needs a unique_key, or a repeat would double"
             " its tasks"
         )
-    for name in meant:
+    for name in known:
         is_fit, fit = _types()[name]
         if names.count(name) == 1 and not is_fit(schema.field(name).type):
             wrong.append(f"column {name} has type {schema.field(name).type}: use {fit}")
@@ -71,10 +73,12 @@ def check(schema: pa.Schema, options: BulkOptions) -> None:
         raise InvalidTask(f"these columns do not fit a bulk submit: {'; '.join(wrong)}")
 
 
-def meanings(schema: pa.Schema, options: BulkOptions) -> list[str]:
+def known_columns(schema: pa.Schema, options: BulkOptions) -> list[str]:
     """Return the columns that describe the task. A column named in args_columns is only an
     argument."""
-    return [name for name in MEANINGS if name in schema.names and name not in options.args_columns]
+    return [
+        name for name in KNOWN_COLUMNS if name in schema.names and name not in options.args_columns
+    ]
 
 
 def staged() -> pa.Schema:

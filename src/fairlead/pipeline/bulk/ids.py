@@ -1,5 +1,5 @@
-"""Task ids and partitions for batches of a bulk submit, equal to those of single tasks in
-`core`."""
+"""Task ids and partitions of a bulk submit, computed for whole batches. The partition of an id or
+ordering key is the same as in `core`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-_PART_BITS, _ORDINAL_BITS, _SALT_BITS = (
-    14,
-    34,
-    26,
-)  # bits of the 74 free ones of a UUIDv7
+# A UUIDv7 has 74 free bits.
+_PART_BITS, _ORDINAL_BITS, _SALT_BITS = 14, 34, 26
 _SALT_MASK = (1 << _SALT_BITS) - 1
 
 
 class IdSpace(NamedTuple):
     """Ids of one part (partition of the DataFrame) of one run of a job.
 
-    A UUIDv7 has the millisecond in which the job was opened, then part, ordinal and a salt. The ids
-    ascend in the order (part, ordinal), need no coordination, and are unique in a run.
+    Each id is a UUIDv7 of the millisecond in which the job was opened, the part, the ordinal of the
+    row and a salt. The ids ascend in the order (part, ordinal), need no coordination, and are
+    unique in a run.
     """
 
     millis: int
@@ -50,7 +48,7 @@ class IdSpace(NamedTuple):
         return (self.millis << 16) | (7 << 12) | (self.part >> 2)
 
     def lows(self, first: int, count: int) -> npt.NDArray[np.uint64]:
-        """Return the lower 64 bits of the ids from ordinal `first` on. Raises ConfigurationError
+        """Return the lower 64 bits of the ids from ordinal `first` on. Raise ConfigurationError
         for more rows than a partition may have."""
         import numpy as np
 
@@ -59,8 +57,8 @@ class IdSpace(NamedTuple):
                 f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows"
             )
         ordinals = np.arange(first, first + count, dtype=np.uint64)
-        # Repeat the ordinal in the last bits: the partition is the id modulo the number of
-        # partitions.
+        # Add the ordinal to the last bits too: a partition is the id modulo the number of
+        # partitions, so rows that follow each other go to different partitions.
         salts = (ordinals + np.uint64(self.salt)) & np.uint64(_SALT_MASK)
         head = np.uint64((2 << 62) | ((self.part & 3) << 60))
         return head | (ordinals << np.uint64(_SALT_BITS)) | salts
@@ -85,7 +83,7 @@ class IdSpace(NamedTuple):
         import numpy as np
         import pyarrow.compute as pc
 
-        # high * 2^64 + low, modulo the count, without ever leaving 64 bits
+        # Compute (high * 2^64 + low) modulo the count in 64 bits.
         high = (
             np.uint64(self.high) % counts * ((np.uint64(2**32) % counts) ** np.uint64(2) % counts)
         )

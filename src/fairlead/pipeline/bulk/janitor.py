@@ -1,5 +1,4 @@
-"""The cleaning of bulk submits: stages of runs that died, and jobs that are too old to be
-repeated."""
+"""Clean up after bulk submits: delete the stages of dead runs, and jobs too old to be repeated."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ DAY = 86_400 * MICROS
 KEEP_STAGE = DAY
 """Age of an idle job, in microseconds, at which its staged rows and orphaned parts are deleted."""
 KEEP_CHUNKS = 7 * DAY
-"""Age of an idle, partly published job, in microseconds, at which its stage is deleted; only the
-stage could complete it."""
+"""Age of an idle, partly published job, in microseconds, at which its stage is deleted. Without its
+stage the job can never be completed."""
 KEEP_JOB = 30 * DAY
 """Microseconds for which a submission is known, so that a repeat changes nothing."""
 
 
 def sweep(store: SqlStore, now: int) -> Steps[int]:
-    """Delete up to a hundred jobs that outlived their time; return how many stages were deleted.
-    `now` in microseconds."""
+    """Delete up to a hundred abandoned stages, and all jobs older than KEEP_JOB; return how many
+    stages were deleted. `now` in microseconds."""
     stage = stage_of(store)
     abandoned = yield Statement(stage.sql["abandoned_jobs"], (now - KEEP_STAGE, now - KEEP_CHUNKS))
     for submission_id, number in abandoned:
         yield Statement(stage.sql["sweep_job"], (submission_id,))
         yield from stage.drop(number, submission_id)
-    for (submission_id,) in (yield Statement(stage.sql["forget_jobs"], (now - KEEP_JOB,))):
-        yield Statement(stage.sql["forget_rejects"], (submission_id,))
+    for (submission_id,) in (yield Statement(stage.sql["delete_old_jobs"], (now - KEEP_JOB,))):
+        yield Statement(stage.sql["delete_rejects"], (submission_id,))
     return len(abandoned)

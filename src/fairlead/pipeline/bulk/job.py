@@ -1,5 +1,5 @@
-"""A bulk submit from its opening to its end. Each step may fail, be repeated, or be overtaken by
-another run."""
+"""A bulk submit from its opening to its end. Each step may fail or be repeated, and another run may
+supersede this one."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ if TYPE_CHECKING:
 
 __all__ = ["BulkJob", "SubmissionTotals"]
 
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 
 
 class BulkJob:
-    """One run of one submission. After `open` it may be pickled and used in many processes to
-    stage.
+    """One run of one submission. After `open`, many processes may unpickle it and call `stage`.
 
-    Call `open`, then `stage` for each part, then `publish` with the messages of the parts that
-    count, or `abort`.
+    Call `open`, then `stage` for each part, then `publish` with one message for each part, or
+    `abort`.
     """
 
     def __init__(self, options: BulkOptions, epoch: str | None = None) -> None:
-        """`epoch`: that of a run begun in another process; None begins a new run."""
+        """`epoch`: the epoch of a run that another process began; None begins a new run."""
         self.options = options
         self.epoch = epoch or uuid.uuid4().hex
         self.submission_id = options.submission_id or f"unnamed/{self.epoch}"
         self.opened: Opened | None = None
 
     def open(self, schema: pa.Schema) -> str:
-        """Check the columns, and take the job over for this run; return its epoch. A repeated call
-        changes nothing.
+        """Check the columns, and take over the job for this run; return the epoch of the run. A
+        repeated call changes nothing.
 
-        Afterwards `opened.needs_rows` says whether there is anything to stage. Raise InvalidTask
+        Afterwards `opened.needs_rows` says whether rows must be staged. Raise InvalidTask
         with all problems of the columns, StoreUnavailable, SchemaMismatch.
         """
         columns.check(schema, self.options)
@@ -91,8 +90,8 @@ class BulkJob:
         )
 
     def publish(self, messages: Sequence[StagedPart]) -> SubmissionTotals:
-        """Make the rows of these parts tasks, once. For a submission published earlier, only return
-        its totals.
+        """Turn the staged rows of these parts into tasks, each once. If the submission is already
+        published, only return its totals.
 
         Raise Superseded when another run has taken over, KeyTaken under on_conflict "error",
         StageLost.
@@ -101,7 +100,7 @@ class BulkJob:
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(
                 messages
             )
-            with suppress(StoreUnavailable):  # published; the janitor drops what is left here
+            with suppress(StoreUnavailable):  # the janitor deletes what is left
                 app.sql_store.database.run(stage.drop(job.number, self.submission_id))
         assert job.totals is not None
         return job.totals
@@ -118,7 +117,7 @@ class BulkJob:
                 database.run(stage.drop(number, self.submission_id))
 
     def totals(self) -> SubmissionTotals | None:
-        """Return the totals of the submission, of whichever run; None until it is published."""
+        """Return the totals of the submission, whichever run published it; None before that."""
         with self._connected() as (app, stage):
             job = app.sql_store.database.read_now(find(stage.sql, self.submission_id))
         return job and job.totals
@@ -142,14 +141,14 @@ class BulkJob:
             for encoded, rejects in rows.encode(batch):
                 if rejects and self.options.on_error == "fail":
                     more = (
-                        f"; and {len(rejects) - _MOST_TOLD:,} more"
-                        if len(rejects) > _MOST_TOLD
+                        f"; and {len(rejects) - _MOST_SHOWN:,} more"
+                        if len(rejects) > _MOST_SHOWN
                         else ""
                     )
                     raise RefusedRows(
                         f"bulk submit: {len(rejects):,} bad rows among the first"
                         f" {rows.rows + rows.rejected:,} of partition {part}:"
-                        f" {'; '.join(map(str, rejects[:_MOST_TOLD]))}{more}"
+                        f" {'; '.join(map(str, rejects[:_MOST_SHOWN]))}{more}"
                     )
                 yield encoded, rejects
 

@@ -49,7 +49,7 @@ class JobRow(NamedTuple):
 
 
 def find(sql: dict[str, str], submission_id: str) -> Steps[JobRow | None]:
-    """Return the present row of the job."""
+    """Return the row of the job; None if there is none."""
     rows = yield Statement(sql["job"], (submission_id,))
     return JobRow(submission_id, *rows[0]) if rows else None
 
@@ -82,6 +82,6 @@ def end_run(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> St
 def superseded(submission_id: str) -> RunSuperseded:
     """Return the error of a run that another run has overtaken."""
     return RunSuperseded(
-        f"submission {submission_id!r}: another run has taken over, or this one was given up;"
-        " nothing more of it is published"
+        f"submission {submission_id!r}: another run has taken over, or this run was"
+        " aborted; this run publishes nothing more"
     )

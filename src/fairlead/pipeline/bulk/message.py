@@ -24,20 +24,20 @@ class KeyTaken(FairleadError):
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """One attempt (a run of a task of Spark) staged one part (a partition of the DataFrame)."""
+    """Message that an attempt of a Spark task staged one part (a partition of the DataFrame)."""
 
     submission_id: str
     epoch: str
     part: int
     attempt: str
-    """UUID of this run."""
+    """UUID of this attempt of the Spark task."""
     rows: int
     rejected: int
     bytes: int
     is_keyed: bool
     """True when some rows have unique keys."""
     queues: dict[str, int]
-    """Numbers of partitions of the queues of the rows."""
+    """Number of partitions of each queue of the rows."""
 
 
 class StagedPiece(NamedTuple):
@@ -72,12 +72,12 @@ class Opened(msgspec.Struct, frozen=True):
     state: str
     opened_at: int
     registered: dict[str, int]
-    """Numbers of partitions of the known queues."""
+    """Number of partitions of each known queue."""
 
     @property
     def needs_rows(self) -> bool:
-        """Whether rows must be staged: False if all are published, or staged by an earlier run and
-        being published in chunks."""
+        """Whether rows must be staged: False if all rows are published, or if an earlier run staged
+        them and began to publish them in chunks."""
         return self.state == "open"
 
 
@@ -89,7 +89,8 @@ class Published(NamedTuple):
 
 
 def pieces(messages: list[StagedPart], first: int, last: int) -> list[StagedPiece]:
-    """Return rows `first` up to `last` of all parts together, in the order of the parts."""
+    """Return the pieces of the parts that cover rows `first` up to `last` (not included), counted
+    through all parts in order."""
     found = []
     start = 0
     for message in messages:

@@ -1,5 +1,5 @@
-"""The stage of bulk submit on PostgreSQL: COPY the rows in, and make tasks of them inside the
-server."""
+"""The stage of bulk submit on PostgreSQL: COPY rows into a table, and insert tasks from that table
+inside the server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Copy, Many, Statement, Steps
 
-_SLOTS = (
-    0x66616972  # "fair": the class of advisory locks whose members are the slots of those who stage
-)
+# "fair" in ASCII: class of the advisory locks that limit how many processes stage at once
+_SLOTS = 0x66616972
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
-"""Seconds between two tries to get a slot, first and last; doubled each time."""
+"""Shortest and longest pause between two tries to get a slot, in seconds; each try doubles it."""
 
 
 class PostgresStage:
@@ -42,7 +41,7 @@ class PostgresStage:
             try:
                 return self._store.database.run(self._write(job, part, attempt, encoded))
             except _NoSlot:
-                # Release the connection before waiting: the slots exist to spare connections.
+                # Close the connection while waiting: the slots limit the number of connections.
                 self._store.database.close()
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LAST_PAUSE)

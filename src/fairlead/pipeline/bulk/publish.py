@@ -1,4 +1,4 @@
-"""Publishing: make staged rows tasks, in one transaction or in chunks, each row once."""
+"""Publish staged rows: insert each as a task once, in one transaction or in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.pipeline.bulk.stage import Stage
 from fairlead.ports.notification import Notification, joined
 from fairlead.ports.statements import Many, Statement, Steps
 
-LOOK_EVERY = 1.0
+BACKLOG_POLL_SECONDS = 1.0
 """Seconds between two reads of a backlog that is too long for the next chunk."""
 
 
@@ -58,7 +58,7 @@ class Publisher:
         )
 
     def _begin(self, messages: Sequence[StagedPart]) -> Steps[JobRow]:
-        """Fix the parts of the job, whoever publishes them."""
+        """Store which parts the job publishes; a later run continues with the same parts."""
         job = yield from lock(self._stage.sql, self._submission_id, self._epoch)
         if job.state != "open":
             return job
@@ -79,12 +79,12 @@ class Publisher:
 
     def _check(self, messages: Sequence[StagedPart]) -> None:
         parts = [message.part for message in messages]
-        strange = {(m.submission_id, m.epoch) for m in messages} - {
+        foreign = {(m.submission_id, m.epoch) for m in messages} - {
             (self._submission_id, self._epoch)
         }
-        if strange or len(parts) != len(set(parts)):
+        if foreign or len(parts) != len(set(parts)):
             raise ValueError(
-                "messages of other runs, or two of one part, cannot be published together:"
+                "messages of another run, or two messages of one part, cannot be published:"
                 f" {messages}"
             )
 
@@ -109,7 +109,7 @@ class Publisher:
         if duplicates and self._options.on_conflict == "error":
             raise KeyTaken(
                 f"submission {self._submission_id!r}: {duplicates:,} of {last:,} rows have unique"
-                " keys that are taken, and nothing was published; leave them out, or say"
+                " keys that are taken, and nothing was published; leave them out, or use"
                 " on_conflict=ignore"
             )
         notification = joined([done.notification for done in published])
@@ -127,7 +127,7 @@ class Publisher:
             most is not None
             and self._app.sql_store.database.run(self._backlog(queues, most)) >= most
         ):
-            time.sleep(LOOK_EVERY)
+            time.sleep(BACKLOG_POLL_SECONDS)
 
     def _backlog(self, queues: Sequence[str], most: int) -> Steps[int]:
         yield from touch(self._stage.sql, self._submission_id, self._epoch, SYSTEM_CLOCK.now())

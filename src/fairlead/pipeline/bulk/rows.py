@@ -1,4 +1,4 @@
-"""User rows as staged rows: check and encode them, and give them ids and positions, by batches."""
+"""Check and encode user rows as staged rows with ids and partitions, batch by batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT
 from fairlead.pipeline.bulk import arguments
 from fairlead.pipeline.bulk.checks import Problems, Reject, check
-from fairlead.pipeline.bulk.columns import meanings, staged
+from fairlead.pipeline.bulk.columns import known_columns, staged
 from fairlead.pipeline.bulk.ids import IdSpace
 from fairlead.pipeline.bulk.options import BulkOptions
 
@@ -25,21 +25,21 @@ class RowEncoder:
     """Encoder of the rows of one part, in order."""
 
     def __init__(self, options: BulkOptions, registered: Mapping[str, int], space: IdSpace) -> None:
-        """`registered`: partitions of the known queues."""
+        """`registered`: number of partitions of each known queue."""
         self._options = options
         self._registered = registered
         self._space = space
-        self._seen = 0
+        self._rows_read = 0
         self.rows = 0
         self.rejected = 0
         self.bytes = 0
         self.is_keyed = False
         """True when a row has a unique key."""
         self.queues: dict[str, int] = {}
-        """Numbers of partitions of the queues among the rows."""
+        """Number of partitions of each queue of the rows."""
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Reject]]]:
-        """Yield the batch in pieces of `columns.staged()`, each with its refused rows."""
+        """Yield the batch in encoded pieces (see `columns.staged`), each with its refused rows."""
         at_once = max(1, batch.num_rows * MOST_BYTES // max(MOST_BYTES, batch.nbytes))
         for first in range(0, batch.num_rows, at_once):
             yield self._encode(batch.slice(first, at_once))
@@ -48,9 +48,9 @@ class RowEncoder:
         import pyarrow as pa
 
         options = self._options
-        known = meanings(batch.schema, options)
-        problems = Problems(self._seen, batch.num_rows)
-        self._seen += batch.num_rows
+        known = known_columns(batch.schema, options)
+        problems = Problems(self._rows_read, batch.num_rows)
+        self._rows_read += batch.num_rows
         for column in known:
             default = {"queue": options.queue, "name": options.task}.get(column)
             values = batch.column(column)

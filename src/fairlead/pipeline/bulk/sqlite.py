@@ -1,8 +1,8 @@
 """The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the
 database.
 
-The database has one writer at a time, so processes that stage do not touch it; the publisher reads
-their files. All processes must share the file system.
+SQLite has one writer at a time, so processes stage rows in files, and only the publisher inserts
+them. All processes must share the file system.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_AT_ONCE = 10_000
-_REJECTS = "rejects"  # JSON, beside the batch of the rejected rows
+_REJECTS = "rejects"  # metadata key of a batch: its refused rows as JSON
 
 
 class SqliteStage:
@@ -60,7 +60,7 @@ class SqliteStage:
         self._store.database.run(touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now()))
 
     def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
-        return  # done with the insert: SQLite has one writer
+        return  # `insert` claims the keys: SQLite has one writer
         yield
 
     def insert(

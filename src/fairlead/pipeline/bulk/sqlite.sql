@@ -60,11 +60,11 @@ SELECT submission_id, number FROM fairlead_bulk_jobs
 UPDATE fairlead_bulk_jobs SET swept = true, epoch = '', state = CASE state WHEN 'open' THEN 'aborted' ELSE state END
  WHERE submission_id = ?1
 
--- name: forget_jobs
+-- name: delete_old_jobs
 -- ?1: delete jobs that were last changed before this time
 DELETE FROM fairlead_bulk_jobs WHERE swept AND state <> 'publishing' AND touched_at < ?1 RETURNING submission_id
 
--- name: forget_rejects
+-- name: delete_rejects
 DELETE FROM fairlead_bulk_rejects WHERE submission_id = ?1
 
 -- name: insert_reject

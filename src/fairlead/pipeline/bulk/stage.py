@@ -31,7 +31,7 @@ class Stage(Protocol):
     def insert(
         self, job: int, submission_id: str, piece: StagedPiece, now: int
     ) -> Steps[Published]:
-        """Make tasks of the rows without a taken unique key, in order. Raise StageLost when rows
+        """Insert tasks for the rows without a taken unique key, in order. Raise StageLost when rows
         are missing."""
 
     def publish_rejects(

@@ -1,2 +1,2 @@
 """Slots needed next week: rates by hour of the week, a forecast, and a queueing formula. All
-modules except the job are pure."""
+modules except `rates` are pure."""

@@ -1,5 +1,5 @@
-"""Waiting time of tasks before a number of slots: Erlang's formula, with the correction of Allen
-and Cunneen for any distribution.
+"""Waiting time of tasks that share some slots: Erlang's formula, with the correction of Allen and
+Cunneen for any distribution.
 
 The formula is exact for Poisson arrivals and exponential runs (M/M/c; Erlang 1917). For other
 distributions the mean wait is scaled by (cv2_arrival + cv2_service) / 2 (Allen, Probability,

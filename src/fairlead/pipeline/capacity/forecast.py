@@ -21,8 +21,8 @@ HALF_LIFE_WEEKS = 2.0
 """Age in weeks at which a week counts half as much for the shape."""
 
 LEVEL, TREND, DAMPING = 0.5, 0.3, 0.8
-"""Weights of Holt's method: share of a surprise that moves the level, share of a level change that
-moves the trend, and share of the trend that remains after a week."""
+"""Weights of Holt's method: share of a forecast error that is added to the level, share of a change
+of the level that is added to the trend, and share of the trend that remains after a week."""
 
 QUANTILES = (0.5, 0.9)
 """Quantiles that are forecast and judged."""
@@ -149,6 +149,7 @@ def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
 
 
 def _scale(guess: float, mean: float) -> float:
-    """Return the unit of an error: the error of a quiet hour exceeds its size, the error of a busy
-    hour is a fraction of its size."""
+    """Return the unit in which the error of an hour is measured: the mean hour; for a busier hour,
+    the geometric mean of its forecast and the mean hour. Quiet hours have larger relative errors.
+    """
     return sqrt(max(guess, mean, 1.0) * max(mean, 1.0))

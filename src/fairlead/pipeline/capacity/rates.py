@@ -65,7 +65,7 @@ class Load:
     """Run times, by hour of the week."""
     work_us: Counter[int] = field(default_factory=Counter)
     """Worker time in microseconds of the tasks submitted in each hour of the week."""
-    later_us: Counter[int] = field(default_factory=Counter)
+    deferrable_us: Counter[int] = field(default_factory=Counter)
     """Deferrable part of `work_us`, by hour of the week."""
 
     def week(self, first_hour: int) -> list[float]:
@@ -115,7 +115,7 @@ class Load:
     def deferrable(self, hour_of_week: int) -> float:
         """Return the share of the worker time that is deferrable, 0 to 1."""
         total = self.work_us[hour_of_week]
-        return self.later_us[hour_of_week] / total if total else 0.0
+        return self.deferrable_us[hour_of_week] / total if total else 0.0
 
 
 def hour_of_week(hour: int) -> int:
@@ -176,7 +176,7 @@ def _priorities(found: dict[str, Load], rows: pa.Table) -> None:
     for row in _by_priority(rows):
         load, hour = found[row["queue"]], hour_of_week(_micros(row["submitted_at_min"]) // HOUR_US)
         load.work_us[hour] += row["run_us_sum"]
-        load.later_us[hour] += (
+        load.deferrable_us[hour] += (
             row["run_us_sum"] if row["priority"] >= FIRST_DEFERRABLE_PRIORITY else 0
         )
 

@@ -5,50 +5,38 @@ from __future__ import annotations
 
 import typer
 
-from fairlead.pipeline.commands import (
-    alerts,
-    backfill,
-    build,
-    capacity,
-    erase,
-    gc,
-    incidents,
-    ingest,
-    policies,
-    relay,
-    replay,
-    report,
-    status,
-    submit,
-    tune,
-)
+from fairlead.cli.lazy import entry_points_of, lazy_group
+
+_MODULES = {
+    "build": "build",
+    "report": "report",
+    "compact": "build",
+    "reconcile": "status",
+    "check": "build",
+    "status": "status",
+    "submit": "submit",
+    "replay": "replay",
+    "tables": "status",
+    "ingest": "ingest",
+    "relay": "relay",
+    "alerts": "alerts",
+    "capacity": "capacity",
+    "incidents": "incidents",
+    "backfill": "backfill",
+    "gc": "gc",
+    "erase": "erase",
+    "tune": "tune",
+    "policies": "policies",
+}
+"""Module of each command, beside this file; the command is the function or group of its name."""
 
 pipeline = typer.Typer(
+    cls=lazy_group(
+        entry_points_of({name: f"{__name__}.{module}:{name}" for name, module in _MODULES.items()})
+    ),
     no_args_is_help=True,
     help=(
-        "History into tables and reports, on Spark; and millions of tasks in. Every job may be run"
-        " again after any crash."
+        "Export history into tables and reports, and submit millions of tasks, on Spark. After a"
+        " crash, run the job again."
     ),
 )
-for command in (
-    build.build,
-    report.report,
-    build.compact,
-    status.reconcile,
-    build.check,
-    status.status,
-    submit.submit,
-    replay.replay,
-    status.tables,
-    ingest.ingest,
-    relay.relay,
-    alerts.alerts,
-    capacity.capacity,
-    incidents.incidents,
-    backfill.backfill,
-    gc.gc,
-    erase.erase,
-):
-    pipeline.command()(command)
-pipeline.add_typer(tune.tune, name="tune")
-pipeline.add_typer(policies.policies, name="policies")

@@ -1,4 +1,4 @@
-"""The store, lake, Kafka and Spark that the options of a command name."""
+"""Open the store, lake, Kafka endpoint and Spark session that a command's options name."""
 
 from __future__ import annotations
 

@@ -106,4 +106,4 @@ def _print_alerts(json: bool, new_alerts: Sequence[Alert]) -> None:
     for alert in new_alerts:
         notice = notice_of(alert)
         print_result(json, notice, notice.text)
-    sys.stdout.flush()  # flush for programs that read along
+    sys.stdout.flush()  # for programs that read the lines as they are printed

@@ -1,4 +1,4 @@
-"""`fairlead pipeline backfill`: make the tables of some days again."""
+"""`fairlead pipeline backfill`: rebuild the tables of past days."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class BackfillOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def backfill(options: BackfillOptions) -> None:
-    """Make the tables of some days again with the present code, day by day, and report differences.
-    A repeated run continues where the last one ended.
+    """Rebuild the tables of past days with the present code, day by day, and report differences. A
+    repeated run continues where the last one ended.
 
-    Exit code 1: a check failed; the days before it are done. Examples: fairlead pipeline backfill
-    --from 2026-11-01 --to 2026-11-08 --dry-run; the same without --dry-run
+    Exit code 1: a check failed; the days before that day are rebuilt. Examples: fairlead pipeline
+    backfill --from 2026-11-01 --to 2026-11-08 --dry-run; the same without --dry-run
     """
     with failures():
         from fairlead.pipeline import settings as pipeline_settings
@@ -44,7 +44,7 @@ def backfill(options: BackfillOptions) -> None:
         settings, lake = pipeline_settings.load(options.settings), lake_in(options.tables.lake)
         first, last = instant_of(options.since), instant_of(options.until)
         assert first is not None and last is not None
-        with job_on(lake, options.tables) as job, watching("making") as on_rows:
+        with job_on(lake, options.tables) as job, watching("rebuilding") as on_rows:
             from fairlead.pipeline.jobs.backfill import backfill as run_backfill
 
             done = run_backfill(

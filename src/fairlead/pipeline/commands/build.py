@@ -20,7 +20,7 @@ class BuildOptions(CommandOptions, frozen=True, kw_only=True):
     tables: TableOptions
     settings: SettingsFile = None
     full: Annotated[
-        bool, typer.Option("--full", help="Make everything again, not only changes.")
+        bool, typer.Option("--full", help="Rebuild everything, not only what changed.")
     ] = False
     dry_run: DryRun = False
     json: Json = False
@@ -28,10 +28,10 @@ class BuildOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def build(options: BuildOptions) -> None:
-    """Make silver and gold of the history exported since the last build, check them, and publish
-    them.
+    """Update the silver and gold tables with the history exported since the last build, check them,
+    and publish them.
 
-    Exit code 1: a check failed, and the tables stay as they were. Example: fairlead pipeline build
+    Exit code 1: a check failed, and the tables are unchanged. Example: fairlead pipeline build
     --lake lake
     """
     with failures():

@@ -20,7 +20,7 @@ class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
 
     wait: Annotated[str, typer.Option(help="Longest wait of a task: 5s, 2m.")] = "5s"
     quantile: Annotated[float, typer.Option(help="Share of tasks within that wait.")] = 0.95
-    weeks: Annotated[int, typer.Option(min=1, help="Most whole weeks of history.")] = 8
+    weeks: Annotated[int, typer.Option(min=1, help="Maximum number of whole weeks of history.")] = 8
     hold_out: Annotated[
         int, typer.Option(min=0, help="Weeks of history kept for testing the forecast.")
     ] = 2
@@ -35,10 +35,10 @@ class CapacityOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def capacity(options: CapacityOptions) -> None:
     """Forecast the slots that each queue needs in each hour of the coming week, and test the
-    forecast on weeks it has not seen.
+    forecast on past weeks that it does not use.
 
-    The hours are in gold.capacity. Examples: fairlead pipeline capacity --wait 5s --quantile 0.95;
-    fairlead pipeline capacity --wait 2m --weeks 12 --json
+    The result for each hour is in gold.capacity. Examples: fairlead pipeline capacity --wait 5s
+    --quantile 0.95; fairlead pipeline capacity --wait 2m --weeks 12 --json
     """
     with failures():
         from fairlead.pipeline.capacity.plan import Target

@@ -31,14 +31,14 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
     tables: TableOptions
     page: Annotated[
         list[Path] | None,
-        typer.Option(help="Copy of a report, removed too if it shows the key; repeatable."),
+        typer.Option(help="Copy of a report, which is removed if it shows the key; repeatable."),
     ] = None
     grace: Annotated[
         str,
         typer.Option(
             help=(
-                "Keep replaced files for their readers this long, for example 1h; then run"
-                " this again."
+                "Keep replaced files this long for their readers, for example 1h; run the command"
+                " again afterwards."
             )
         ),
     ] = "0s"
@@ -72,14 +72,14 @@ def erase(options: EraseOptions) -> None:
         if options.readmit:
             if not job.readmit_key(lake, name, SYSTEM_CLOCK):
                 raise ConfigurationError(
-                    "this key was not erased here: there is nothing to readmit"
+                    "this key was not erased from this lake, so it cannot be readmitted"
                 )
             print("later exports may contain this key again")
             return
         grace_us = round(kept.total_seconds() * MICROS)
         with catalog_of(options.tables) as where, watching("erasing") as on_rows:
-            how = job.Manner(options.page or [], grace_us, options.dry_run)
-            done = job.erase(lake, name, SYSTEM_CLOCK, how, on_rows, where)
+            erasure = job.ErasureOptions(options.page or [], grace_us, options.dry_run)
+            done = job.erase(lake, name, SYSTEM_CLOCK, erasure, on_rows, where)
         if options.json:
             as_json(done)
         else:
@@ -100,9 +100,9 @@ def _print(done: Erasure) -> None:
         print(f"{name}: {rows:,} rows")
     for page in done.pages:
         print(
-            f"{page} shows it"
+            f"{page} shows the key"
             if done.dry_run
-            else f"{page} showed it and was removed; run report to create it again"
+            else f"{page} showed the key and was removed; run report to create it again"
         )
     if done.dry_run:
         print("nothing was changed")

@@ -35,10 +35,10 @@ class GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def gc(options: GcOptions) -> None:
-    """Remove files that were replaced a day ago and the rest of crashed jobs, but no file that a
-    reader may still use.
+    """Remove files that were replaced more than a day ago and files that crashed jobs left. Files
+    that a reader may still use stay.
 
-    Rows of bronze, silver and gold stay. With --catalog, snapshots older than a day go too.
+    Rows of bronze, silver and gold stay. With --catalog, also remove snapshots older than a day.
     Examples: fairlead pipeline gc; fairlead pipeline gc --apply --keep 400d
     """
     with failures():
@@ -46,7 +46,7 @@ def gc(options: GcOptions) -> None:
 
         lake = lake_in(options.tables.lake)
         opened = catalog_of(options.tables) if options.apply else nullcontext()
-        with opened as where, watching("looking") as on_rows:
+        with opened as where, watching("searching") as on_rows:
             done = run_gc(lake, SYSTEM_CLOCK, duration(options.keep), options.apply, where, on_rows)
         if options.json:
             as_json(done)

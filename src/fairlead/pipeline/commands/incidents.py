@@ -32,7 +32,7 @@ def incidents(options: IncidentsOptions) -> None:
         from fairlead.pipeline.jobs.incidents import incidents as run_incidents
 
         lake = lake_in(options.tables.lake)
-        with small_tables_of(lake, options.tables) as tables, watching("looking") as on_rows:
+        with small_tables_of(lake, options.tables) as tables, watching("searching") as on_rows:
             since, until = options.period.instants()
             found = run_incidents(lake, tables, SYSTEM_CLOCK, since, until, on_rows)
         if options.json:

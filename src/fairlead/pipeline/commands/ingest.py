@@ -1,4 +1,4 @@
-"""`fairlead pipeline ingest`: history into the lake, from the store or through Kafka."""
+"""`fairlead pipeline ingest`: export history into the lake, from the store or through Kafka."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
         bool, typer.Option("--once", help="With --stream: end after the present messages.")
     ] = False
     max_rows: Annotated[
-        int, typer.Option(min=1, help="With --stream: most messages in a batch.")
+        int, typer.Option(min=1, help="With --stream: maximum number of messages in a batch.")
     ] = 1_000_000
     take_over: Annotated[
         bool,
@@ -96,13 +96,12 @@ def ingest(options: IngestOptions) -> None:
             or options.dry_run
         ):
             raise ConfigurationError(
-                "--stream needs --kafka and --checkpoint, and goes without --take-over and"
-                " --dry-run"
+                "--stream needs --kafka and --checkpoint, and excludes --take-over and --dry-run"
             )
         if not options.stream and (
             options.kafka is not None or options.checkpoint is not None or options.once
         ):
-            raise ConfigurationError("--kafka, --checkpoint and --once go with --stream")
+            raise ConfigurationError("--kafka, --checkpoint and --once need --stream")
         pause = duration(options.every)
         lake = lake_in(options.lake)
         if options.hash_keys:
@@ -130,12 +129,14 @@ def ingest(options: IngestOptions) -> None:
         while True:
             with watching("exporting") as on_rows:
                 done = run_ingest(exporter, lake, SYSTEM_CLOCK, on_rows)
-            left = "" if done.streamed is None else f"; attempts come by topic {done.streamed}"
+            through = (
+                "" if done.streamed is None else f"; attempts arrive through topic {done.streamed}"
+            )
             print_result(
                 options.json,
                 done,
                 f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f}"
-                f" s{left}",
+                f" s{through}",
             )
             if pause is None:
                 return
@@ -152,8 +153,8 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
 
     def on_batch(counted: Counted) -> None:
         text = (
-            f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} had"
-            " come before"
+            f"{counted.attempts:,} attempts in {counted.seconds:,.1f} s; {counted.doubles:,} were"
+            " duplicates"
         )
         if counted.messages:
             print_result(options.json, counted, text)
@@ -179,8 +180,8 @@ def _stream(options: IngestOptions, lake: Lake, every: float) -> None:
 
 
 def _beside(url: str | None, lake: Lake) -> Callable[[], None]:
-    """Return the work beside the stream: export events, and record in the store how far it was
-    read."""
+    """Return the work to do beside the stream: export events, and record in the store how far its
+    history was read."""
     from fairlead.pipeline.export import Exporter
 
     try:

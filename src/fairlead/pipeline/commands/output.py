@@ -106,4 +106,4 @@ def print_run(run: JobRun, json: bool, text: str | None = None) -> None:
     for note in run.notes:
         print(f"  {note}")
     if run.quarantined:
-        print(f"  {run.quarantined:,} rows do not make sense and are in bronze.quarantine")
+        print(f"  {run.quarantined:,} rows are invalid and are in bronze.quarantine")

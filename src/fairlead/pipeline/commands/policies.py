@@ -28,7 +28,9 @@ class ListOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `policies`."""
 
     queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None
-    limit: Annotated[int, typer.Option(min=1, help="Most versions, newest first.")] = 20
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of versions, newest first.")] = (
+        20
+    )
     url: Url = None
     json: Json = False
 
@@ -36,7 +38,7 @@ class ListOptions(CommandOptions, frozen=True, kw_only=True):
 @policies.callback()
 @with_options
 def list_policies(context: typer.Context, options: ListOptions) -> None:
-    """List published versions, newest first, and the queues whose feedback is off."""
+    """List published versions, newest first, and the queues whose tuning is off."""
     if context.invoked_subcommand is not None:
         return
     with failures():

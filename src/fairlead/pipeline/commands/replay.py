@@ -1,4 +1,4 @@
-"""`fairlead pipeline replay`: recorded arrivals under other policies."""
+"""`fairlead pipeline replay`: simulate recorded arrivals under other policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline replay`."""
 
     policies: Annotated[
-        Path, typer.Option(help="Grid (TOML): lists; each combination is a policy.")
+        Path, typer.Option(help="Grid (TOML file): each combination of its lists is a policy.")
     ]
     trace: Annotated[
         Path | None,
@@ -67,13 +67,13 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     window: Annotated[
         str | None,
         typer.Option(
-            help="Fairness is taken over such windows; a longer wait starves. Default: 1h or less."
+            help="Windows for measuring fairness; a longer wait is starvation. Default: 1h or less."
         ),
     ] = None
     perturb: Annotated[
         str | None,
         typer.Option(
-            help="Arrivals of a perturbed sample are moved by up to this. Default: 10s or less."
+            help="Greatest shift of an arrival in a perturbed sample. Default: 10s or less."
         ),
     ] = None
     perturbations: Annotated[
@@ -99,8 +99,8 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     json: Json = False
 
     def plan(self) -> StudyPlan:
-        """Return the study to make. Raises ConfigurationError for whatever is wrong in the file or
-        in the options."""
+        """Return the plan of the study. Raise ConfigurationError for a mistake in the file or the
+        options."""
         from fairlead.lab.policies.grid import load
         from fairlead.lab.policies.objective import parse_objective
         from fairlead.lab.policies.study import StudyPlan
@@ -108,7 +108,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         since, until = self.period.instants()
         if self.trace is not None and (self.queue or since or until):
             raise ConfigurationError(
-                "--queue, --since and --until are of a lake: with --trace use --limit"
+                "--queue, --since and --until select rows of a lake; with --trace, use --limit"
             )
         return StudyPlan(
             grid=load(self.policies),
@@ -124,7 +124,7 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
         )
 
     def arrivals(self) -> Arrivals:
-        """Read the tasks from the trace, else from the lake. Raises ConfigurationError,
+        """Read the tasks from the trace, else from the lake. Raise ConfigurationError,
         BrokenLake."""
         from fairlead.lab.policies.arrivals import of_trace
         from fairlead.pipeline.replay.record import of_lake

@@ -15,13 +15,13 @@ from fairlead.clock import MICROS
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
     from fairlead.lab.policies.calibration import CalibrationGap
-    from fairlead.lab.policies.candidate import Found
+    from fairlead.lab.policies.candidate import CandidateResult
     from fairlead.lab.policies.objective import Interval
     from fairlead.lab.policies.study import StudyPlan
     from fairlead.pipeline.jobs.replay import Replayed
 
 _SHOWN = 10
-"""Policies in the table of all."""
+"""Number of policies in the table that ranks all of them."""
 
 
 def show_plan(plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
@@ -143,13 +143,13 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
 
 
 def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -> None:
-    parted = (
+    chosen_on = (
         "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
     )
     print(
         f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in"
         f" {_time(arrivals.span)}; {len(plan.grid.policies):,} policies of"
-        f" {plan.grid.combinations:,} combinations, chosen on {parted}"
+        f" {plan.grid.combinations:,} combinations, chosen on {chosen_on}"
     )
 
 
@@ -172,7 +172,7 @@ def _print_gap(gap: CalibrationGap) -> None:
     )
 
 
-def _print_measures(found: list[Found]) -> None:
+def _print_measures(found: list[CandidateResult]) -> None:
     as_table(
         (
             "id",

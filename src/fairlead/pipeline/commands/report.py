@@ -1,4 +1,4 @@
-"""`fairlead pipeline report`: one HTML page."""
+"""`fairlead pipeline report`: write one HTML page."""
 
 from __future__ import annotations
 

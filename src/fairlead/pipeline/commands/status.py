@@ -27,10 +27,10 @@ class ReconcileOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def reconcile(options: ReconcileOptions) -> None:
-    """Compare the lake with the store by counts and checksums of rows. The store may clean what
-    agrees.
+    """Compare the lake with the store by counts and checksums of rows. The store may clean rows
+    that agree.
 
-    Exit code 1: they differ, and the store cleans nothing more. Example: fairlead pipeline
+    Exit code 1: some rows differ, and the store cleans no more rows. Example: fairlead pipeline
     reconcile --url sqlite:///tasks.db
     """
     with failures():
@@ -50,7 +50,9 @@ class StatusOptions(CommandOptions, frozen=True, kw_only=True):
     url: Url = None
     forget: Annotated[
         str | None,
-        typer.Option(help="Drop a reader of the history, which then no longer stops the cleaning."),
+        typer.Option(
+            help="Drop this reader of the history, so that the store does not keep history for it."
+        ),
     ] = None
     json: Json = False
 

@@ -18,7 +18,7 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `pipeline submit`."""
 
     file: Annotated[
-        Path, typer.Argument(help="Parquet, CSV or JSON lines file, one task a row.", exists=True)
+        Path, typer.Argument(help="Parquet, CSV or JSON lines file, one task per row.", exists=True)
     ]
     queue: Annotated[str, typer.Option(help="The queue; a column `queue` overrides it.")] = (
         "default"
@@ -38,9 +38,9 @@ class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
             )
         ),
     ] = None
-    order_by: Annotated[str | None, typer.Option(help="Order of the rows of an ordering_key.")] = (
-        None
-    )
+    order_by: Annotated[
+        str | None, typer.Option(help="Column that orders the tasks of an ordering_key.")
+    ] = None
     on_conflict: Annotated[str, typer.Option(help="For a taken unique key: ignore or error.")] = (
         "ignore"
     )
@@ -90,6 +90,6 @@ def submit(options: SubmitOptions) -> None:
         print_result(
             options.json,
             totals,
-            f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} were there already,"
+            f"{totals.inserted:,} tasks submitted, {totals.duplicate:,} existed already,"
             f" {totals.rejected:,} rejected",
         )

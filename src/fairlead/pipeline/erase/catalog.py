@@ -61,16 +61,16 @@ class CatalogErasure:
                 statement = f"DELETE FROM {name} WHERE {self._is_of(table)}"  # noqa: S608 - our names; keys are parameters
                 self._spark.sql(statement, args=self._args)
                 deleted[table.name] = rows
-            self._blot_out(table, name, trace)
-            # An older snapshot may contain the text of an error of the key that does not name it.
+            self._redact(table, name, trace)
+            # An older snapshot may contain the text of an error of the key, even without its name.
             if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
                 self._expire(name)
             on_rows(table.name, rows)
         return deleted
 
     def held(self) -> dict[str, int]:
-        """Return, by table, the rows of the key in its files, of any snapshot or none; omit tables
-        without such rows."""
+        """Return the number of rows of the key in the files of each table, whether or not a
+        snapshot lists the file; omit tables without such rows."""
         tables = [
             table
             for table in TABLES
@@ -79,8 +79,8 @@ class CatalogErasure:
         return {table.name: rows for table in tables if (rows := self.held_by(table))}
 
     def held_by(self, table: Table) -> int:
-        """Return the rows of the key in the files of one table. Count a missing file as
-        one row if the key is a bound in its metadata."""
+        """Return the number of rows of the key in the files of one table. A removed file counts as
+        one row if its metadata has the key as a bound."""
         name = self._tables.name_of(table)
         texts = columns_of(table, [c.name for c in table.columns if c.type == "string"])
         here = self._loaded(name)
@@ -94,7 +94,7 @@ class CatalogErasure:
                 here.properties().get("write.data.path") or f"{here.location()}/data"
             )
         except AnalysisException as error:
-            # The first file creates the folder.
+            # A table without files has no folder.
             if (
                 error.getCondition() != "PATH_NOT_FOUND"
                 or not self._spark.table(f"{name}.all_data_files").isEmpty()
@@ -102,8 +102,6 @@ class CatalogErasure:
                 raise
             return self._bounds(name)
         return rows.where(self._mentions_key(table)).count() + self._bounds(name)
-
-    # how ------------------------------------------------------------------------------------------
 
     @property
     def _args(self) -> dict[str, Any]:
@@ -122,9 +120,9 @@ class CatalogErasure:
         return f"{owner} IN ({', '.join(markers)})" if markers and owner is not None else "false"
 
     def _count(self, table: Table, name: str) -> int:
-        return self._spark.table(name).where(self._own(table)).count()
+        return self._spark.table(name).where(self._is_own(table)).count()
 
-    def _own(self, table: Table) -> Column:
+    def _is_own(self, table: Table) -> Column:
         """Return the condition of `_is_of` as a column."""
         names = [name for name in self._names if name != ALL or table.name not in TOGETHER]
         if table.name == QUARANTINE.name:
@@ -132,7 +130,7 @@ class CatalogErasure:
         owner = owner_of(table)
         return F.lit(False) if owner is None else F.col(owner).isin(names)
 
-    def _blot_out(self, table: Table, name: str, trace: Trace) -> None:
+    def _redact(self, table: Table, name: str, trace: Trace) -> None:
         """Redact rows of other keys that mention the key, or may contain the text of one of its
         errors."""
         for column in columns_of(table, KEY_COLUMNS):
@@ -147,9 +145,9 @@ class CatalogErasure:
                 statement = f"UPDATE {name} SET {change} WHERE {column} RLIKE :pattern"  # noqa: S608 - as above
                 self._spark.sql(statement, args={"pattern": self._pattern, "erased": ERASED})
         if table.name == FAILURES.name and trace.errors:
-            self._hush(name, trace)
+            self._clear_error_texts(name, trace)
 
-    def _hush(self, name: str, trace: Trace) -> None:
+    def _clear_error_texts(self, name: str, trace: Trace) -> None:
         schema = "hour_us bigint, queue string, name string, error_fp bigint"
         errors = self._spark.createDataFrame(sorted(trace.errors), schema).alias("errors")
         same = F.unix_micros(F.col(f"{name}.hour")) == F.col("errors.hour_us")
@@ -168,7 +166,7 @@ class CatalogErasure:
     def _mentions_key(self, table: Table) -> Column:
         keys = [F.col(column).isin(self._names) for column in columns_of(table, KEY_COLUMNS)]
         if table.name in TOGETHER:
-            keys = [self._own(table)]
+            keys = [self._is_own(table)]
         texts = [F.col(column).rlike(self._pattern) for column in columns_of(table, TEXT_COLUMNS)]
         mentioned = F.lit(False)
         for each in (*keys, *texts):
@@ -176,18 +174,18 @@ class CatalogErasure:
         return mentioned
 
     def _drop_branches(self, name: str) -> None:
-        """Drop branches of unpublished builds; no build is under way."""
+        """Drop the branches of unpublished builds. No build is running now."""
         for row in self._spark.table(f"{name}.refs").where("name != 'main'").collect():
             kind = "TAG" if row["type"] == "TAG" else "BRANCH"
             self._spark.sql(f"ALTER TABLE {name} DROP {kind} `{row['name']}`")
 
     def _expire(self, name: str) -> None:
         """Expire all snapshots but the present one, with their files and orphan files."""
-        self._present_only(name)
+        self._expire_snapshots(name)
         if self._bounds(name):
-            # Iceberg never rewrites a single manifest, and this one still lists the removed files.
+            # Iceberg does not rewrite a single manifest, and it still lists the removed files.
             self._call("rewrite_data_files", name, options={"rewrite-all": "true"})
-            self._present_only(name)
+            self._expire_snapshots(name)
         actions = self._spark._jvm.org.apache.iceberg.spark.actions.SparkActions  # type: ignore[union-attr]
         session = self._spark._jsparkSession
         # Iceberg's procedure keeps files of the last day for concurrent writers; there are none
@@ -195,7 +193,7 @@ class CatalogErasure:
         until = int(time.time() * 1000) + 1
         actions.get(session).deleteOrphanFiles(self._loaded(name)).olderThan(until).execute()
 
-    def _present_only(self, name: str) -> None:
+    def _expire_snapshots(self, name: str) -> None:
         self._call("rewrite_manifests", name)
         catalog, _, rest = name.partition(".")
         self._spark.sql(
@@ -213,7 +211,7 @@ class CatalogErasure:
         ).collect()
 
     def _bounds(self, name: str) -> int:
-        """Return the manifest entries of missing files that have the key as a bound."""
+        """Return the number of manifest entries of removed files that have the key as a bound."""
         prefixes = [each[:_PROBE_CHARACTERS] for each in self._names]
         bounds = F.concat(
             F.map_values("data_file.lower_bounds"), F.map_values("data_file.upper_bounds")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ABANDONED_AFTER_S = 600.0
-"""Seconds without a change after which an incomplete file has no writer any more."""
+"""Seconds without a change after which an incomplete file is taken to have no writer."""
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -89,8 +89,8 @@ class _ErasedPartition:
                 self._after.append(file)
                 continue
             rows = self._load(file)
-            hushed = trace.hushes(rows) if table.table.name == FAILURES.name else None
-            found = without(table.table, rows, wanted, hushed)
+            to_clear = trace.may_quote(rows) if table.table.name == FAILURES.name else None
+            found = without(table.table, rows, wanted, to_clear)
             if not found.erased.num_rows and not found.redacted:
                 self._after.append(file)
                 continue
@@ -103,14 +103,15 @@ class _ErasedPartition:
                 self._rewrite(file, found.kept, found.erased, generation)
 
     def _load(self, file: str) -> pa.Table:
-        as_seen = Manifest(parts={self._name: msgspec.structs.replace(self._before, files=[file])})
-        return self._table.load(as_seen)
+        one_file = Manifest(parts={self._name: msgspec.structs.replace(self._before, files=[file])})
+        return self._table.load(one_file)
 
     def _rewrite(self, file: str, kept: pa.Table, erased: pa.Table, generation: str) -> None:
         table = self._table.table
         if table.name == ATTEMPTS.name:
             self._ledger += ledger.write(self._table, erased)
-        # A missing partition of bronze would need a full build; an empty one is rebuilt alone.
+        # Keep an empty partition of bronze: the next build rebuilds it alone. A missing one would
+        # require a full build.
         if kept.num_rows or table.name in (ATTEMPTS.name, EVENTS.name):
             written = self._table.write_part(kept, self._name, generation, Path(file).name)
             self._after.append(written.file)
@@ -139,8 +140,8 @@ class _ErasedPartition:
 
 
 def purge(table: LakeTable, wanted: Wanted, dropped_before: int | None = None) -> int:
-    """Remove files that the manifest does not list and that have the key, and incomplete files that
-    have no writer any more. Return the number of removed files. No build may be under way.
+    """Remove files that the manifest does not list and that have the key, and incomplete files
+    without a writer. Return the number of removed files. No build may be running.
 
     dropped_before: keep files that the manifest dropped after this instant, in microseconds since
     the epoch.

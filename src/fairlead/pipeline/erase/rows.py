@@ -1,4 +1,4 @@
-"""Rows of one table without a key: omit its own rows, and redact its mentions in others'."""
+"""Rows of one table without a key: omit the rows of the key, and redact its mentions elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOGETHER = (LATENCY_HIST.name, LATENCY.name, COST.name, INCIDENTS.name)
 
 
 class Without(NamedTuple):
-    """The remaining rows, the omitted ones, and the number of changed rows among the remaining."""
+    """The remaining rows, the omitted rows, and how many of the remaining rows were changed."""
 
     kept: pa.Table
     erased: pa.Table
@@ -29,7 +29,7 @@ class Without(NamedTuple):
 
 
 def columns_of(table: Table, names: Collection[str]) -> list[str]:
-    """Return these columns as far as the table has them, in order."""
+    """Return those of these columns that the table has, in order."""
     return [name for name in table.column_names if name in names]
 
 
@@ -77,17 +77,18 @@ def mentions(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 
 def without(
-    table: Table, rows: pa.Table, wanted: Wanted, hushed: pa.ChunkedArray | None = None
+    table: Table, rows: pa.Table, wanted: Wanted, to_clear: pa.ChunkedArray | None = None
 ) -> Without:
-    """Return the rows without the key; rows in `hushed` lose their `error_text` altogether."""
+    """Return the rows without the key. Set `error_text` to null in the rows of the mask
+    `to_clear`."""
     import pyarrow.compute as pc
 
-    gone = is_of(table, rows, wanted)
-    kept, erased = rows.filter(pc.invert(gone)), rows.filter(gone)
+    is_own = is_of(table, rows, wanted)
+    kept, erased = rows.filter(pc.invert(is_own)), rows.filter(is_own)
     changed = mentions(table, kept, wanted)
-    if hushed is not None:
-        changed = pc.or_(changed, hushed.filter(pc.invert(gone)))
-        kept = _blotted(kept, "error_text", hushed.filter(pc.invert(gone)), None)
+    if to_clear is not None:
+        changed = pc.or_(changed, to_clear.filter(pc.invert(is_own)))
+        kept = _with_value(kept, "error_text", to_clear.filter(pc.invert(is_own)), None)
     for name in columns_of(table, KEY_COLUMNS):
         if name != owner_of(table):
             held = [value in wanted.names for value in kept[name].to_pylist()]
@@ -119,7 +120,7 @@ def _in_text(texts: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
     )
 
 
-def _blotted(rows: pa.Table, name: str, where: pa.ChunkedArray, value: str | None) -> pa.Table:
+def _with_value(rows: pa.Table, name: str, where: pa.ChunkedArray, value: str | None) -> pa.Table:
     pairs = zip(where.to_pylist(), rows[name].to_pylist(), strict=True)
     return _replaced(rows, name, [value if here else old for here, old in pairs])
 

@@ -1,5 +1,5 @@
-"""Traces of a key in rows of other keys: daily sums that counted it, and errors whose example may
-be one of its runs."""
+"""Traces of a key in rows of other keys: daily sums that include its rows, and errors whose example
+may be one of its runs."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Trace:
         )
         self.errors.update(map(_error, failed.to_pylist()))
 
-    def hushes(self, failures: pa.Table) -> pa.ChunkedArray:
-        """Return a mask of the rows of gold.failures that may contain the text of these
+    def may_quote(self, failures: pa.Table) -> pa.ChunkedArray:
+        """Return a mask of the rows of gold.failures that may contain an error text of these
         attempts."""
         import pyarrow as pa
 

@@ -22,7 +22,7 @@ _SEARCHED_COLUMNS = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The key in one column of a file, or in the bytes of the file."""
+    """Occurrences of the key in one column of a file, or in the bytes of the file."""
 
     file: str
     """Path below the searched folder."""
@@ -42,8 +42,8 @@ class Verified(msgspec.Struct, frozen=True):
     held: list[Finding] = []
     """The key in a column of keys, in a column of free text, or in a file that is not Parquet."""
     elsewhere: list[Finding] = []
-    """The text of the key with another meaning: as the name of a queue or task, as an ordering key,
-    or by chance in the bytes of a file."""
+    """Text of the key used otherwise: as the name of a queue or task, as an ordering key, or as
+    bytes that are equal by chance."""
     unreadable: list[str] = []
     """Paths of incomplete Parquet files. Their writer completes them, or `gc` removes them."""
 
@@ -114,9 +114,9 @@ def readable(path: Path) -> bool:
 
 
 def columns_with(path: Path, wanted: Wanted) -> Iterator[tuple[str, int]]:
-    """Yield the name of each text column that has the key, and the number of rows that have it. In
-    a column of free text, a value that mentions the key has it; in all others, only the key itself
-    as the value."""
+    """Yield the name of each text column that has the key, and the number of its rows with the key.
+    A value of a free-text column has the key if it mentions the key, a value of any other column if
+    it equals the key."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""A key to erase in all its written forms: in rows, in JSON, on a page. Pure."""
+"""A key to erase, in all its written forms: in rows, JSON and HTML. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT_COLUMNS = ("error_text", "error", "details", "raw", "params", "checks", "ac
 
 @dataclass(frozen=True)
 class Wanted:
-    """A key under all names of its rows: itself, and its digest in a lake with hashed keys."""
+    """A key, by the names under which rows store it: the key, or its digest if keys are hashed."""
 
     names: frozenset[str]
 
@@ -40,13 +40,13 @@ class Wanted:
 
     @cached_property
     def mention(self) -> re.Pattern[str]:
-        """Pattern of any form as a whole word: `tenant-10` does not mention `tenant-1`, nor `was`
-        `a`."""
+        """Pattern of any form as a whole word: `tenant-10` does not mention `tenant-1`, and `was`
+        does not mention `a`."""
         return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, self.forms))})(?!\w)")
 
     @cached_property
     def bytes_mention(self) -> re.Pattern[bytes]:
-        """Pattern of `mention` for bytes of any file."""
+        """Pattern like `mention`, for the bytes of any file."""
         forms = b"|".join(re.escape(form.encode(errors="surrogatepass")) for form in self.forms)
         return re.compile(rb"(?<![A-Za-z0-9_])(?:" + forms + rb")(?![A-Za-z0-9_])")
 
@@ -59,5 +59,5 @@ class Wanted:
         return isinstance(row, dict) and row.get("fairness_key") in self.names
 
     def redacted(self, text: str) -> str:
-        """Return the text without its mentions."""
+        """Return the text with ERASED in place of each mention."""
         return self.mention.sub(ERASED, text)

@@ -1,5 +1,5 @@
-"""Gold: one table for each question about service and its results, by pure functions of frames that
-cover whole days."""
+"""Gold: one table for each question about service and results, computed by pure functions from
+DataFrames of whole days."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def _errors(counted: DataFrame) -> DataFrame:
 
 def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
     """Return (hour, queue, name, error_fp, recovered_at) of errors after which a run succeeded."""
-    # Only runs that succeeded after the end of the first kind of error can matter. Work that fails
-    # often has few of them.
+    # Keep only runs that succeeded after the earliest last_seen of their queue and name, because
+    # no other run can be a recovery. Where failures are frequent, few runs remain.
     over = errors.groupBy(*_WORK).agg(F.min("last_seen").alias("first_over"))
     good = (
         runs.filter(F.col("outcome") == "done")
@@ -154,7 +154,7 @@ def _recoveries(runs: DataFrame, errors: DataFrame) -> DataFrame:
 
 
 def _all_runs(counted: DataFrame) -> DataFrame:
-    # count_distinct leaves out nulls: the runs counted without a task.
+    # count_distinct omits nulls, which stand for the runs counted without a task id.
     tasks = F.count_distinct("store_id", "task_id")
     together = F.sum(F.when(F.col("task_id").isNull(), F.col("n")).otherwise(0))
     return counted.groupBy(*_WORK).agg(

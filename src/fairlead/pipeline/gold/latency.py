@@ -95,8 +95,8 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
         "fairness_key",
         *(us.alias(measure) for measure, us in measures().items()),
     )
-    # Counts by key are hardly fewer than the runs, and moving a run once is cheaper than moving
-    # each of its counts. Counts of all keys are few, and are made before the move.
+    # Shuffle the runs and then count by key: there are nearly as many counts as runs, and a run has
+    # several of them. Count over all keys before the shuffle, because these counts are few.
     by_key = _counts(runs.repartition(*of_name, "fairness_key"), *of_name, "fairness_key")
     all_keys = _counts(runs, *of_name).withColumn("fairness_key", F.lit(ALL))
     return (
@@ -110,9 +110,9 @@ def latency_hist(attempts: DataFrame) -> DataFrame:
 def latency(hist: DataFrame, *windows: int) -> DataFrame:
     """Return LATENCY from LATENCY_HIST of whole days, in windows of these lengths: seconds, whole
     hours, at most a day."""
-    # Move the rows once: windows of any size lie within a day.
-    moved = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
-    return reduce(DataFrame.unionByName, [_percentiles(moved, window_s) for window_s in windows])
+    # Shuffle the rows once: windows of any size lie within a day.
+    shuffled = hist.withColumn("day", window_start(F.col("hour"), DAY)).repartition(*_OF_DAY)
+    return reduce(DataFrame.unionByName, [_percentiles(shuffled, window_s) for window_s in windows])
 
 
 _OF_DAY = ("day", "queue", "name", "fairness_key", "measure")
@@ -172,5 +172,5 @@ def _value() -> Expression:
 
 
 def _percentile(per_mille: int) -> Expression:
-    # In integers, because 0.999 * n may be just above the right rank.
+    # Compare integers, because 0.999 * n may be just above the right rank.
     return F.min(F.when(F.col("n_up_to") * 1000 >= F.col("n_all") * per_mille, F.col("value")))

@@ -77,7 +77,7 @@ SLO = Table(
             "budget_left",
             "double",
             "1 - burn_3d: the fraction that is left of the error budget of three days; below"
-            " below 0 if overspent",
+            " 0 if overspent",
         ),
         Column(
             "state",

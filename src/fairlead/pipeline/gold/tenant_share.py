@@ -81,8 +81,8 @@ def tenant_share(service: DataFrame, backlog: DataFrame, pickups: DataFrame) -> 
     """
     return (
         _served(service)
-        .unionByName(_asked(backlog))
-        # Move the rows once: all sums and carried values stay within a key's day.
+        .unionByName(_backlogged(backlog))
+        # Shuffle the rows once: all sums and carried values stay within a key's day.
         .withColumn(SORTER, sorter("day", "queue", "fairness_key"))
         .repartition(*KEYS_DAY)
         .transform(_minutes)
@@ -107,8 +107,8 @@ def _served(service: DataFrame) -> DataFrame:
     return _of_minute(service, F.col("window_start"), "busy_us", "longest_run_us")
 
 
-def _asked(backlog: DataFrame) -> DataFrame:
-    # On the grid of seconds the least depth can be 0 although tasks always waited.
+def _backlogged(backlog: DataFrame) -> DataFrame:
+    # depth_min has a grid of seconds, so it can be 0 although some task waited all the time.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
     rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
     return _of_minute(
@@ -189,9 +189,9 @@ def _with_entitlement(keys: DataFrame) -> DataFrame:
     up to the demand of each key.
 
     Shares are max-min fair, by water-filling: each key gets min(demand, level x weight). Keys fill
-    up in the order of demand / weight. At a key where all keys before are full and none after, the
-    level is (capacity - demand of the full keys) / (weight of the others). This value rises up to
-    the key where the water stops, and falls after it, so the level is the greatest of these values.
+    up in the order of demand / weight. If the water stops at a key, the keys before it are full and
+    the level is (capacity - demand of the full keys) / (weight of the others). Computed for each
+    key, this value rises up to that key and falls after it, so the level is the greatest value.
     """
     keys = keys.withColumn("rivals", sorter("window_s", "start", "queue"))
     # Sort the largest first, so that the weights of a key and of the keys that fill up after it are

@@ -1,1 +1,1 @@
-"""Incidents: past problems, the keys they hit and their ends, found in the tables by minute."""
+"""Incidents: past problems of queues, keys and nodes, found minute by minute in the tables."""

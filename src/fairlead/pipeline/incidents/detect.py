@@ -1,15 +1,15 @@
-"""The signs of an incident, minute by minute, and how minutes become one window. Pure; minutes are
-counted from 1970.
+"""Find the minutes that show a problem, and join them to incidents. Pure; minutes are counted from
+the epoch.
 
-| kind | a minute shows it when | an incident when |
+| kind | a minute shows it if | an incident needs |
 |---|---|---|
-| stall | tasks waited all through it and no node took any | 5 such minutes follow each other |
-| flood | one key brought 100 tasks, 10 times its mean, and over half of all | one such minute |
-| error burst | 10 runs or more failed, and more than succeeded | 20 failed in all |
-| starved | gold.tenant_share says so of a key | one such minute |
+| stall | tasks waited throughout the minute and no node claimed any | 5 such minutes in a row |
+| flood | a key submitted 100 tasks, 10 times its mean, over half of all | one such minute |
+| error burst | at least 10 runs failed, and more than succeeded | 20 failed runs in all |
+| starved | gold.tenant_share marks a key as starved | one such minute |
 | node loss | runs of a node were lost | one such minute |
 
-Floods, bursts and losses that come again within 5 minutes are the same incident.
+Floods, error bursts and node losses with gaps of at most 5 minutes are one incident.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class IncidentWindow(NamedTuple):
 
     @property
     def incident_id(self) -> str:
-        """Id of the incident, the same when it is found again or has grown."""
+        """Id of the incident, also when the incident is found again or has become longer."""
         text = "\0".join((self.kind, self.queue, self.subject, str(self.start)))
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def stalls(queue: str, minutes: dict[int, Minute]) -> Iterator[IncidentWindow]:
     """Return stalls: tasks waited in the queue and no node claimed any."""
-    silent = (
+    unserved = (
         minute for minute, counts in minutes.items() if counts.depth_min > 0 and counts.claimed == 0
     )
-    for start, end in windows(silent, 0):
+    for start, end in windows(unserved, 0):
         if end - start >= STALL_MINUTES:
             yield IncidentWindow("stall", queue, ALL, start, end)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.clock import to_datetime
+from fairlead.pipeline.alerts.incident_rows import incident_of, keep
 from fairlead.pipeline.alerts.processor import alerts as alerts_of
-from fairlead.pipeline.alerts.seen import incident_of, keep
 from fairlead.pipeline.alerts.watch import Alert, Rules
 from fairlead.pipeline.alerts.webhook import Notice, Webhook
 from fairlead.pipeline.in_memory import SmallTables
@@ -50,7 +50,7 @@ def alerts(
     """
 
     def pass_on(batch: DataFrame, _: int) -> None:
-        # There are few rows: queues and keys for which an alert began or ended within seconds.
+        # Collect all rows: few alerts begin or end within seconds.
         rows = sorted(batch.collect(), key=lambda row: row["at"])
         raised = [
             Alert(
@@ -94,7 +94,7 @@ def heartbeats_of(spark: SparkSession, url: str) -> DataFrame:
 def watch(
     start: Callable[[], StreamingQuery], stops: threading.Event, pause: float = EVERY
 ) -> None:
-    """Run the query until `stops` is set, and restart it as `follow` does.
+    """Run the query until `stops` is set, and restart it after a failure as `follow` does.
 
     pause: seconds before the first restart.
     """
@@ -108,7 +108,7 @@ def watch(
         finally:
             running.stop()
 
-    follow(query, stops, pause, "alerts wait; no problem is reported meanwhile")
+    follow(query, stops, pause, "alerts are interrupted; problems are reported after the retry")
 
 
 def into_tables(tables: SmallTables) -> OnAlerts:

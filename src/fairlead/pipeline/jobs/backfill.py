@@ -73,12 +73,14 @@ def backfill(
     until: datetime,
     dry_run: bool = False,
     on_rows: OnRows = lambda table, rows: None,
-    show: bool = True,
+    compare: bool = True,
 ) -> Backfilled:
     """Rebuild the days from `since` up to `until` (excluded); with `dry_run`, only compare them.
 
-    show: whether to compare. Raise ConfigurationError for an empty range; CheckFailed (earlier days
-    stay rebuilt, the failed day stays as it was); NotAllowed while a build is running; BrokenLake.
+    compare: whether to compare the rebuilt days with the present tables.
+
+    Raise ConfigurationError for an empty range; CheckFailed (earlier days stay rebuilt, the failed
+    day stays as it was); NotAllowed while a build is running; BrokenLake.
     """
     days = _days(since, until)
     what = hashlib.sha256(f"{days} {digest(settings)} {EDITION} {job.catalog}".encode()).hexdigest()
@@ -91,14 +93,14 @@ def backfill(
         for day in days:
             if day in skipped:
                 continue
-            found, rows, held = _one_day(job, settings, day, dry_run, on_rows, show)
+            found, rows, held = _one_day(job, settings, day, dry_run, on_rows, compare)
             differences += found
             made.append(day)
             run.rows_out += rows
             run.checks = held
             if not dry_run:
                 progress = _BackfillProgress(what, [*progress.done, day])
-                _note(job.lake.root / _FILE, progress)
+                _save_progress(job.lake.root / _FILE, progress)
         if not dry_run:
             (job.lake.root / _FILE).unlink(missing_ok=True)
         if not made:
@@ -112,7 +114,7 @@ def _one_day(
     day: str,
     dry_run: bool,
     on_rows: OnRows,
-    show: bool,
+    compare: bool,
 ) -> tuple[list[Difference], int, list[Check]]:
     tables = lake_tables(job.spark, job.lake, job.catalog, job.clock)
     attempts, events = (job.lake.table(table).manifests.newest() for table in (ATTEMPTS, EVENTS))
@@ -129,7 +131,7 @@ def _one_day(
     ]
     checks.require(held)
     differences = []
-    if show:
+    if compare:
         old = lake_tables(job.spark, job.lake, job.catalog, job.clock)
         for table in TABLES:
             if table.name in steps.parts:
@@ -199,7 +201,7 @@ def _progress(path: Path, what: str) -> _BackfillProgress:
     return found if found.what == what else _BackfillProgress(what)
 
 
-def _note(path: Path, progress: _BackfillProgress) -> None:
+def _save_progress(path: Path, progress: _BackfillProgress) -> None:
     durable.write(path, lambda path: path.write_bytes(msgspec.json.encode(progress)))
 
 

@@ -1,5 +1,5 @@
-"""`build`: make the silver and gold tables from bronze, check them, then publish them. A build that
-is repeated after a crash makes the same tables."""
+"""`build`: makes the silver and gold tables from bronze, checks them, then publishes them. A build
+that is repeated after a crash makes the same tables."""
 
 from __future__ import annotations
 

@@ -88,14 +88,14 @@ def capacity(
         }
         start = to_datetime(end * HOUR_US)
         rows = [{"week_start": start, **row} for _, made in found.values() for row in made]
-        _keep(tables, start, rows)
+        _save(tables, start, rows)
         on_rows(CAPACITY.name, len(rows))
         run.rows_in, run.rows_out = sum(len(load.arrived) for load in loads.values()), len(rows)
     plans = [plan for plan, _ in found.values()]
     return Capacity(start, target, plans, list(_notes(plans, weeks)))
 
 
-def _keep(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -> None:
+def _save(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 

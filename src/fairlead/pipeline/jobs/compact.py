@@ -41,8 +41,8 @@ def compact(
             run.tables[table.name] = done.rows
             if done.skipped:
                 run.notes.append(
-                    f"{table.name}: new rows came during the compaction, left for the next one:"
-                    f" {', '.join(done.skipped)}"
+                    f"{table.name}: new rows arrived during the compaction of these hours, so the"
+                    f" next one compacts them: {', '.join(done.skipped)}"
                 )
         for table in TABLES:
             lake.table(table).sweep(clock.now() - GRACE)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from fairlead.pipeline.erase.catalog import CatalogErasure
 
 _LAST = (QUARANTINE, EVENTS, ATTEMPTS)
-"""Tables erased last, because the others are built from them and they tell which days are affected:
-a run after a crash still finds them complete."""
+"""Tables erased last, so that a run after a crash still finds them complete: the other tables are
+built from them, and they show which days are affected."""
 
 
-class Manner(msgspec.Struct, frozen=True):
+class ErasureOptions(msgspec.Struct, frozen=True):
     """Options of an erasure."""
 
     pages: Sequence[Path] = ()
@@ -51,7 +51,7 @@ class Erasure(msgspec.Struct, frozen=True):
     tables: dict[str, Erased]
     """Erased rows and files, by table; only tables that had the key."""
     removed: int
-    """Files with the key that were deleted because the table does not list them (any more)."""
+    """Number of deleted files that no table lists."""
     pages: list[str]
     """Deleted reports that showed the key."""
     days: list[str]
@@ -90,7 +90,7 @@ def erase(
     lake: Lake,
     key: str,
     clock: Clock,
-    manner: Manner = Manner(),  # noqa: B008 - frozen
+    options: ErasureOptions = ErasureOptions(),  # noqa: B008 - frozen
     on_rows: OnRows = lambda table, rows: None,
     catalog: tuple[SparkSession, str] | None = None,
 ) -> Erasure:
@@ -101,21 +101,21 @@ def erase(
     while a build is running, BrokenLake, ConfigurationError.
     """
     wanted = wanted_in(lake, key)
-    stones = [tombstone(lake, name) for name in sorted(wanted.names)]
-    params = {"key": stones[0], "dry_run": manner.dry_run, "grace_us": manner.grace_us}
+    tombstones = [tombstone(lake, name) for name in sorted(wanted.names)]
+    params = {"key": tombstones[0], "dry_run": options.dry_run, "grace_us": options.grace_us}
     with alone(lake), recorded(lake, clock, "erase", params, keep_idle=False) as run:
         in_catalog = None
-        if catalog is not None and not manner.dry_run:
+        if catalog is not None and not options.dry_run:
             from fairlead.pipeline.erase.catalog import CatalogErasure
             from fairlead.pipeline.iceberg import IcebergTables
 
             spark, name = catalog
             run.spark_version = spark.version
             in_catalog = CatalogErasure(spark, IcebergTables(spark, name, lake, clock), wanted)
-        done = _erase(lake, wanted, stones, clock, manner, on_rows, in_catalog)
+        done = _erase(lake, wanted, tombstones, clock, options, on_rows, in_catalog)
         run.tables = {name: each.rows for name, each in done.tables.items()}
         run.rows_out = done.rows
-        if manner.dry_run:
+        if options.dry_run:
             run.state = NOTHING_TO_DO
     return done
 
@@ -123,29 +123,31 @@ def erase(
 def readmit_key(lake: Lake, key: str, clock: Clock) -> bool:
     """Accept rows of the key from the next export on; return False if the key was not erased. Raise
     ConfigurationError."""
-    stones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
-    readmitted = [readmit(lake.table(table), stones, clock.now()) for table in (ATTEMPTS, EVENTS)]
+    tombstones = [tombstone(lake, name) for name in wanted_in(lake, key).names]
+    readmitted = [
+        readmit(lake.table(table), tombstones, clock.now()) for table in (ATTEMPTS, EVENTS)
+    ]
     return any(readmitted)
 
 
 def _erase(
     lake: Lake,
     wanted: Wanted,
-    stones: Sequence[str],
+    tombstones: Sequence[str],
     clock: Clock,
-    manner: Manner,
+    options: ErasureOptions,
     on_rows: OnRows,
     catalog: CatalogErasure | None,
 ) -> Erasure:
-    pages, grace_us, dry_run = manner.pages, manner.grace_us, manner.dry_run
+    pages, grace_us, dry_run = options.pages, options.grace_us, options.dry_run
     if not dry_run:
         for table in (ATTEMPTS, EVENTS):
-            bury(lake.table(table), stones, clock.now())
+            bury(lake.table(table), tombstones, clock.now())
     found = trace(lake.table(ATTEMPTS), wanted)
     if not dry_run:
         build_again(lake.root, (f"{date}/00" for date in found.dates))
-    # Erase the catalog before bronze, which tells the affected days and errors, and which the
-    # catalog's bronze is copied from.
+    # Erase the catalog before bronze of the lake: this bronze shows the affected days and errors,
+    # and the catalog's bronze is a copy of it.
     in_catalog = {} if catalog is None else catalog.erase(found, on_rows)
     known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
     done: dict[str, Erased] = {}
@@ -186,7 +188,7 @@ def _pages_of(lake: Lake) -> list[Path]:
 
 
 def _shows(page: Path, wanted: Wanted) -> bool:
-    """Whether a page has the key, or the digest that `report --hash-keys` shows instead."""
+    """Return whether a page shows the key, or its digest (see `report --hash-keys`)."""
     try:
         text = page.read_text(encoding="utf-8", errors="replace")
     except OSError:

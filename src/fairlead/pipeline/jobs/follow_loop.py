@@ -14,8 +14,8 @@ from fairlead.pipeline import errors as pipeline_errors
 log = logging.getLogger("fairlead.stream")
 
 MOST_FAILURES = 5
-"""Failures of Spark itself in a row that are retried, such as a process that did not start in time
-on a busy machine."""
+"""Maximum number of consecutive failures of Spark itself that are retried: for example, a process
+does not start in time on a busy machine."""
 
 LONGEST_PAUSE = 60.0
 """Longest pause between two tries, in seconds."""
@@ -32,8 +32,8 @@ def follow(query: Query, stops: threading.Event, pause: float, what: str) -> Non
 
     An outage of Kafka, a store or a lake is retried without limit, with pauses that grow from
     `pause` to LONGEST_PAUSE seconds. A failure of Spark itself is retried MOST_FAILURES times.
-    `what` is the log message for either. Raise any other error, as the FairleadError behind it if
-    there is one.
+    `what` is the log message for both. Raise any other error, or the FairleadError that caused
+    it.
     """
     tries, failures, outage = 0, 0, ""
 

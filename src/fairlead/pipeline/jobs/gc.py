@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BY_AGE = (RUNS, CAPACITY, INCIDENTS)
-"""Tables whose old rows may go, because no other table or check depends on them."""
+"""Tables whose old rows may be deleted, because no other table or check depends on them."""
 
 ORPHANS_AFTER = timedelta(days=3)
-"""Age of files without a snapshot in a catalog from which they are deleted; younger ones may belong
-to a long job."""
+"""Age at which files of a catalog are deleted if no snapshot lists them. Younger files may belong
+to a running job."""
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -56,11 +56,11 @@ def gc(
     catalog: tuple[SparkSession, str] | None = None,
     on_rows: OnRows = lambda table, rows: None,
 ) -> Collected:
-    """Find unused files and rows, and delete them with `apply`.
+    """Find unused files and rows; with `apply`, delete them.
 
-    Unused are files replaced more than a day ago, files of jobs that died more than a day ago, and
-    rows of BY_AGE older than `keep`; in a catalog, snapshots older than a day and files without a
-    snapshot older than three days.
+    In the lake, these are files replaced more than a day ago, files of jobs that died more than a
+    day ago, and rows of BY_AGE older than `keep`. In a catalog, they are snapshots older than a
+    day, and files older than ORPHANS_AFTER that no snapshot lists.
 
     Raise NotAllowed while a build is running, BrokenLake, ConfigurationError for a catalog that
     cannot be used.
@@ -89,18 +89,20 @@ def gc(
 def _aged(lake: Lake, oldest: str, apply_at: int | None) -> dict[str, list[str]]:
     """Return the days before `oldest`, by table of BY_AGE.
 
-    With `apply_at` (microseconds since the epoch), the tables stop listing them at once, and their
-    files are deleted a day later.
+    With `apply_at` (microseconds since the epoch), remove these days from the tables; their files
+    are deleted a day later.
     """
     found = {}
     for table in BY_AGE:
         here = lake.table(table)
         before = here.manifests.newest().parts
-        doomed = [name for name in before if name < oldest]
-        if doomed:
-            found[table.name] = doomed
-        if doomed and apply_at is not None:
-            here.replace(dict.fromkeys(doomed), {name: before[name] for name in doomed}, apply_at)
+        old_days = [name for name in before if name < oldest]
+        if old_days:
+            found[table.name] = old_days
+        if old_days and apply_at is not None:
+            here.replace(
+                dict.fromkeys(old_days), {name: before[name] for name in old_days}, apply_at
+            )
     return found
 
 

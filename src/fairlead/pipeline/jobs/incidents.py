@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.alerts.seen import incidents_of_alerts
+from fairlead.pipeline.alerts.incident_rows import incidents_of_alerts
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold import ALL
 from fairlead.pipeline.gold.incidents import INCIDENTS

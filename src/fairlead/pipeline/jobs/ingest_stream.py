@@ -1,5 +1,5 @@
-"""`ingest --stream`: attempts from Kafka into the lake by Spark's structured streaming, each
-exactly once.
+"""`ingest --stream`: writes attempts from Kafka into the lake, each exactly once, by Spark's
+structured streaming.
 
 The checkpoint only records where Spark continues to read; the lake's manifest decides which rows
 count (see `stream.intake_batch`). A lost checkpoint, a repeated batch, a kill at any moment or a
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 EVERY = 30.0
 """Seconds between two batches."""
 
-KEPT_EVERY = 600.0
-"""Seconds of streaming per row of ops.pipeline_runs."""
+RUN_SECONDS = 600.0
+"""Seconds of streaming that one row of ops.pipeline_runs covers."""
 
 _POLL_SECONDS = 1
 
@@ -159,7 +159,7 @@ class IngestStream:
 
 
 class _RunRecords:
-    """Rows of ops.pipeline_runs: one per window of KEPT_EVERY seconds in which rows came."""
+    """Rows of ops.pipeline_runs: one for each RUN_SECONDS in which messages arrived."""
 
     def __init__(self, stream: IngestStream) -> None:
         self._stream = stream
@@ -184,12 +184,12 @@ class _RunRecords:
                 self._began = time.monotonic()
             self._run.rows_in += counted.messages
             self._run.rows_out += counted.attempts
-            if time.monotonic() - self._began < KEPT_EVERY:
+            if time.monotonic() - self._began < RUN_SECONDS:
                 return
         self.close()
 
     def close(self, failure: BaseException | None = None) -> None:
-        """End the window, with the failure that ended it, if any."""
+        """End the current row, with the failure that ended the stream, if any."""
         with self._lock:
             run, self._run = self._run, None
             if run is None:

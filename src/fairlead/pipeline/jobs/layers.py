@@ -1,9 +1,9 @@
-"""Silver and gold from bronze: recomputes the partitions that changed since the last build, and all
+"""Compute silver and gold from bronze: the partitions that changed since the last build, and all
 that depend on them.
 
 Because whole partitions are recomputed, full and incremental builds share one code path and give
-the same result, and late rows need no special case (pipeline.md, finding 9). Readers see nothing
-before the checks have passed.
+the same result, and late rows need no special case. Readers see nothing before the checks have
+passed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Build:
     ) -> Collection[str] | None:
         """Return the partitions of bronze.attempts that can hold rows of these hours; None for all.
 
-        first_instants: columns in which the rows can begin.
+        first_instants: columns with the instant at which a row may begin.
         """
         return (
             None if hours is None else p.holding(self._plan.attempts.parts, first_instants, hours)

@@ -38,11 +38,11 @@ def replay(
     spark: SparkSession | None = None,
     on_rows: OnRows = lambda what, count: None,
 ) -> Replayed:
-    """Make the study, on Spark if given, else in this process, and save it in the lake; a repeated
+    """Run the study on Spark if given, else in this process, and save it in the lake. A repeated
     study replaces its rows.
 
-    Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake if its files are
-    swept while they are written.
+    Raise ConfigurationError for a plan that does not fit the arrivals, BrokenLake if another job
+    sweeps its files while they are written.
     """
     replay_id = identity(arrivals, plan)
     params = {"replay_id": replay_id, "queue": arrivals.queue, "objective": str(plan.objective)}

@@ -1,4 +1,4 @@
-"""`report`: the tables of a period as one HTML page."""
+"""`report`: writes the tables of a period as one HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`status`: freshness of tables, jobs and readers, without Spark."""
+"""`status`: reads the freshness of tables, jobs and readers, without Spark."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def drop_reader(history: HistoryStore, name: str) -> None:
     """Drop a reader, so that history it has not read may be cleaned. Raise ConfigurationError if
     there is no reader of that name."""
     known = history.database.read_now(history.readers())
-    doomed = [reader.name for reader in known if reader.name in (name, f"{name}/events")]
-    if not doomed:
+    dropped = [reader.name for reader in known if reader.name in (name, f"{name}/events")]
+    if not dropped:
         names = ", ".join(repr(reader.name) for reader in known) or "none"
         raise ConfigurationError(f"no reader is named {name!r}; readers: {names}")
-    for each in doomed:
+    for each in dropped:
         history.database.run(history.drop_reader(each))
 
 

@@ -1,4 +1,4 @@
-"""`submit FILE`: one task for each row of a file, exactly once even if the job is repeated."""
+"""`submit FILE`: submits each row of a file as one task; a repeated run adds no task."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FileSubmission:
 
     @property
     def format(self) -> str:
-        """Return the format of the file, for a folder Parquet. Raise ConfigurationError for
+        """Return the format of the file; a folder is read as Parquet. Raise ConfigurationError for
         an unknown suffix."""
         if self.file.is_dir():
             return "parquet"

@@ -48,7 +48,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     """Queues to tune; empty for all queues in the tables."""
     canary: tuple[str, ...] = ()
-    """Queues that change first; empty for the one with least work among those that would change."""
+    """Queues that change first; if empty, the changing queue with the least work."""
     limits: bool | None = None
     """Whether to compute limits too. False removes the limits in force; None keeps them unless the
     settings decide."""
@@ -109,7 +109,7 @@ def tune(
     """
     if is_hashed(lake):
         raise NotSupported(
-            "the fairness keys of this lake are hashed, so no queue has the same keys;"
+            "the fairness keys of this lake are hashed and match no key of a queue;"
             " tune from a lake that was filled without --hash-keys"
         )
     params = {"objective": options.objective, "queues": options.queues}
@@ -270,8 +270,8 @@ class _Tuning:
         return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune on{where}`"
 
     def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
-        """Return the version that the newest one replaced, with the seconds since, if it was rolled
-        back."""
+        """Return the rolled-back version and the seconds since then; None if the active version is
+        not the result of a rollback."""
         if active is None or active.supersedes is None or active.judged_at != active.computed_at:
             return None
         return active.supersedes, (self._facts.now - active.computed_at) / 1e6
@@ -279,7 +279,7 @@ class _Tuning:
     # verdict --------------------------------------------------------------------------------------
 
     def _verdict(self, policy: Policy) -> Verdict | None:
-        """Return the verdict; None while the tables lack some hours after the version."""
+        """Return the verdict; None until the tables have the whole canary window of the version."""
         published = to_datetime(policy.computed_at)
         full_hour = published.replace(minute=0, second=0, microsecond=0)
         hours = timedelta(hours=self._guards.canary_hours)
@@ -348,12 +348,12 @@ class _Tuning:
         return names
 
     def _is_busy(self, state: _TuneState) -> bool:
-        """Whether the queue is in its canary window, or rests after a rollback."""
+        """Whether the queue is in its canary window, or cools down after a rollback."""
         situation = state.situation
-        rests = (
+        is_cooling_down = (
             situation.rolled_back is not None and situation.rolled_back[1] < self._guards.cool_down
         )
-        return situation.in_canary is not None or rests
+        return situation.in_canary is not None or is_cooling_down
 
     @staticmethod
     def _has_passed(state: _TuneState) -> bool:

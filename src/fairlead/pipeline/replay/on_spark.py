@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.lab.policies.arrivals import Arrivals, load, save
-from fairlead.lab.policies.candidate import Candidate, Found, Setup, perform
+from fairlead.lab.policies.candidate import Candidate, CandidateResult, Setup, perform
 from fairlead.lab.policies.runner import OnProgress, longest_first
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OnSpark:
 
     def perform(
         self, candidates: Sequence[Candidate], setup: Setup, on_rows: OnProgress
-    ) -> list[Found]:
+    ) -> list[CandidateResult]:
         if not candidates:
             return []
         from pyspark.sql import functions as F
@@ -75,7 +75,9 @@ class OnSpark:
         with self._watched(on_rows):
             results = ranked.mapInPandas(replay, _RESULTS).collect()  # a row for each candidate
         by_index = {order[row["rank"]]: row["found"] for row in results}
-        return [msgspec.json.decode(by_index[at], type=Found) for at in range(len(candidates))]
+        return [
+            msgspec.json.decode(by_index[at], type=CandidateResult) for at in range(len(candidates))
+        ]
 
     @contextmanager
     def _watched(self, on_rows: OnProgress) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.lab.policies.candidate import Found
+from fairlead.lab.policies.candidate import CandidateResult
 from fairlead.lab.policies.measures import KeyWaits, Measures
 from fairlead.lab.policies.study import Study
 from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Table
@@ -170,7 +170,7 @@ def wait_rows(replay_id: str, origin: int, study: Study) -> Iterator[dict[str, A
             }
 
 
-def _run_columns(replay_id: str, origin: int, found: Found) -> dict[str, Any]:
+def _run_columns(replay_id: str, origin: int, found: CandidateResult) -> dict[str, Any]:
     candidate = found.candidate
     return {
         "replay_id": replay_id,

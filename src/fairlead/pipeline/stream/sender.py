@@ -7,7 +7,7 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
 from fairlead.errors import StoreUnavailable
 
 SECONDS = 30.0
@@ -79,7 +79,7 @@ class Sender:
                         "compression.type": "lz4",
                         "delivery.report.only.error": True,
                         "on_delivery": self._reported,
-                        "error_cb": silent,
+                        "error_cb": ignore_error,
                     }
                 )
             )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, reason, silent
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error, reason
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
@@ -148,7 +148,7 @@ class Topic:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
-            "error_cb": silent,
+            "error_cb": ignore_error,
             "fetch.queue.backoff.ms": 20,
         }
         try:

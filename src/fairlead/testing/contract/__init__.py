@@ -1,12 +1,13 @@
 """Contract suites: what every adapter of a port promises, as tests that any package can run.
 
-A test module imports a suite and brings its fixture:
+A test module imports a suite and defines its fixture:
 
     from fairlead.testing.contract.task_store import *
 
     @pytest.fixture
     def store(): ...
 
-Suites need pytest and pytest-asyncio. For readable failures a conftest.py says, before anything is
-imported from here, `pytest.register_assert_rewrite("fairlead.testing.contract")`.
+Suites need pytest and pytest-asyncio. For readable failures, call
+`pytest.register_assert_rewrite("fairlead.testing.contract")` in conftest.py before the first import
+from here.
 """

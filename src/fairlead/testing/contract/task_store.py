@@ -87,7 +87,7 @@ async def test_tasks_that_are_due_are_ready_and_the_others_wait(
     assert await claimed(store, later) == []
 
 
-async def test_a_wake_names_each_lane_once(store: TaskStore) -> None:
+async def test_a_notification_names_each_lane_once(store: TaskStore) -> None:
     """The notification of a submit names each lane once, with a position to read from."""
     tasks = [*make(3), *make(2, partition=1), *make(2, priority=0)]
     notification = store.database.run(store.submission(tasks))[1]
@@ -122,9 +122,9 @@ async def test_each_lane_with_submitted_tasks_is_listed_once(store: TaskStore) -
 
 async def test_a_lane_whose_tasks_have_ended_is_not_listed(store: TaskStore) -> None:
     """`lanes` omits a lane once all of its tasks have ended."""
-    gone, stays = make(2), make(2, partition=1)
-    submit(store, [*gone, *stays])
-    tasks = await claimed(store, gone)
+    ended, remaining = make(2), make(2, partition=1)
+    submit(store, [*ended, *remaining])
+    tasks = await claimed(store, ended)
     await store.complete("node-1", [done(task) for task in tasks])
     assert store.database.run(store.lanes()) == [LaneKey("mail", 1, 5)]
 
@@ -199,13 +199,13 @@ async def test_a_lane_is_read_in_order_and_no_trigger_comes_twice(store: TaskSto
     submit(store, tasks[60:])
     submit(store, make(5, partition=1))
     submit(store, make(5, priority=4))
-    seen: list[str] = []
+    read: list[str] = []
     above = 0
     while page := ready(store, above=above, limit=50):
         assert [trigger.seq for trigger in page] == sorted(trigger.seq for trigger in page)
         above = page[-1].seq
-        seen += [trigger.id for trigger in page]
-    assert seen == [task.id for task in tasks]
+        read += [trigger.id for trigger in page]
+    assert read == [task.id for task in tasks]
 
 
 async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> None:
@@ -472,7 +472,7 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStor
 
 
 async def in_error(store: TaskStore, count: int) -> list[str]:
-    """Move so many new tasks to ERROR; return their ids."""
+    """Move `count` new tasks to ERROR; return their ids."""
     tasks = make(count)
     submit(store, tasks)
     held = await claimed(store, tasks)
@@ -567,7 +567,7 @@ async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> No
     assert store.database.run(store.unfinished(["other"])) == (0, 0)
 
 
-async def test_nodes_fall_silent_and_are_forgotten(store: TaskStore) -> None:
+async def test_nodes_fall_silent_and_are_dropped(store: TaskStore) -> None:
     """`heartbeat` returns False for an unknown node; `drop_node` removes a registered one."""
     now = SYSTEM_CLOCK.now()
     assert not await store.heartbeat("one", now)

@@ -1,4 +1,4 @@
-"""The messages that one consumer holds, by the task of each."""
+"""The messages that one consumer holds, by task."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Claims:
 
     def drop(self, lane: PriorityLane, ids: Iterable[str]) -> None:
         """Drop messages that belong to another consumer by now."""
-        gone = {LaneClaim(lane, id) for id in ids}
+        lost = {LaneClaim(lane, id) for id in ids}
         for task_id, held in list(self._held.items()):
-            if not gone.isdisjoint(held):
-                self._held[task_id] = left = [claim for claim in held if claim not in gone]
+            if not lost.isdisjoint(held):
+                self._held[task_id] = left = [claim for claim in held if claim not in lost]
                 if not left:
                     del self._held[task_id]
 

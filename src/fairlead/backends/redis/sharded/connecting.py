@@ -1,5 +1,4 @@
-"""The common part of both queues: settings, and a client of Redis that the queue may have to
-close."""
+"""The common part of `ShardedQueue` and `SyncShardedQueue`: settings, and a client of Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ KNOWN = "redis://[user:password@]host[:6379][/0], rediss:// or unix://"
 
 
 def check_url(url: str) -> None:
-    """Raise ConfigurationError, without the password in its text, if this is no URL of Redis."""
+    """Raise ConfigurationError, without the password in its text, if `url` is no URL of Redis."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -59,10 +58,11 @@ class Connected:
         `redis`: a URL such as redis://host:6379/0, or a client, which the caller closes. `reads`:
         the order of reading, by "streams" in rotation or by "tenants" (shard keys) in proportion to
         their weights; all readers use the same. `streams`, `streams_per_shard`: defaults of a
-        write. `ttl`: seconds; of several values the greatest holds. `shrink_after`: seconds without
-        a request for more streams, after which their number may shrink. `max_deliveries`:
-        deliveries after which a message goes to the dead letters. Raise ConfigurationError if a
-        setting is out of range or the URL is no URL of Redis.
+        write. `ttl`: seconds without a write or read after which the queue expires; if its clients
+        give several values, the greatest holds. `shrink_after`: seconds without a request for more
+        streams, after which their number may shrink. `max_deliveries`: deliveries after which a
+        message goes to the dead letters. Raise ConfigurationError if a setting is out of range or
+        the URL is no URL of Redis.
         """
         self._settings = ShardedSettings(
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries

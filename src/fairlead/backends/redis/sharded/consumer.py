@@ -58,12 +58,12 @@ class _QueueReading:
     waiter: _Waiter | None = None
     news: asyncio.Task[bool] | None = None
     """A wait for new messages that is under way."""
-    is_doubted: bool = False
-    """True if a read whose response was lost may have claimed something."""
+    has_lost_response: bool = False
+    """True if a read whose response was lost may have claimed messages."""
 
 
 class _UnderWay:
-    """Reads under way, each of which may claim something at any moment."""
+    """Reads under way, each of which may claim messages at any moment."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -102,9 +102,9 @@ class Consumer:
         room: Callable[[str, int], int],
         clock: Clock,
     ) -> None:
-        """`name`: of the node. `on_deliveries`: called with the queue and the messages claimed from
-        it. `room`: returns how many more messages of this queue and priority the node takes now.
-        `max_deliveries`: deliveries after which a message goes to the dead letters."""
+        """`name`: the node's name. `on_deliveries`: called with a queue and the messages claimed
+        from it. `room`: returns how many more messages of this queue and priority the node takes
+        now. `max_deliveries`: deliveries after which a message goes to the dead letters."""
         self._endpoint = endpoint
         self._name = name
         self._max_deliveries = max_deliveries
@@ -134,7 +134,7 @@ class Consumer:
         return list(self._readings)
 
     def poke(self) -> None:
-        """Look again whether there is room."""
+        """Make reads that wait for room ask `room` again."""
         for reading in self._readings.values():
             reading.has_room.set()
 
@@ -173,15 +173,15 @@ class Consumer:
         """Read, extend, reclaim and acknowledge for as long as the node lives."""
         try:
             async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._patiently(self._extend, self._endpoint.reclaim / 6))
-                parts.create_task(self._patiently(self._reclaim, self._endpoint.reclaim / 3))
-                parts.create_task(self._patiently(self._end, 0.0))
+                parts.create_task(self._repeat(self._extend, self._endpoint.reclaim / 6))
+                parts.create_task(self._repeat(self._reclaim, self._endpoint.reclaim / 3))
+                parts.create_task(self._repeat(self._end, 0.0))
                 reading: set[str] = set()
                 while True:
                     self._served.clear()
                     for queue in self._readings.keys() - reading:
                         reading.add(queue)
-                        parts.create_task(self._patiently(partial(self._read, queue), 0.0))
+                        parts.create_task(self._repeat(partial(self._read, queue), 0.0))
                     await self._served.wait()
         finally:
             waits = [one.news for one in self._readings.values() if one.news is not None]
@@ -193,8 +193,8 @@ class Consumer:
         """Stop claiming messages; no claim is under way when this returns."""
         self._claims_nothing = True
         for waiter in self._waiters():
-            # Unblock the wait instead of cutting it off: nobody would know of a message claimed
-            # meanwhile.
+            # Unblock the wait, and do not cancel it: a cancelled wait may have claimed a message
+            # that this node does not know.
             with suppress(RedisError):
                 await self._redis.client_unblock(waiter.connection)
         await self._under_way.drain()
@@ -208,13 +208,12 @@ class Consumer:
     def _waiters(self) -> list[_Waiter]:
         return [one.waiter for one in self._readings.values() if one.waiter is not None]
 
-    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Repeat the work, with `every` seconds between, and wait out the times when Redis is
-        away."""
+    async def _repeat(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
+        """Repeat the work, with `every` seconds between, and wait while Redis is unavailable."""
         outage = ""
         cancelled = Cancelled()
         while True:
-            cancelled.obey()
+            cancelled.check()
             try:
                 await work()
                 outage = ""
@@ -234,7 +233,7 @@ class Consumer:
             try:
                 return await run_async(redis, queue, steps)
             except StoreUnavailable:
-                self._readings[queue].is_doubted = True
+                self._readings[queue].has_lost_response = True
                 raise
 
     async def _read(self, queue: str) -> None:
@@ -244,7 +243,7 @@ class Consumer:
         if self._claims_nothing or all(self._room(queue, priority) <= 0 for priority in PRIORITIES):
             await has_room.wait()
             return
-        if reading.is_doubted:
+        if reading.has_lost_response:
             await self._recover(queue, reading)
         room = partial(self._space, queue)
         found, empty = await self._claim(
@@ -262,7 +261,7 @@ class Consumer:
     async def _recover(self, queue: str, reading: _QueueReading) -> None:
         """Receive the messages that this node has claimed in Redis but does not know, because a
         response was lost. Otherwise these messages would wait until another node reclaims them."""
-        reading.is_doubted = False
+        reading.has_lost_response = False
         lanes, by_lane = reading.lanes, self.claims.by_lane()
         for priority in await self.do(queue, lanes.known()):
             known = by_lane.get(PriorityLane(queue, priority), [])
@@ -291,8 +290,8 @@ class Consumer:
     async def _wait_for_room(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> None:
         """Wait until a message is written, or until there is room for waiting ones.
 
-        The wait for new messages continues after that and serves the next empty pass: cutting it
-        off would cost a connection, or the two seconds that it lasts."""
+        The wait for new messages continues after that and serves the next empty pass: to end it
+        early would cost its connection or, by waiting, up to two seconds."""
         news = reading.news
         if news is None:
             news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))

@@ -1,4 +1,4 @@
-"""The Redis that holds queues of tasks, as its URL describes it."""
+"""The Redis server of an application, as its URL describes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RedisEndpoint:
     per_shard: int = 6
     reads: str = "tenants"
     reclaim: float = 30.0
-    """Seconds without a sign of life after which other nodes reclaim what a node holds."""
+    """Seconds without an extended claim after which other nodes reclaim the messages of a node."""
     unique: float = 86_400.0
     """Seconds for which a unique key holds, from the submit on. Used only if Redis is the task
     store."""

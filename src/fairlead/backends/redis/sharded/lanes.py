@@ -33,7 +33,7 @@ class EmptyPass(NamedTuple):
 
     wait: WaitForEntry
     is_whole: bool
-    """True if the pass looked at every priority, so that none was left out for want of room."""
+    """True if the pass read every priority; False if it left one out that had no room."""
 
 
 class Lanes:
@@ -48,7 +48,7 @@ class Lanes:
         self._steps: dict[int, QueueSteps] = {}
         self._known: tuple[int, ...] = ()
         self._streams: dict[int, int] = {}
-        """Streams of each priority at the last empty pass."""
+        """Number of streams of each priority at the last empty pass."""
         self._prepared: set[int] = set()
         self._notifications = f"{{{settings.name}}}:notifications"
 
@@ -107,8 +107,8 @@ class Lanes:
         return found, EmptyPass(WaitForEntry({self._notifications: latest}, seconds), is_whole)
 
     def wait(self, group: str, consumer: str, empty: EmptyPass) -> Steps[list[Delivery]]:
-        """Wait for a message after a whole pass that found nothing, and claim it at once, without
-        another pass. Fairness needs no look here, since no other message waits."""
+        """Wait for a message after a whole pass that found nothing, and claim it at once. Fairness
+        needs no other pass, since no other message waits."""
         lanes = {
             priority: self._streams[priority]
             for priority in self._known

@@ -26,7 +26,7 @@ LATER = "later"
 MOST_FIELDS = 1000
 
 RESERVED = "fairlead:"
-"""The beginning of fields that belong to the queue itself."""
+"""The beginning of the names of fields that belong to the queue itself."""
 
 _ID = re.compile(
     r"(default|0|[1-9][0-9]{0,5})/([0-9]{1,20}-[0-9]{1,20})|(later)/([0-9a-zA-Z_.:-]{1,200})"
@@ -37,8 +37,8 @@ class Message(msgspec.Struct, frozen=True):
     """One message, claimed by the consumer that has read or reclaimed it."""
 
     id: str
-    """Stream and entry, such as `12/1767225600000-0`. Messages of old producers have the stream
-    `default`."""
+    """Stream and entry, such as `12/1767225600000-0`. Messages of the plain stream have the
+    stream `default`."""
     values: Mapping[str, bytes]
     shard_key: str
     deliveries: int
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 
 class ClaimEnd(NamedTuple):
-    """The end of a claim. `how`: "done"; "again", "later" or "dead" with fields."""
+    """The end of a claim. `how`: "done" uses no `entry`; "again", "later" and "dead" use it."""
 
     id: str
     how: Literal["done", "again", "later", "dead"]
@@ -123,7 +123,7 @@ def entry(message: NewMessage) -> Entry:
     for name in message.values:
         if name.startswith(RESERVED):
             raise InvalidMessage(
-                f"field {name!r}: names that begin with {RESERVED!r} are the queue's own"
+                f"field {name!r}: names that begin with {RESERVED!r} are reserved for the queue"
             )
     check_weight(message.weight)
     fields: list[Field] = [f"{RESERVED}key", message.shard_key]
@@ -146,8 +146,8 @@ def check_weight(weight: float) -> None:
 
 
 def millis(what: str, instant: datetime) -> int:
-    """Return milliseconds since 1970. Raise InvalidMessage for a naive datetime, or one before
-    1970."""
+    """Return milliseconds since 1970. `what`: the field, for the error. Raise InvalidMessage for a
+    naive datetime, or one before 1970."""
     try:
         found = to_micros(instant) // 1000
     except ValueError as error:
@@ -162,7 +162,7 @@ def position(id: str) -> tuple[str, str]:
     found = _ID.fullmatch(id)
     if found is None:
         raise InvalidMessage(
-            f"{id!r} is no id of a message: give one as write() and read() return it"
+            f"{id!r} is no id of a message: give an id that write() or read() returned"
         )
     return found[1] or found[3], found[2] or found[4]
 

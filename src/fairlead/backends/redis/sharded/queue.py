@@ -29,8 +29,8 @@ class ShardedQueue(Connected):
     Delivery is at least once: `reclaim` delivers the messages of a dead consumer again, and
     redis-py repeats a write whose response was lost, so a message may be in the queue twice. A
     message that is not acknowledged lives as long as anybody writes or reads, and `ttl` seconds
-    longer. Source: the queue published by Replicate, with the faults cured that
-    docs/explanation/sharded.md lists.
+    longer. The design is that of the queue published by Replicate;
+    docs/explanation/sharded.md lists the faults that are cured here.
     """
 
     _client = Redis

@@ -169,7 +169,7 @@ local function keep_charges()
     end
     redis.call('ZADD', passes, unpack(scores))
     touch(passes, ttl)
-    -- the same as for a new tenant
+    -- Drop passes that are not above virtual time: their tenants start at virtual time, as new ones do.
     redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
     if virtual_time > 2 ^ 50 then
         -- Restart from 0 long before numbers lose precision.

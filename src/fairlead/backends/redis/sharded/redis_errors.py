@@ -10,7 +10,7 @@ from redis import exceptions
 from fairlead.backends.redis.sharded.errors import QueueDamaged
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
-_AWAY = (
+_UNAVAILABLE = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
@@ -33,7 +33,7 @@ def translated_errors(queue: str) -> Iterator[None]:
             "every connection of the client is in use: a reader that waits holds one; give it a"
             " greater max_connections"
         ) from error
-    except _AWAY as error:
+    except _UNAVAILABLE as error:
         raise StoreUnavailable(
             f"Redis does not respond ({type(error).__name__}); trying again may work"
         ) from error
@@ -43,6 +43,6 @@ def translated_errors(queue: str) -> Iterator[None]:
             raise QueueDamaged(f"queue {queue}: {text.partition(_DAMAGED)[2]}") from error
         if "WRONGTYPE" in text:
             raise QueueDamaged(
-                f"queue {queue}: a key of it holds something else ({text})"
+                f"queue {queue}: one of its keys holds a foreign value ({text})"
             ) from error
         raise

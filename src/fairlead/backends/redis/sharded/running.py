@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 class Cancelled:
-    """Whether the current task was cancelled after this object was made.
+    """A check whether the current task was cancelled after this object was made.
 
     redis-py sends inside asyncio.wait_for, which on Python 3.11 loses a cancellation that comes as
-    it ends. A loop that waits for Redis again and again must call `obey`, or it never ends.
+    it ends. A loop that waits for Redis again and again must call `check`, or it never ends.
     """
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task else 0
 
-    def obey(self) -> None:
+    def check(self) -> None:
         """Raise asyncio.CancelledError if the task was cancelled."""
         if self._task and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
@@ -47,7 +47,7 @@ async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
             with translated_errors(queue):
                 response = await _do_async(redis, command)
         finally:
-            cancelled.obey()
+            cancelled.check()
 
 
 def run(redis: Any, queue: str, steps: Steps[T]) -> T:
@@ -69,9 +69,9 @@ async def _do_async(redis: Any, command: Command) -> Any:
     if isinstance(command, RedisCall):
         return await redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
-        with _missing() as missing:
+        with _ignored_missing_group():
             return _claimed(await redis.execute_command(*_claim(command)))
-        return missing
+        return None
     try:
         return await redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
     except NoScriptError:
@@ -84,9 +84,9 @@ def _do(redis: Any, command: Command) -> Any:
     if isinstance(command, RedisCall):
         return redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
-        with _missing() as missing:
+        with _ignored_missing_group():
             return _claimed(redis.execute_command(*_claim(command)))
-        return missing
+        return None
     try:
         return redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
     except NoScriptError:
@@ -108,7 +108,8 @@ def _claim(claim: ReadGroup) -> list[str | int]:
 
 
 @contextmanager
-def _missing() -> Iterator[None]:
+def _ignored_missing_group() -> Iterator[None]:
+    """Ignore the error of a missing stream or group, and that of an unblocked wait."""
     try:
         yield
     except ResponseError as error:

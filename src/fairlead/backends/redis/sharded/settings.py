@@ -14,7 +14,7 @@ Reads = Literal["streams", "tenants"]
 
 @dataclass(frozen=True)
 class ShardedSettings:
-    """ShardedSettings of one queue or section, in seconds with millisecond precision. Raise
+    """Settings of one queue or section. Times are seconds, with millisecond precision. Raise
     ConfigurationError if a value is out of range."""
 
     name: str
@@ -34,7 +34,7 @@ class ShardedSettings:
                 " hash tag"
             )
         if self.reads not in ("streams", "tenants"):
-            raise ConfigurationError(f"reads={self.reads!r}: 'streams' or 'tenants'")
+            raise ConfigurationError(f"reads={self.reads!r}: use 'streams' or 'tenants'")
         if self.ttl < 1 or self.shrink_after < 0 or self.max_deliveries < 1:
             raise ConfigurationError(
                 "ttl: 1 s or more; shrink_after: 0 s or more; max_deliveries: 1 or more"

@@ -9,7 +9,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     """Counts of messages, taken at one moment."""
 
     streams: int
-    """Number of streams that readers look at, without the default one."""
+    """Number of streams that readers check, without the default one."""
     messages: int
     """Messages in the queue, waiting or claimed: not yet deleted, and not yet acknowledged by every
     group."""

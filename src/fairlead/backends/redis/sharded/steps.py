@@ -35,8 +35,8 @@ from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.errors import ConfigurationError
 
 WAIT_SECONDS = 2.0
-"""Seconds of one wait, after which a reader looks by itself. Some clients close a socket after 5
-s."""
+"""Seconds of one wait, after which a reader checks the streams without a notification. Some clients
+close a socket after 5 s."""
 
 MOST_AT_ONCE = 500
 """Messages that one run of a script writes, reads or ends, so that it does not hold the server for
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class RunScript(NamedTuple):
-    """Run a script. `key`: the queue's meta."""
+    """Run a script. `key`: the queue's key `meta`."""
 
     script: Script
     key: str
@@ -55,8 +55,8 @@ class RunScript(NamedTuple):
 
 class WaitForEntry(NamedTuple):
     """Wait until one of the streams holds an entry after its id, and return whether it does. XREAD
-    without a group wakes every reader that waits, so a notification outlives the death of one of
-    them."""
+    without a group wakes every reader that waits, so no notification is lost if one of them
+    dies."""
 
     after: Mapping[str, str]
     millis: int
@@ -166,7 +166,7 @@ class QueueSteps:
         prefer_stream: int | str | None = None,
     ) -> Steps[list[Message]]:
         """See `ShardedQueue.read_many`."""
-        _named(group, consumer)
+        _check_names(group, consumer)
         if count < 1:
             raise InvalidMessage(f"count={count}: 1 or more")
         preferred = "" if prefer_stream is None else str(prefer_stream)
@@ -237,7 +237,7 @@ class QueueSteps:
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
         """See `ShardedQueue.extend`."""
-        _named(group, consumer)
+        _check_names(group, consumer)
         held: list[str] = []
         for start in range(0, len(ids), MOST_AT_ONCE):
             piece = ids[start : start + MOST_AT_ONCE]
@@ -305,7 +305,7 @@ class QueueSteps:
         self, group: str, consumer: str, min_idle: float, count: int
     ) -> Steps[list[Message]]:
         """See `ShardedQueue.reclaim`."""
-        _named(group, consumer)
+        _check_names(group, consumer)
         now, claimed = yield self._run(
             script.RECLAIM,
             group,
@@ -351,8 +351,8 @@ class QueueSteps:
         return [(_text(copy[0]), removed_message(copy)) for copy in found]
 
     def revive(self, position: str, entry: Entry | None) -> Steps[bool]:
-        """Take out a dead letter, and write `entry` in its place if there is one. Return False if
-        the letter is not there."""
+        """Remove a dead letter, and write `entry` if it is not None. Return False if the letter is
+        not there."""
         arguments: list[Field] = [position, self._settings.streams, self._ttl]
         if entry is not None:
             _, candidates = self._settings.shard(entry.shard_key, None, None)
@@ -393,10 +393,10 @@ def waiting(wait: WaitForEntry) -> Steps[bool]:
     return bool((yield wait))
 
 
-def _named(group: str, consumer: str) -> None:
+def _check_names(group: str, consumer: str) -> None:
     if not group or not consumer:
         raise ConfigurationError(
-            "a reader needs the name of its group, and one of its own as consumer"
+            "a reader needs a group and a consumer: the name of its group, and its own name"
         )
 
 

@@ -16,12 +16,12 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
     if status is None:
         return
     if isinstance(status, StoreUnavailable):
-        goes_on = (
+        effect = (
             "workers read the rows of the tasks for 10 s, then no new task starts"
             if channel.shares_partitions
             else "nothing new starts"
         )
-        yield problem(str(status), f"start it: {goes_on} until it is back; nothing is lost")
+        yield problem(str(status), f"start it: {effect} until it is back; nothing is lost")
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
     for load in status.loads:
@@ -39,11 +39,11 @@ def _load(load: QueueLoad) -> Finding:
 
 
 def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:
-    led_by_leases = {key.queue for key in survey.lease_owners or {}}
+    with_leases = {key.queue for key in survey.lease_owners or {}}
     for queue in survey.queues:
         name = queue.queue
         partitions = [found for found in status.partitions if found.queue == name]
-        if not partitions and name in led_by_leases:
+        if not partitions and name in with_leases:
             continue  # leases hold the partitions of an ordered queue
         if len(partitions) < queue.partitions:
             yield note(

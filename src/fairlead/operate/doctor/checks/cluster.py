@@ -21,8 +21,8 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
     if isinstance(leases, StoreUnavailable):
         yield problem(
             str(leases),
-            "start it: until then no partition and no poller changes hands, and cluster-wide limits"
-            " let nothing run",
+            "start it: until then no partition and no poller moves to another node, and no task"
+            " with a cluster-wide limit starts",
         )
         return
     owners = {lease.owner for lease in leases}

@@ -22,13 +22,13 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     if survey.sql is None:
         return
     history = survey.sql.history()
-    look = history.database.read_now
-    horizon = look(history.horizon())
-    for reader in look(history.readers()):
+    read = history.database.read_now
+    horizon = read(history.horizon())
+    for reader in read(history.readers()):
         if reader.kind == "events":
             continue  # reported with its lake
-        until = look(history.position_after(reader.position, horizon, MOST_COUNTED))
-        behind = look(history.attempts_between(reader.position, until)).rows
+        until = read(history.position_after(reader.position, horizon, MOST_COUNTED))
+        behind = read(history.attempts_between(reader.position, until)).rows
         more = " or more" if behind == MOST_COUNTED else ""
         yield ok(f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
         if survey.now - reader.updated_at > QUIET_SECONDS * MICROS:
@@ -49,9 +49,10 @@ def _quiet(reader: Reader, now: int) -> Finding:
 
 
 def _unchecked(reader: Reader) -> Finding:
-    when = "never" if reader.checked_at is None else "not in the last day"
+    is_new = reader.checked_at is None
+    compared = "never been compared" if is_new else "not been compared in the last day"
     return problem(
-        f"{reader.name} was {when} compared with this store, which keeps the history until then",
+        f"{reader.name} has {compared}, so the store keeps the history",
         f"`fairlead pipeline reconcile`, or {_drop_reader(reader)}",
     )
 

@@ -25,7 +25,7 @@ async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_switches(survey: Survey) -> AsyncIterator[Finding]:
-    """Report the queues whose feedback is off or frozen."""
+    """Report the queues whose tuning is off or frozen."""
     if survey.sql is None:
         return
     for switch in survey.sql.database.read_now(survey.sql.policies().switches()):

@@ -58,7 +58,7 @@ async def _paused(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
 async def _in_error(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     if queue.error:
         yield problem(
-            f"queue {queue.queue}: {queue.error} tasks in ERROR ask for a person",
+            f"queue {queue.queue}: {queue.error} tasks in ERROR need a person",
             f"`fairlead tasks list --state ERROR --queue {queue.queue}`",
         )
 
@@ -82,8 +82,8 @@ async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]
     if free:
         which = ", ".join(map(str, free))
         yield note(
-            f"queue {queue.queue}: nobody reads partition {which} right now",
-            "it is taken within seconds",
+            f"queue {queue.queue}: nobody reads partition {which} now",
+            "a worker takes it over within seconds",
         )
 
 
@@ -92,7 +92,7 @@ async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[F
     if declared is not None and declared.partitions < queue.partitions:
         yield note(
             f"queue {queue.queue}: {declared.partitions} partitions here, {queue.partitions} in the"
-            " store, which counts",
+            " store, which is in force",
         )
 
 

@@ -17,10 +17,10 @@ from fairlead.pipeline.schema import SCHEMA_VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEEN = "alerts"
+FOUND_BY_ALERTS = "alerts"
 """Value of the column found_by."""
 
-ONLY_SEEN = ("stuck", "silence")
+ALERT_ONLY_KINDS = ("stuck", "silence")
 """Kinds that the tables do not show."""
 
 _TRIES = 10
@@ -46,20 +46,20 @@ def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
             return
         except BrokenLake:
             if not left:
-                raise  # another job has changed these days meanwhile
+                raise  # another job changes these days again and again
 
 
 def incidents_of_alerts(tables: SmallTables, days: Collection[str], known: datetime) -> pa.Table:
-    """Return the incidents of these days that the tables cannot show: of other kinds, or since
-    `known`, the end of the tables."""
+    """Return the incidents of these days that alerts found and the tables cannot show: incidents of
+    ALERT_ONLY_KINDS, and incidents from `known` on, where the tables end."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     rows = _of(tables, days)
     is_ours = pc.and_kleene(
-        pc.equal(rows["found_by"], SEEN),
+        pc.equal(rows["found_by"], FOUND_BY_ALERTS),
         pc.or_(
-            pc.is_in(rows["kind"], pa.array(ONLY_SEEN)),
+            pc.is_in(rows["kind"], pa.array(ALERT_ONLY_KINDS)),
             pc.greater_equal(rows["start_at"], pa.scalar(known)),
         ),
     )
@@ -93,6 +93,6 @@ def _row(alert: Alert) -> dict[str, object]:
         "keys_hit": int(alert.kind == "flood"),
         "tasks_delayed": alert.tasks,
         "extra_wait_us": 0,
-        "found_by": SEEN,
+        "found_by": FOUND_BY_ALERTS,
         "schema_version": SCHEMA_VERSION,
     }
