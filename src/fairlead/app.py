@@ -23,7 +23,7 @@ from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
 from fairlead.errors import ConfigurationError, UnknownQueue
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.observer import Observer, Silent
+from fairlead.ports.observer import Observer, SafeObserver, Silent
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -100,18 +100,20 @@ class App:
             "log": log,
             "schedule": schedule,
         }
+        self.observer: Observer = observer or Silent()
+        self._safe_observer = SafeObserver(lambda: self.observer)
         self.connector = Connector(
             urls,
             clock=lambda: self.clock,
             declared=self._declared,
-            counted=lambda what, count: self.observer.counted(what, count),
+            counted=self._safe_observer.counted,
         )
-        self.observer: Observer = observer or Silent()
         self.submitter = Submitter(
             SubmitContext(
                 connector=self.connector,
                 declared=self._declared,
                 hooks=self,
+                observer=self._safe_observer,
                 transactions=self._transactions,
             )
         )
@@ -384,4 +386,4 @@ class App:
             log=log,
             schedule=schedule,
         )
-        return Node(node_settings, served, ports, self.clock, self.observer)
+        return Node(node_settings, served, ports, self.clock, self._safe_observer)

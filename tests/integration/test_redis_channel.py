@@ -16,6 +16,7 @@ from fairlead import App, Limit, State
 from fairlead.errors import ConfigurationError
 from fairlead.model import PRIORITIES
 from fairlead.operate.doctor import examine
+from fairlead.ports.notification import Notification
 from fairlead.testing import running, settled
 from services.redis import RedisServer
 from tests.integration.channel_kit import (
@@ -365,14 +366,28 @@ def test_a_wrong_url_is_refused_with_its_fault(
 # lost triggers -------------------------------------------------------------------------------------
 
 
-async def test_triggers_that_redis_has_lost_are_healed_and_run_once(app: App, client: Any) -> None:
+async def test_triggers_that_redis_has_lost_are_healed_and_run_once(
+    app: App, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     note, ran = noting(app)
     stuck, begun, gate = sticking(app)
 
+    notified: list[Notification] = []
+    receive = app.channel._on_any_notification
+
+    def record(notification: Notification) -> None:
+        receive(notification)
+        if notification.ready:
+            notified.append(notification)
+
+    monkeypatch.setattr(app.channel, "_on_any_notification", record)
     async with owning(app, concurrency=1) as node:
         await stuck.submit_async()
         await begun.wait()
+        await until(lambda: len(notified) == 1)
         await note.submit_many_async([{"n": n} for n in range(700)])
+        # Rows whose notification comes after the flush would be read as new, not healed.
+        await until(lambda: len(notified) == 2)
         await until(lambda: is_up_to_date(app) and not app.channel._to_compare)
         assert sum(await asyncio.to_thread(stats, app)) >= 700
         await asyncio.to_thread(client.flushall)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from fairlead import App
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask
-from fairlead.ports.observer import Silent
+from fairlead.ports.observer import SafeObserver, Silent
+from fairlead.testing import drain
 
 
 @pytest.fixture
@@ -45,6 +47,65 @@ def test_an_observer_set_late_observes_the_next_submit(app: App) -> None:
     work.submit()
     assert observed == ["work"] and app.submitter is submitter
     app.close()
+
+
+class Raising(Silent):
+    """An observer each of whose methods raises."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise RuntimeError(f"no metrics for {name}")
+
+
+async def test_an_observer_that_raises_fails_no_submit_and_ends_no_node(app: App) -> None:
+    ran: list[int] = []
+    app.observer = Raising()
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+
+    for n in range(3):
+        await work.submit_async(n=n)
+    await drain(app)
+    assert sorted(ran) == [0, 1, 2]
+    app.close()
+
+
+def test_exceptions_of_an_observer_are_logged_more_and_more_rarely(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    observer = SafeObserver(Raising)
+    with caplog.at_level(logging.ERROR, "fairlead.observer"):
+        for _ in range(9):
+            observer.counted("healed_triggers")
+        observer.gauges(1, 2)
+    logged = [(record.method, record.failures) for record in caplog.records]  # type: ignore[attr-defined]
+    assert logged == [("counted", n) for n in (1, 2, 4, 8)] + [("gauges", 1)]
+
+
+def test_a_safe_observer_passes_every_event_on() -> None:
+    class Recording(Silent):
+        def __getattribute__(self, name: str) -> object:
+            return lambda *arguments: seen.append((name, arguments))
+
+    seen: list[tuple[str, tuple[object, ...]]] = []
+    events: dict[str, tuple[object, ...]] = {
+        "submitted": ([],),
+        "claimed": ([],),
+        "finished": ([],),
+        "gauges": (1, 2),
+        "ordered": ({},),
+        "oldest_ready": ({"mail": 1.0},),
+        "incidents": ({},),
+        "counted": ("healed_triggers", 3),
+    }
+    assert events.keys() == {name for name in vars(Silent) if not name.startswith("_")}
+    observer = SafeObserver(Recording)
+    for method, arguments in events.items():
+        getattr(observer, method)(*arguments)
+    assert seen == list(events.items())
 
 
 def test_an_interceptor_set_late_sees_the_next_submit(app: App) -> None:

@@ -80,10 +80,12 @@ class Completion:
                 self._writing = 0
         self._idle.set()
 
-    async def _write(self, batch: list[tuple[Execution, Finish]]) -> None:
+    async def _write(
+        self, batch: list[tuple[Execution, Finish]], tried_before: bool = False
+    ) -> None:
+        """Write the batch. `tried_before`: an earlier write of it may have succeeded."""
         context = self._context
         finishes = [finish for _, finish in batch]
-        tried_before = False
         while True:
             try:
                 refused, notification = await context.store.complete(context.name, finishes)
@@ -104,7 +106,7 @@ class Completion:
                     "a batch of completions was refused; writing them one by one", exc_info=error
                 )
                 for entry in batch:
-                    await self._write([entry])
+                    await self._write([entry], tried_before)
                 return
         if notification is not None:
             context.channel.announce(notification)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from math import ceil
 from typing import NamedTuple
 
 from fairlead.ports.sql_store import SqlStore
@@ -72,9 +73,7 @@ class PickupDelays:
         ordered = sorted(self._micros)
         if not ordered:
             return [None] * len(shares)
-        return [
-            ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000 for share in shares
-        ]
+        return [ordered[max(0, ceil(share * len(ordered)) - 1)] / 1000 for share in shares]
 
 
 def runs(store: SqlStore) -> Iterator[HistoryRun]:

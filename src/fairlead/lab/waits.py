@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
+from math import ceil
 
 import msgspec
 
@@ -50,5 +51,5 @@ def percentiles(waits: Sequence[float]) -> Percentiles | None:
     if not waits:
         return None
     ordered = sorted(waits)
-    last = len(ordered) - 1
-    return Percentiles(*(round(ordered[round(last * share)], 3) for share in (0.5, 0.9, 0.99, 1.0)))
+    ranks = (ceil(share * len(ordered)) for share in (0.5, 0.9, 0.99, 1.0))
+    return Percentiles(*(round(ordered[rank - 1], 3) for rank in ranks))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
 from fairlead.ports.incident_store import IncidentCounts
+
+log = logging.getLogger("fairlead.observer")
 
 
 class OrderedGauges(NamedTuple):
@@ -26,8 +30,9 @@ class OrderedGauges(NamedTuple):
 
 
 class Observer(Protocol):
-    """Receives the events of a node. All methods must be quick and must not raise. They run on the
-    node's event loop, except `submitted` and `counted`, which run in any thread."""
+    """Receives the events of a node. All methods must be quick. They run on the node's event loop,
+    except `submitted` and `counted`, which run in any thread. Exceptions are logged and change
+    nothing else."""
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         """Observe tasks that were inserted, or will be when the caller's transaction commits."""
@@ -69,3 +74,49 @@ class Silent:
     def oldest_ready(self, ages: dict[str, float]) -> None: ...
     def incidents(self, counts: IncidentCounts) -> None: ...
     def counted(self, what: str, count: int = 1) -> None: ...
+
+
+class SafeObserver:
+    """Passes events to the application's observer. One that raises fails no submit and ends no node.
+    Logs the 1st, 2nd, 4th, 8th ... exception of each method."""
+
+    def __init__(self, current: Callable[[], Observer]) -> None:
+        """`current`: returns the observer, which the application may replace at any time."""
+        self._current = current
+        self._failures: Counter[str] = Counter()
+
+    def submitted(self, tasks: Sequence[NewTask]) -> None:
+        self._call("submitted", tasks)
+
+    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
+        self._call("claimed", tasks)
+
+    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
+        self._call("finished", runs)
+
+    def gauges(self, look_ahead: int, in_flight: int) -> None:
+        self._call("gauges", look_ahead, in_flight)
+
+    def ordered(self, queues: dict[str, OrderedGauges]) -> None:
+        self._call("ordered", queues)
+
+    def oldest_ready(self, ages: dict[str, float]) -> None:
+        self._call("oldest_ready", ages)
+
+    def incidents(self, counts: IncidentCounts) -> None:
+        self._call("incidents", counts)
+
+    def counted(self, what: str, count: int = 1) -> None:
+        self._call("counted", what, count)
+
+    def _call(self, method: str, *arguments: object) -> None:
+        try:
+            getattr(self._current(), method)(*arguments)
+        except Exception:
+            self._failures[method] += 1
+            failures = self._failures[method]
+            if failures & (failures - 1) == 0:  # a power of two
+                log.exception(
+                    "the observer raised an exception; its metrics are incomplete",
+                    extra={"method": method, "failures": failures},
+                )

@@ -20,7 +20,6 @@ class Hooks(Protocol):
     """Settings an application may change at any time, read at each submit."""
 
     interceptors: Sequence[RunInterceptor]
-    observer: Observer
     clock: Clock
     payload_limit: int
     """Bytes of JSON."""
@@ -33,6 +32,7 @@ class SubmitContext:
     connector: Connector
     declared: Declarations
     hooks: Hooks
+    observer: Observer
     transactions: OpenTransactions
 
     def announce(self, notification: Notification, connection: Any) -> None:

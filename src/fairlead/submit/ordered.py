@@ -77,7 +77,7 @@ class OrderedSubmission:
             appended.set_result(None)
         else:
             appended = log.append(entries)
-        context.hooks.observer.submitted([entry.task for entry in entries])
+        context.observer.submitted([entry.task for entry in entries])
         own_notification = None if connection is None else notification
         return [
             OrderedHandle(

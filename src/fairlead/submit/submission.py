@@ -92,7 +92,7 @@ class Submitter:
     ) -> list[TaskHandle]:
         context = self._context
         context.announce(notification, connection)
-        context.hooks.observer.submitted(tasks)
+        context.observer.submitted(tasks)
         own_notification = None if connection is None else notification
         return [
             TaskHandle(context.connector, id, is_new, task.keep_result, own_notification)

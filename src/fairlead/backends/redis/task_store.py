@@ -291,7 +291,7 @@ class RedisTaskStore:
         for finish in finishes:
             claims = self._claims.pop(finish.id)
             self.claimed.pop(finish.id, None)
-            if claims and claims[0].id in lost:
+            if claims and claims[0] in lost:
                 refused.append(finish.id)
         return Completed(refused, None)
 
@@ -420,7 +420,7 @@ class RedisTaskStore:
         assert self.consumer is not None
         return self.consumer.claims
 
-    async def _finish(self, by_lane: dict[PriorityLane, list[message.ClaimEnd]]) -> set[str]:
+    async def _finish(self, by_lane: dict[PriorityLane, list[message.ClaimEnd]]) -> set[LaneClaim]:
         assert self.consumer is not None
         return set(await self.consumer.finish(by_lane)) if by_lane else set()
 

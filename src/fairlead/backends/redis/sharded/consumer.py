@@ -146,15 +146,17 @@ class Consumer:
         if len(self._done) > before:
             self._has_done.set()
 
-    async def finish(self, finishes: Mapping[PriorityLane, Sequence[ClaimEnd]]) -> list[str]:
-        """End claims, each in its own way, and return the ids of messages that no longer belonged
-        to this node. Raise StoreUnavailable, after which some claims may have ended."""
-        refused: list[str] = []
+    async def finish(self, finishes: Mapping[PriorityLane, Sequence[ClaimEnd]]) -> list[LaneClaim]:
+        """End claims, each in its own way, and return those that no longer belonged to this
+        node. Raise StoreUnavailable, after which some claims may have ended."""
+        refused: list[LaneClaim] = []
         for lane, of_lane in finishes.items():
             steps = self.lanes(lane.queue).at(lane.priority)
             are_ours = await self.do(lane.queue, steps.finish(GROUP, self._name, of_lane))
             refused += [
-                end.id for end, is_ours in zip(of_lane, are_ours, strict=True) if not is_ours
+                LaneClaim(lane, end.id)
+                for end, is_ours in zip(of_lane, are_ours, strict=True)
+                if not is_ours
             ]
         return refused
 
