@@ -74,8 +74,8 @@ def _from_files(folder: Path) -> dict[str, Any]:
         if not path.is_file():
             continue
         try:
-            table: Any = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path}: {error}") from error
         for key in section:
             table = table.get(key, {})

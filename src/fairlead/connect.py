@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, Kind
@@ -26,7 +26,7 @@ def task_store(url: str) -> SqlStore:
 def backend(kind: Kind, url: str) -> Backend:
     """Return the backend that is registered for the scheme of a URL. Raises ConfigurationError if
     none offers this kind of adapter, or if a library it needs is not installed."""
-    entry = _registered().get(urlsplit(url).scheme)
+    entry = _registered().get(_split(url).scheme)
     found: Backend | None = None if entry is None else entry.load()()
     if found is None or kind not in found.offers:
         raise ConfigurationError(_unknown(kind, url))
@@ -42,8 +42,15 @@ def backend(kind: Kind, url: str) -> Backend:
 
 def without_secret(url: str) -> str:
     """Return the URL without user and password, for messages."""
-    parts = urlsplit(url)
+    parts = _split(url)
     return parts._replace(netloc=parts.hostname or "").geturl()
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # without the URL, which may contain a password
+        raise ConfigurationError(f"a URL cannot be read: {error}") from None
 
 
 @cache
@@ -55,7 +62,7 @@ def _registered() -> dict[str, EntryPoint]:
 def _unknown(kind: Kind, url: str) -> str:
     offers = [entry.load().offers for entry in _registered().values()]
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
-    scheme, more = urlsplit(url).scheme, ""
+    scheme, more = _split(url).scheme, ""
     if scheme and scheme not in _registered():
         more = f", or install the package that registers {scheme}://"
     if kind == "store":

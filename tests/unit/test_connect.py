@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, connect
+from fairlead.config import Settings
 from fairlead.connect import backend
 from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend
@@ -41,6 +46,16 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_secrets(
     scheme = url.split(":")[0]
     is_other = scheme in ("mysql", "amqp", "etcd")  # no installed package registers it
     assert (f"install the package that registers {scheme}://" in str(refused.value)) is is_other
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("rest", ["[::1", "user:secret@[::1/0", "user:secret@h:port/0"])
+@pytest.mark.parametrize("scheme", ["redis", "postgresql", "sqlite", "mysql"])
+def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
+    scheme: str, rest: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        App(f"{scheme}://{rest}").migrate()
     assert "secret" not in str(refused.value)
 
 
@@ -105,3 +120,27 @@ async def test_an_error_of_a_submit_passes_through_its_interceptors(sqlite_url: 
     assert len(await work.submit_many_async(many[:-1])) == 1500
     assert len(app.management.find(limit=10_000)) == 1500
     app.close()
+
+
+def test_settings_are_read_as_utf_8_in_every_locale(tmp_path: Path) -> None:
+    (tmp_path / "fairlead.toml").write_bytes('url = "sqlite:///größe.db"'.encode())
+    code = "from fairlead.config import Settings; print(ascii(Settings.load().url))"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment.pop("FAIRLEAD_URL", None)
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert shown.stdout.strip() == ascii("sqlite:///größe.db"), shown.stderr
+
+
+def test_a_settings_file_that_cannot_be_opened_is_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fairlead.toml").touch()
+
+    def refuse(self: Path, encoding: str) -> str:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigurationError, match=r"fairlead\.toml: not yours"):
+        Settings.load(tmp_path)

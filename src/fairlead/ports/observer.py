@@ -77,8 +77,8 @@ class Silent:
 
 
 class SafeObserver:
-    """Passes events to the application's observer. One that raises fails no submit and ends no node.
-    Logs the 1st, 2nd, 4th, 8th ... exception of each method."""
+    """Passes events to the application's observer. One that raises fails no submit and ends no
+    node. Logs the 1st, 2nd, 4th, 8th ... exception of each method."""
 
     def __init__(self, current: Callable[[], Observer]) -> None:
         """`current`: returns the observer, which the application may replace at any time."""

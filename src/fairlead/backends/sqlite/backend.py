@@ -32,7 +32,10 @@ class SqliteBackend(SqlBackend):
         path = unquote(parts.path).removeprefix("/")
         if parts.netloc or not path or unknown:
             why = f"unknown option {', '.join(sorted(unknown))}" if unknown else "it names no file"
-            raise ConfigurationError(f"URL {url!r}: {why}; use {KNOWN} (option: ?synchronous=FULL)")
+            shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+            raise ConfigurationError(
+                f"URL {shown!r}: {why}; use {KNOWN} (option: ?synchronous=FULL)"
+            )
         return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier:

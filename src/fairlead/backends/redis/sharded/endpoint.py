@@ -54,7 +54,10 @@ class RedisEndpoint:
         rest = urlencode([(name, value) for name, value in given if name not in _OPTIONS])
         path = parts.path if parts.scheme == "unix" else parts.path.rstrip("/")
         host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
+        try:
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError as error:
+            raise ConfigurationError(f"URL {parts.scheme}://{host}: {error}; use {KNOWN}") from None
         location = f"{parts.scheme}://{host}{port}{path}"
 
         def number(option: str, kind: Callable[[str], T], default: T) -> T:

@@ -28,7 +28,7 @@ async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
         return
     shown = "; ".join(f"{i.kind} of {i.subject} after {i.deliveries} calls" for i in late[:_SHOWN])
     more = "" if len(late) <= _SHOWN else f"; and {len(late) - _SHOWN} more"
-    many = f"{_MOST} or more" if len(found) == _MOST else str(len(late))
+    many = f"at least {len(late)}" if len(found) == _MOST else str(len(late))
     yield problem(
         f"{many} incidents are not delivered: {shown}{more}",
         "start a worker, or look in its log why on_incident fails",
