@@ -61,9 +61,9 @@ class Ownership:
         self._is_leaving = False
         self._poked = asyncio.Event()
         self._expires = 0.0
+        """Monotonic seconds at which the leases of this node run out."""
         self._settled: _Situation | None = None
         """Situation in which this node had nothing to acquire or release; None if there is none."""
-        """Monotonic seconds at which the leases of this node run out."""
         self.partitions: Mapping[str, int] = {}
         """Number of partitions of each served queue."""
         self.shares = PartitionShares(identity_of(context.name), self._lease_seconds)
