@@ -107,7 +107,7 @@ def workers(
 
 def is_owned(app: App) -> bool:
     if not app.channel.shares_partitions:
-        return len(owners_of(asyncio.run(app.connections.coordinator.leases()))) == 6
+        return len(owners_of(asyncio.run(app.connections.coordinator.owners()))) == 6
     found = KafkaEndpoint.of(os.environ["FAIRLEAD_CHANNEL"]).status(["crash"]).partitions
     return len(found) == 6 and all(partition.owner for partition in found)
 

@@ -36,7 +36,6 @@ from fairlead.backends.sql.coordinator import DatabaseCoordinator  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.model import LaneKey  # noqa: E402
 from fairlead.ports.backlog_store import Fenced  # noqa: E402
-from fairlead.ports.coordinator import Lease  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
@@ -336,8 +335,8 @@ class Grants(DatabaseCoordinator):
         for name in names:
             self._all.get(owner, {}).pop(name, None)
 
-    async def leases(self) -> list[Lease]:
-        return []
+    async def owners(self) -> dict[str, str]:
+        return {}
 
 
 def rivals(seconds: int, seed: int) -> dict[str, Any]:

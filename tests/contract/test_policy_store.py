@@ -74,8 +74,8 @@ def publish_limits(
     return policies.tasks.database.run(policies.publish(made, supersedes))
 
 
-def weights_version(policies: SqlPolicies, queue: str = "q") -> int:
-    return policies.tasks.database.read_now(policies.tasks.queue_settings())[queue].weights_version
+def settings_version(policies: SqlPolicies, queue: str = "q") -> int:
+    return policies.tasks.database.read_now(policies.tasks.queue_settings())[queue].version
 
 
 def state(policies: SqlPolicies, version: int) -> PolicyState:
@@ -126,10 +126,10 @@ def test_a_new_version_replaces_all_weights_of_the_previous_one_and_nodes_notice
     policies: SqlPolicies,
 ) -> None:
     first = publish(policies, a=2.0, b=0.5)
-    before = weights_version(policies)
+    before = settings_version(policies)
     second = publish(policies, first, b=0.4)
     assert weights(policies) == {"b": 0.4}
-    assert weights_version(policies) > before
+    assert settings_version(policies) > before
     assert first is not None and second is not None and second > first
     assert (state(policies, first), state(policies, second)) == (
         PolicyState.SUPERSEDED,
@@ -144,13 +144,13 @@ def test_a_publish_that_does_not_supersede_the_active_version_is_refused(
     """Otherwise it would overwrite a concurrent publish or roll-back."""
     first = publish(policies, a=2.0)
     second = publish(policies, first, a=3.0)
-    before = weights_version(policies)
+    before = settings_version(policies)
     assert publish(policies, first, a=9.0) is None
     assert publish(policies, None, a=9.0) is None
     assert weights(policies) == {"a": 3.0}
     assert second is not None and state(policies, second) == PolicyState.ACTIVE
     assert publish(policies, None, "unknown", a=1.0) is None
-    assert weights_version(policies) >= before
+    assert settings_version(policies) >= before
 
 
 def test_one_of_many_concurrent_publishes_succeeds(policies: SqlPolicies) -> None:
@@ -214,6 +214,22 @@ def test_a_canary_window_ends_once(policies: SqlPolicies) -> None:
     assert look(policies.policy(first)).verdict == "fine"
 
 
+def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: SqlPolicies) -> None:
+    """Also where one queue is paused and another one resumed between two heartbeats."""
+    tasks, run = policies.tasks, policies.tasks.database.run
+    seen = [run(tasks.settings_mark())]
+    for steps in (
+        [tasks.pause("q", True)],
+        [tasks.pause("q", False), tasks.pause("other", True)],
+        [tasks.pause("q", True), tasks.pause("other", False)],
+        [tasks.set_weight("q", "a", 2.0)],
+    ):
+        for step in steps:
+            run(step)
+        assert run(tasks.settings_mark()) not in seen
+        seen.append(run(tasks.settings_mark()))
+
+
 @pytest.mark.parametrize("queue", ["q", EVERY_QUEUE])
 def test_off_removes_computed_weights_and_refuses_publishing(
     policies: SqlPolicies, queue: str
@@ -221,10 +237,10 @@ def test_off_removes_computed_weights_and_refuses_publishing(
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
     run(policies.tasks.set_weight("q", "pinned", 7.0))
     first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
-    before = weights_version(policies)
+    before = settings_version(policies)
     switch(policies, SwitchMode.OFF, queue)
     assert weights(policies) == {"pinned": 7.0}
-    assert weights_version(policies) > before
+    assert settings_version(policies) > before
     assert first is not None and state(policies, first) == PolicyState.ROLLED_BACK
     assert publish(policies, None, a=1.0) is None and publish(policies, first, a=1.0) is None
     assert weights(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 2.0})
@@ -274,10 +290,10 @@ def test_limits_apply_only_while_their_version_is_active(policies: SqlPolicies) 
         {"a": 3, "b": 1},
         {},
     )
-    before = weights_version(policies)
+    before = settings_version(policies)
     second = publish_limits(policies, first, a=2)
     assert limits(policies) == {"a": 2}
-    assert weights_version(policies) > before
+    assert settings_version(policies) > before
     assert publish_limits(policies, first, a=9) is None  # compare-and-set
     assert limits(policies) == {"a": 2}
     assert first is not None and second is not None
@@ -298,11 +314,11 @@ def test_off_removes_limits_and_frozen_keeps_them(policies: SqlPolicies, queue: 
     switch(policies, SwitchMode.FROZEN, queue)
     assert limits(policies) == {"a": 3}
     assert publish_limits(policies, first, a=2) is None
-    before = weights_version(policies)
+    before = settings_version(policies)
     switch(policies, SwitchMode.OFF, queue)
     assert limits(policies) == {}
     assert limits(policies, "other") == ({} if queue == EVERY_QUEUE else {"a": 4})
-    assert weights_version(policies) > before
+    assert settings_version(policies) > before
 
 
 def test_old_versions_are_deleted(policies: SqlPolicies) -> None:

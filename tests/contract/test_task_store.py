@@ -796,10 +796,10 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
         AWKWARD: (1, False, 0),
     }
     assert await store.register_queues({"mail": 2}) == {"mail": (4, False, 0)}
-    assert await store.register_queues({"mail": 6}) == {"mail": (6, False, 0)}
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, False, 1)}
     assert run(store.pause("no queue has this name", True)) is False
     assert run(store.pause("mail", True)) is True
-    assert await store.register_queues({"mail": 6}) == {"mail": (6, True, 0)}
+    assert await store.register_queues({"mail": 6}) == {"mail": (6, True, 2)}
     tasks = make(3)
     submit(store, tasks + make(2, run_at=NOW + SECOND) + make(1, queue="unregistered"))
     await claimed(store, tasks[:1])

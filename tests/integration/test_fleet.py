@@ -337,7 +337,7 @@ class Fleet:
                     f"{n} ran again: {starts}"
                 )
         await asyncio.sleep(LEASE_SECONDS + 5)
-        leases = await self.living[-1].app.connector.connections.coordinator.leases()
+        leases = await self.living[-1].app.connector.connections.coordinator.owners()
         owners = owners_of(leases)
         names = {worker.node.settings.name for worker in self.living}
         for queue in QUEUES:

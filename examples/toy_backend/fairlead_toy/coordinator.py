@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from fairlead.clock import MICROS
-from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
+
+
+class _Lease(NamedTuple):
+    owner: str
+    expires: float
+    """Seconds of the monotonic clock."""
 
 
 class ToyCoordinator:
@@ -15,7 +20,7 @@ class ToyCoordinator:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, _Lease] = {}
         self._range_ids: dict[str, int] = {}
         self._ledgers: dict[str, tuple[bytes, int]] = {}
 
@@ -23,18 +28,16 @@ class ToyCoordinator:
         """Accept any limit."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
-        taken = {lease.name for lease in await self.leases()}
+        taken = await self.owners()
         won = {name: self._range_ids.get(name, 0) + 1 for name in names if name not in taken}
         self._range_ids.update(won)
-        for name, range_id in won.items():
-            self._leases[name] = Lease(name, owner, range_id, _until(ttl))
+        self._leases.update(dict.fromkeys(won, _Lease(owner, time.monotonic() + ttl)))
         return won
 
     async def renew(self, owner: str, ttl: float) -> dict[str, int]:
-        mine = [lease for lease in await self.leases() if lease.owner == owner]
-        for lease in mine:
-            self._leases[lease.name] = Lease(lease.name, owner, lease.range_id, _until(ttl))
-        return {lease.name: lease.range_id for lease in mine}
+        mine = [name for name, holder in (await self.owners()).items() if holder == owner]
+        self._leases.update(dict.fromkeys(mine, _Lease(owner, time.monotonic() + ttl)))
+        return {name: self._range_ids[name] for name in mine}
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         mine = [n for n in names if n in self._leases and self._leases[n].owner == owner]
@@ -42,8 +45,9 @@ class ToyCoordinator:
             del self._leases[name]
         return Notification(control=True) if mine else None
 
-    async def leases(self) -> list[Lease]:
-        return [lease for lease in self._leases.values() if lease.expires_at > _until(0)]
+    async def owners(self) -> dict[str, str]:
+        now = time.monotonic()
+        return {name: held.owner for name, held in self._leases.items() if held.expires > now}
 
     async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         return self._ledgers.get(limit, (b"", 0))
@@ -56,7 +60,3 @@ class ToyCoordinator:
 
     def close(self) -> None:
         """Do nothing: other applications may use the same name."""
-
-
-def _until(seconds: float) -> int:
-    return round((time.monotonic() + seconds) * MICROS)

@@ -441,6 +441,9 @@ class ToyStore:
         return list(self._nodes.values())
         yield
 
+    def settings_mark(self) -> Steps[object]:
+        return (yield from self.queue_settings())
+
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         return dict(self._queues)
         yield

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fairlead.model import PartitionKey
-from fairlead.ports.coordinator import Lease
 
 _PARTITION = "partition/"
 _POLLER = "poller/"
@@ -26,9 +25,9 @@ def partitions_of(leases: Iterable[str]) -> frozenset[PartitionKey]:
     return frozenset(found)
 
 
-def owners_of(leases: Iterable[Lease]) -> dict[PartitionKey, str]:
-    """Return the node that holds the lease of each partition."""
-    return {key: lease.owner for lease in leases for key in partitions_of([lease.name])}
+def owners_of(leases: Mapping[str, str]) -> dict[PartitionKey, str]:
+    """Return the node that holds the lease of each partition. `leases`: owners by lease."""
+    return {key: owner for name, owner in leases.items() for key in partitions_of([name])}
 
 
 def poller_lease(poller: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.shares import Members
@@ -59,6 +59,10 @@ class Membership(SimplePart):
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
         self._are_queues_registered = False
+        self._settings: tuple[object, Mapping[str, QueueSettings]] = (None, {})
+        """Settings of the served queues, with the mark under which they were read."""
+        self._members: tuple[list[tuple[str, list[str]]], frozenset[str], Members] | None = None
+        """The members computed last, with the nodes that they were computed from."""
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
@@ -129,20 +133,24 @@ class Membership(SimplePart):
                 pass
 
     async def _queues(self) -> Mapping[str, QueueSettings]:
-        if self._are_queues_registered:
-            statuses = await self._store.database.read(self._store.queue_settings())
-            return {queue: statuses[queue] for queue in self._partitions}
-        queues = await self._store.register_queues(self._partitions)
-        self._are_queues_registered = True
+        if not self._are_queues_registered:
+            registered = await self._store.register_queues(self._partitions)
+            self._are_queues_registered = True
+            self._settings = (None, registered)
+            return registered
+        mark = await self._store.database.read(self._store.settings_mark())
+        seen, queues = self._settings
+        if seen != mark:
+            found = await self._store.database.read(self._store.queue_settings())
+            queues = {queue: found[queue] for queue in self._partitions}
+            self._settings = (mark, queues)
         return queues
 
     async def _changed(
         self, queues: Mapping[str, QueueSettings]
     ) -> tuple[dict[str, Weights], dict[str, Limits]]:
         changed = [
-            queue
-            for queue, found in queues.items()
-            if found.weights_version != self._weights.get(queue, 0)
+            queue for queue, found in queues.items() if found.version != self._weights.get(queue, 0)
         ]
         weights: dict[str, Weights] = {}
         limits: dict[str, Limits] = {}
@@ -150,18 +158,24 @@ class Membership(SimplePart):
             weights[queue] = await self._store.database.read(self._store.weights(queue))
             limits[queue] = await self._store.database.read(self._store.limits(queue))
         # Set last: if the store fails before, the next heartbeat reads all of them again.
-        self._weights.update((queue, queues[queue].weights_version) for queue in changed)
+        self._weights.update((queue, queues[queue].version) for queue in changed)
         return weights, limits
 
-    def _members(self, living: Sequence[NodeRecord], restarting: Collection[str]) -> Members:
+    def _members_of(self, living: Sequence[NodeRecord], restarting: frozenset[str]) -> Members:
+        """Return the nodes of each served queue, the same object as long as nothing changed."""
+        nodes = [(record.node, record.queues) for record in living]
+        if self._members is not None and self._members[:2] == (nodes, restarting):
+            return self._members[2]
         by_queue: dict[str, set[str]] = {queue: set() for queue in self._partitions}
         for record in living:
             for queue in self._partitions.keys() & record.queues:
                 by_queue[queue].add(identity_of(record.node))
-        return Members(
+        members = Members(
             {queue: frozenset(members) for queue, members in by_queue.items()},
             frozenset(map(identity_of, restarting)),
         )
+        self._members = (nodes, restarting, members)
+        return members
 
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
@@ -174,8 +188,8 @@ class Membership(SimplePart):
         nodes = await self._store.database.read(self._store.nodes())
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
-        restarting = {each.node for each in living if each.heartbeat_at > now + _AHEAD}
-        members = self._members(living, restarting)
+        restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
+        members = self._members_of(living, restarting)
         present = frozenset(each.node for each in living) - restarting
         self._context.events.on_view(View(queues, *await self._changed(queues), members, present))
         held = list(self._claimer.held())

@@ -33,8 +33,8 @@ class _Situation(NamedTuple):
     held: Mapping[str, int]
     partitions: Mapping[str, int]
     members: Members
-    owners: Sequence[tuple[str, str]]
-    """(lease, owner) of all leases."""
+    owners: Mapping[str, str]
+    """Owners of all leases."""
 
 
 class Ownership:
@@ -124,10 +124,8 @@ class Ownership:
             self._expires = began + self._lease_seconds
             self._hold(held)
             return
-        leases = await self._coordinator.leases()
-        situation = _Situation(
-            held, self.partitions, self.shares.members, [(each.name, each.owner) for each in leases]
-        )
+        leases = await self._coordinator.owners()
+        situation = _Situation(held, self.partitions, self.shares.members, leases)
         if situation == self._settled:
             self._expires = began + self._lease_seconds
             return
@@ -149,12 +147,12 @@ class Ownership:
             await self._release(names)
             mine = mine.difference(beyond)
         wanted = self.shares.wanted(partitions, mine, owners, began)
-        taken = {lease.name for lease in leases}
         ask = [lease_of(key) for key in wanted]
         leases_of_pollers = map(poller_lease, self._pollers)
-        ask += [name for name in leases_of_pollers if name not in taken]
+        ask += [name for name in leases_of_pollers if name not in leases]
         if ask:
-            held |= await self._coordinator.acquire(ask, self._node, self._lease_seconds)
+            won = await self._coordinator.acquire(ask, self._node, self._lease_seconds)
+            held = {**held, **won}
         self._expires = began + self._lease_seconds
         self._hold(held)
         is_settled = not excess and not ask and self.shares.is_settled
@@ -191,8 +189,8 @@ class Ownership:
     async def release_of(self, dead: Collection[str]) -> None:
         """Release the leases of nodes that are certainly dead. Raises StoreUnavailable."""
         for node in dead:
-            leases = await self._coordinator.leases()
-            names = [lease.name for lease in leases if lease.owner == node]
+            leases = await self._coordinator.owners()
+            names = [name for name, owner in leases.items() if owner == node]
             if names and (released := await self._coordinator.release(names, node)) is not None:
                 self._context.channel.announce(released)
         self.poke()

@@ -112,7 +112,7 @@ class OrderedManagement:
         now = self._context.clock.now()
         statuses = await self._store.statuses(queue, now - round(STALE_SECONDS * MICROS))
         lags = await self._log.lag(queue)
-        owners = owners_of(await self._context.coordinator.leases())
+        owners = owners_of(await self._context.coordinator.owners())
         unowned = ScheduleStatus(0, ScheduleRecord(), 0, 0, None)
         return [
             _view(

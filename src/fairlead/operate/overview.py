@@ -59,7 +59,7 @@ class Overview(msgspec.Struct, frozen=True):
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
     """Return the node that reads each partition of these queues. Raise StoreUnavailable."""
     if not context.channel.shares_partitions:
-        return owners_of(await context.coordinator.leases())
+        return owners_of(await context.coordinator.owners())
     status = await context.channel.status(queues)
     partitions = [] if status is None else status.partitions
     return {

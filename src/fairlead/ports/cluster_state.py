@@ -16,8 +16,8 @@ class QueueSettings(NamedTuple):
     partitions: int
     """Greatest number of partitions ever registered."""
     paused: bool
-    weights_version: int
-    """Version that each change of the queue's weights and limits raises."""
+    version: int
+    """Raised by each change of the queue's settings, weights or limits."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -48,6 +48,10 @@ class ClusterState(Protocol):
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         """Return the settings of every known queue."""
+
+    def settings_mark(self) -> Steps[object]:
+        """Return a value that differs after every change that `queue_settings` would show. It costs
+        less to read."""
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         """Return, for each queue with SUBMITTED tasks, since when the first of them is ready

@@ -6,22 +6,10 @@ read the ledgers; core/limits/permits.py does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import msgspec
-
 from fairlead.ports.notification import Notification
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A lease that a node holds."""
-
-    name: str
-    owner: str
-    range_id: int
-    expires_at: int
-    """Microseconds since the epoch, by the coordinator's own clock."""
 
 
 class Coordinator(Protocol):
@@ -41,7 +29,7 @@ class Coordinator(Protocol):
         id of each one won. Each change of owner raises the range id, so that stores refuse writes
         fenced by an older one. Raises ValueError for an empty owner."""
 
-    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+    async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         """Extend all unexpired leases of the owner by `ttl` seconds from now; return the leases it
         still holds, with their range ids."""
 
@@ -49,8 +37,8 @@ class Coordinator(Protocol):
         """Release leases at once and ignore those not held. Return the notification to announce, so
         that other nodes acquire them."""
 
-    async def leases(self) -> list[Lease]:
-        """Return all leases that are held and not expired."""
+    async def owners(self) -> Mapping[str, str]:
+        """Return the owner of each lease that is held and not expired, by the lease's name."""
 
     async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         """Return the ledger of a cluster-wide limit as last written, and its version. Before the

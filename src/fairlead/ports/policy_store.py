@@ -96,7 +96,7 @@ class Weights(NamedTuple):
 
 class PolicyStore(Protocol):
     """Store of the versions of computed weights and limits. Each change of them raises the queue's
-    `weights_version` in the same transaction, so that running nodes read both with their next
+    `QueueSettings.version` in the same transaction, so that running nodes read both with their next
     heartbeat. Times are microseconds since the epoch."""
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:

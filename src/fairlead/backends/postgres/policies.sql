@@ -2,11 +2,11 @@
 -- queue.
 
 -- name: lock
-UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = $1 RETURNING queue
+UPDATE fairlead_queues SET version = version + 1 WHERE queue = $1 RETURNING queue
 
 -- name: lock_some
 -- $1: a queue, or '' for all
-UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE $1::text = '' OR queue = $1::text
+UPDATE fairlead_queues SET version = version + 1 WHERE $1::text = '' OR queue = $1::text
 
 -- name: is_switched
 SELECT 1 FROM fairlead_policy_switches WHERE queue IN ($1::text, '') AND ($2::text = '' OR mode = $2::text)

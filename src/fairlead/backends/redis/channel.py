@@ -354,7 +354,7 @@ class RedisChannel(DatabaseChannel):
 
     async def _copy_queue_weights(self, consumer: Consumer, queue: str) -> None:
         settings = await self._store.database.read(self._store.queue_settings())
-        if queue in settings and settings[queue].weights_version:
+        if queue in settings and settings[queue].version:
             weights = await self._store.database.read(self._store.weights(queue))
             lanes = consumer.lanes(queue)
             for priority in await consumer.do(queue, lanes.known()):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fairlead.errors import NotSupported
-from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
 
 NEEDS_COORDINATOR = (
@@ -40,8 +39,8 @@ class NoCoordinator:
         self._held.get(owner, set()).difference_update(names)
         return None
 
-    async def leases(self) -> list[Lease]:
-        return []
+    async def owners(self) -> dict[str, str]:
+        return {}
 
     async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         self._refuse(limit)

@@ -404,6 +404,9 @@ class RedisTaskStore:
     def nodes(self) -> RedisSteps[list[NodeRecord]]:
         return (yield from self._registry.nodes())
 
+    def settings_mark(self) -> RedisSteps[object]:
+        return (yield from self.queue_settings())
+
     def queue_settings(self) -> RedisSteps[dict[str, QueueSettings]]:
         return (yield from self._registry.settings())
 

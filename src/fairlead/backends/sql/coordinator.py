@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
-from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Database, Row, Statement, Steps
+
+_Mark = tuple[int, int]
+"""The sum of all range ids and the number of held leases."""
+_NO_MARK: _Mark = (-1, -1)
 
 
 class LeaseStore(Protocol):
@@ -23,9 +26,10 @@ class LeaseStore(Protocol):
 
     @property
     def sql(self) -> Mapping[str, str]:
-        """Statements by name: acquire_lease, renew_leases, release_leases, leases, read_ledger,
-        new_ledger, change_ledger; lock_leases, if writers run concurrently; lease_clock (returns
-        microseconds since 1970), if nodes may run on several machines."""
+        """Statements by name: acquire_lease, renew_leases, release_leases, lease_mark, held_leases,
+        lease_owners, read_ledger, new_ledger, change_ledger; lock_leases, if writers run
+        concurrently; lease_clock (returns microseconds since 1970), if nodes may run on several
+        machines."""
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -39,12 +43,19 @@ class DatabaseCoordinator:
 
     On SQLite all nodes share a machine, and leases expire by `clock`. On other databases leases
     expire by the clock of the server.
+
+    Leases are read again only after a change of owner. The statement lease_mark returns the sum of
+    all range ids, which each acquisition raises, and the number of held leases, which each release
+    and expiry lowers: while both are equal, every lease has the same owner.
     """
 
     def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
         self._database = store.database
         self._clock = clock
+        self._owners: tuple[_Mark, Mapping[str, str]] = (_NO_MARK, {})
+        self._held: dict[str, tuple[_Mark, Mapping[str, int]]] = {}
+        """Range ids of the leases that each owner held at its last renewal."""
 
     @property
     def location(self) -> str:
@@ -70,16 +81,20 @@ class DatabaseCoordinator:
             won |= _range_ids(rows)
         return won
 
-    async def renew(self, owner: str, ttl: float) -> dict[str, int]:
+    async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         # Need not be durable: a power cut that undoes it leaves a lease that expires sooner.
         return await self._database.run_async(self._renew(owner, ttl), durable=False)
 
-    def _renew(self, owner: str, ttl: float) -> Steps[dict[str, int]]:
+    def _renew(self, owner: str, ttl: float) -> Steps[Mapping[str, int]]:
         yield from self._lock_held(owner)
         now = yield from self.lease_clock()
-        return _range_ids(
-            (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now))
-        )
+        yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)
+        mark = yield from self._mark(now)
+        seen, held = self._held.get(owner, (_NO_MARK, {}))
+        if seen != mark:
+            held = _range_ids((yield self._store.statement("held_leases", owner, now)))
+            self._held[owner] = (mark, held)
+        return held
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
@@ -95,8 +110,8 @@ class DatabaseCoordinator:
         yield from self._store.announce(notification)
         return notification
 
-    async def leases(self) -> list[Lease]:
-        return await self._database.read(self._leases())
+    async def owners(self) -> Mapping[str, str]:
+        return await self._database.read(self._read_owners())
 
     async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         return await self._database.read(self._read_ledger(limit))
@@ -116,9 +131,18 @@ class DatabaseCoordinator:
     def close(self) -> None:
         """Do nothing: the task store closes the database."""
 
-    def _leases(self) -> Steps[list[Lease]]:
+    def _read_owners(self) -> Steps[Mapping[str, str]]:
         now = yield from self.lease_clock()
-        return [Lease(*row) for row in (yield self._store.statement("leases", now))]
+        mark = yield from self._mark(now)
+        seen, owners = self._owners
+        if seen != mark:
+            owners = dict(map(tuple, (yield self._store.statement("lease_owners", now))))
+            self._owners = (mark, owners)
+        return owners
+
+    def _mark(self, now: int) -> Steps[_Mark]:
+        range_ids, held = (yield self._store.statement("lease_mark", now))[0]
+        return range_ids, held
 
     def lease_clock(self) -> Steps[int]:
         """Return the instant of the clock that all nodes of this database share, in microseconds

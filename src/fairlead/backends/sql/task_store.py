@@ -639,6 +639,10 @@ class SqlTaskStore:
         known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
+    def settings_mark(self) -> Steps[object]:
+        # Queues are never deleted and versions only grow, so no earlier mark comes back.
+        return tuple((yield self.statement("queues_mark"))[0])
+
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         rows = yield self.statement("queues")
         return {

@@ -1,11 +1,11 @@
 -- Statements of the policies on SQLite. A transaction begins as the only writer.
 
 -- name: lock
-UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?1 RETURNING queue
+UPDATE fairlead_queues SET version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: lock_some
 -- ?1: a queue, or '' for all
-UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE ?1 = '' OR queue = ?1
+UPDATE fairlead_queues SET version = version + 1 WHERE ?1 = '' OR queue = ?1
 
 -- name: is_switched
 SELECT 1 FROM fairlead_policy_switches WHERE queue IN (?1, '') AND (?2 = '' OR mode = ?2)

@@ -301,14 +301,18 @@ HAVING oldest IS NOT NULL
 SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue, state
 
 -- name: queues
-SELECT queue, partitions, paused, weights_version FROM fairlead_queues ORDER BY queue
+SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
+
+-- name: queues_mark
+-- Equal as long as no queue was added and no setting changed.
+SELECT count(*), coalesce(sum(version), 0) FROM fairlead_queues
 
 -- name: register_queue
 INSERT INTO fairlead_queues (queue, partitions) VALUES (?1, ?2)
-ON CONFLICT (queue) DO UPDATE SET partitions = max(partitions, excluded.partitions) WHERE partitions < excluded.partitions
+ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = version + 1 WHERE partitions < excluded.partitions
 
 -- name: pause
-UPDATE fairlead_queues SET paused = ?2 WHERE queue = ?1 RETURNING queue
+UPDATE fairlead_queues SET paused = ?2, version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: register_node
 INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names) VALUES (?1, ?2, ?2, ?3, ?4)
@@ -333,13 +337,19 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = range_id + 1
 RETURNING name, range_id
 
 -- name: renew_leases
-UPDATE fairlead_leases SET expires_at = ?2 WHERE owner = ?1 AND expires_at >= ?3 RETURNING name, range_id
+UPDATE fairlead_leases SET expires_at = ?2 WHERE owner = ?1 AND expires_at >= ?3
 
 -- name: release_leases
 UPDATE fairlead_leases SET owner = '', expires_at = 0 WHERE owner = ?1 AND name IN (SELECT value FROM json_each(?2))
 
--- name: leases
-SELECT name, owner, range_id, expires_at FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1 ORDER BY name
+-- name: lease_mark
+SELECT coalesce(sum(range_id), 0), count(*) FILTER (WHERE owner <> '' AND expires_at >= ?1) FROM fairlead_leases
+
+-- name: held_leases
+SELECT name, range_id FROM fairlead_leases WHERE owner = ?1 AND expires_at >= ?2
+
+-- name: lease_owners
+SELECT name, owner FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1
 
 -- name: read_ledger
 SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1
@@ -377,7 +387,7 @@ SELECT fairness_key, weight FROM fairlead_weights WHERE queue = ?1 ORDER BY fair
 SELECT fairness_key, slots FROM fairlead_limits WHERE queue = ?1 ORDER BY fairness_key
 
 -- name: weights_changed
-UPDATE fairlead_queues SET weights_version = weights_version + 1 WHERE queue = ?1 RETURNING queue
+UPDATE fairlead_queues SET version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: set_weight
 INSERT INTO fairlead_weights (queue, fairness_key, weight) VALUES (?1, ?2, ?3)

@@ -21,8 +21,6 @@ import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
-from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
-from fairlead.ports.coordinator import Lease
 from fairlead.ports.notification import Notification
 
 _READING_SECONDS = 10.0
@@ -45,14 +43,13 @@ class ZooKeeperCoordinator:
     ZooKeeper. The server may replace `ttl` by its own least or greatest session timeout.
     """
 
-    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, url: str) -> None:
         """Parse the URL; the first call connects. Raise ConfigurationError for a URL that names no
         server."""
         self._endpoint = ZooKeeperEndpoint.of(url)
         self._held_folder = f"{self._endpoint.folder}/leases/held"
         self._ids_folder = f"{self._endpoint.folder}/leases/ids"
         self._ledgers_folder = f"{self._endpoint.folder}/permits"
-        self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
 
@@ -76,8 +73,8 @@ class ZooKeeperCoordinator:
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         return await asyncio.to_thread(self._release, set(names), owner) if names else None
 
-    async def leases(self) -> list[Lease]:
-        return await asyncio.to_thread(self._leases)
+    async def owners(self) -> dict[str, str]:
+        return await asyncio.to_thread(self._owners)
 
     async def read_ledger(self, limit: str) -> tuple[bytes, int]:
         return await asyncio.to_thread(self._read_ledger, limit)
@@ -145,15 +142,9 @@ class ZooKeeperCoordinator:
             )
         return Notification(control=True)
 
-    def _leases(self) -> list[Lease]:
+    def _owners(self) -> dict[str, str]:
         session = self._session("", _READING_SECONDS)
-        now = self._clock.now()
-        # ZooKeeper does not show when a session expires, so report a lease as held for this long.
-        until = now + round(_READING_SECONDS * MICROS)
-        return [
-            Lease(held.name, held.owner, held.range_id, until)
-            for held in self._held_leases(session)
-        ]
+        return {held.name: held.owner for held in self._held_leases(session)}
 
     def _read_ledger(self, limit: str) -> tuple[bytes, int]:
         session = self._session("", _READING_SECONDS)

@@ -13,7 +13,6 @@ from fairlead.errors import NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.ports.cluster_state import NodeRecord
-from fairlead.ports.coordinator import Lease
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import QueueStatus
 from fairlead.ports.trigger_channel import ChannelStatus
@@ -28,7 +27,7 @@ class Survey:
     """Microseconds since the epoch."""
     sql: SqlStore | None
     """The store with the queries of SQL tables; None without tables."""
-    leases: Sequence[Lease] | StoreUnavailable
+    leases: Mapping[str, str] | StoreUnavailable
     """All leases, or the reason why the coordinator did not respond."""
     channel: ChannelStatus | StoreUnavailable | None
     """Status of a channel with its own servers, or the reason why it is unknown; None without
@@ -91,9 +90,9 @@ async def take_survey(context: OperateContext) -> Survey:
     )
 
 
-async def _leases(context: OperateContext) -> Sequence[Lease] | StoreUnavailable:
+async def _leases(context: OperateContext) -> Mapping[str, str] | StoreUnavailable:
     try:
-        return await context.coordinator.leases()
+        return await context.coordinator.owners()
     except StoreUnavailable as error:
         return error
 

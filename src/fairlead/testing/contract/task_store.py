@@ -557,6 +557,21 @@ async def test_queues_keep_the_greatest_number_of_partitions(store: TaskStore) -
     assert store.database.run(store.limits("mail")) == {}
 
 
+async def test_the_mark_of_the_settings_differs_after_every_change(store: TaskStore) -> None:
+    """`settings_mark` is equal while nothing changes, and never again equal to an earlier one."""
+
+    def mark() -> object:
+        return store.database.run(store.settings_mark())
+
+    marks = [mark()]
+    for partitions in ({"mail": 1}, {"mail": 2}, {"mail": 2, AWKWARD: 1}, {AWKWARD: 5}):
+        await store.register_queues(partitions)
+        assert mark() not in marks, partitions
+        marks.append(mark())
+    await store.register_queues({"mail": 1, AWKWARD: 5})
+    assert mark() == marks[-1]
+
+
 async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> None:
     """`oldest_ready` and `unfinished` count the tasks of a queue that are ready."""
     await store.register_queues({"mail": 1})

@@ -98,7 +98,7 @@ CREATE TABLE fairlead_queues (
     queue           text    PRIMARY KEY,
     partitions      integer NOT NULL,             -- greatest number ever registered
     paused          boolean NOT NULL DEFAULT false,
-    weights_version integer NOT NULL DEFAULT 0    -- incremented by each change of weights or limits; nodes read them again only after a change
+    version         integer NOT NULL DEFAULT 0    -- incremented by each change of the queue's settings, weights or limits
 );
 
 -- Worker processes that are running, and dead ones whose tasks are not yet resumed.

@@ -108,7 +108,7 @@ CREATE TABLE fairlead_queues (
     queue           TEXT    PRIMARY KEY,
     partitions      INTEGER NOT NULL,             -- greatest number ever registered
     paused          INTEGER NOT NULL DEFAULT 0,   -- boolean
-    weights_version INTEGER NOT NULL DEFAULT 0    -- incremented by each change of weights or limits; nodes read them again only after a change
+    version         INTEGER NOT NULL DEFAULT 0    -- incremented by each change of the queue's settings, weights or limits
 ) STRICT, WITHOUT ROWID;
 
 -- Worker processes that are running, and dead ones whose tasks are not yet resumed.

@@ -25,7 +25,7 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
             " with a cluster-wide limit starts",
         )
         return
-    owners = {lease.owner for lease in leases}
+    owners = set(leases.values())
     location = survey.context.coordinator.location
     yield ok(f"{location}: {len(leases)} leases of {len(owners)} workers")
 
