@@ -50,8 +50,8 @@ class ClusterState(Protocol):
         """Return the settings of every known queue."""
 
     def settings_mark(self) -> Steps[object]:
-        """Return a value that differs after every change that `queue_settings` would show. It costs
-        less to read."""
+        """Return a value that differs after every change that `queue_settings` would show, and that
+        costs less to read."""
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         """Return, for each queue with SUBMITTED tasks, since when the first of them is ready

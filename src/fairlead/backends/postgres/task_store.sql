@@ -372,8 +372,10 @@ DELETE FROM fairlead_nodes WHERE node = $1
 -- name: nodes
 SELECT node, started_at, heartbeat_at, queues, names FROM fairlead_nodes ORDER BY started_at
 
--- name: acquire_lease
-INSERT INTO fairlead_leases AS l (name, owner, range_id, expires_at) VALUES ($1, $2, 1, $3)
+-- name: acquire_leases
+-- $1: [name, ...]. Locks in the order of lock_leases.
+INSERT INTO fairlead_leases AS l (name, owner, range_id, expires_at)
+SELECT name, $2, 1, $3 FROM json_array_elements_text($1::json) AS asked (name) ORDER BY name
 ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id + 1, expires_at = excluded.expires_at
  WHERE l.owner = '' OR l.expires_at < $4
 RETURNING name, range_id

@@ -3,7 +3,7 @@ clock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,9 +26,9 @@ class LeaseStore(Protocol):
 
     @property
     def sql(self) -> Mapping[str, str]:
-        """Statements by name: acquire_lease, renew_leases, release_leases, lease_mark, held_leases,
-        lease_owners, read_ledger, new_ledger, change_ledger; lock_leases, if writers run
-        concurrently; lease_clock (returns microseconds since 1970), if nodes may run on several
+        """Statements by name: acquire_leases, renew_leases, release_leases, lease_mark,
+        held_leases, lease_owners, read_ledger, new_ledger, change_ledger; lock_leases, if writers
+        run concurrently; lease_clock (returns microseconds since 1970), if nodes may run on several
         machines."""
 
     def statement(self, name: str, *params: Any) -> Statement:
@@ -72,14 +72,11 @@ class DatabaseCoordinator:
         return await self._database.run_async(self._acquire(names, owner, ttl))
 
     def _acquire(self, names: Sequence[str], owner: str, ttl: float) -> Steps[dict[str, int]]:
-        won: dict[str, int] = {}
-        for name in sorted(set(names)):
-            now = yield from self.lease_clock()
-            rows = yield self._store.statement(
-                "acquire_lease", name, owner, now + _micros(ttl), now
-            )
-            won |= _range_ids(rows)
-        return won
+        now = yield from self.lease_clock()
+        asked = _json_array(set(names))
+        return _range_ids(
+            (yield self._store.statement("acquire_leases", asked, owner, now + _micros(ttl), now))
+        )
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         # Need not be durable: a power cut that undoes it leaves a lease that expires sooner.
@@ -103,9 +100,7 @@ class DatabaseCoordinator:
 
     def _release(self, names: Sequence[str], owner: str) -> Steps[Notification]:
         yield from self._lock_held(owner)
-        yield self._store.statement(
-            "release_leases", owner, msgspec.json.encode(list(names)).decode()
-        )
+        yield self._store.statement("release_leases", owner, _json_array(names))
         notification = Notification(control=True)
         yield from self._store.announce(notification)
         return notification
@@ -159,6 +154,10 @@ class DatabaseCoordinator:
 
 def _micros(seconds: float) -> int:
     return round(seconds * MICROS)
+
+
+def _json_array(names: Iterable[str]) -> str:
+    return msgspec.json.encode(list(names)).decode()
 
 
 def _range_ids(rows: Sequence[Row]) -> dict[str, int]:

@@ -330,8 +330,9 @@ DELETE FROM fairlead_nodes WHERE node = ?1
 -- name: nodes
 SELECT node, started_at, heartbeat_at, queues, names FROM fairlead_nodes ORDER BY started_at
 
--- name: acquire_lease
-INSERT INTO fairlead_leases (name, owner, range_id, expires_at) VALUES (?1, ?2, 1, ?3)
+-- name: acquire_leases
+-- ?1: [name, ...]
+INSERT INTO fairlead_leases (name, owner, range_id, expires_at) SELECT value, ?2, 1, ?3 FROM json_each(?1) WHERE true
 ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = range_id + 1, expires_at = excluded.expires_at
  WHERE owner = '' OR expires_at < ?4
 RETURNING name, range_id
