@@ -7,9 +7,12 @@ RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Tests mostly wait: three processes use two cores.
-JOBS ?= 3
+# Tests mostly wait: four processes use two cores.
+JOBS ?= 4
 SEEDS ?= --new-seeds
+# A machine may forbid to keep compiled modules: then each test process and each command that a test
+# starts would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
 .PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis

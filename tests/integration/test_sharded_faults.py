@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import StoreUnavailable
+from services.process import free_port
 from services.redis import RedisServer
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
@@ -237,7 +238,8 @@ class ClusterServer(RedisServer):
     def _prepare(self) -> None:
         super()._prepare()
         with Path(self.folder / "redis.conf").open("a") as settings:
-            settings.write("cluster-enabled yes\n")
+            # The default, 10000 above the port, may be the port of an outgoing connection.
+            settings.write(f"cluster-enabled yes\ncluster-port {free_port()}\n")
 
 
 @pytest.mark.usefixtures("redis_server")
