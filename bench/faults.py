@@ -4,6 +4,7 @@
     python bench/faults.py stop --store postgres
     python bench/faults.py backends                # twice a second, close all connections
     python bench/faults.py restart                 # restart PostgreSQL three times
+    python bench/faults.py idle                    # beside 300 idle connections that listen
 
 Three workers share a queue with one partition; 800 tasks/s are submitted. Prints one JSON line: the
 longest time between two starts of tasks, how long tasks waited, and how many ran twice.
@@ -36,6 +37,8 @@ from services.postgres import PostgresServer  # noqa: E402
 STOP_SECONDS = 40.0
 BACKENDS_SECONDS = 20.0
 RESTART_PAUSE = 8.0
+IDLE_SECONDS = 20.0
+IDLE_CONNECTIONS = 300
 TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -95,17 +98,26 @@ def restart(server: PostgresServer) -> None:
         time.sleep(RESTART_PAUSE)
 
 
+def idle(url: str) -> None:
+    """Keep many other connections open, which listen and do nothing else."""
+    with ExitStack() as stack:
+        for _ in range(IDLE_CONNECTIONS):
+            other = stack.enter_context(psycopg.connect(url, autocommit=True))
+            other.execute("LISTEN somebody_else")
+        time.sleep(IDLE_SECONDS)
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["stop", "backends", "restart"])
+    parser.add_argument("what", choices=["stop", "backends", "restart", "idle"])
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         url = f"sqlite:///{folder}/tasks.db"
         if given.store == "postgres" or given.what != "stop":
-            server = stack.enter_context(PostgresServer())
+            server = stack.enter_context(PostgresServer(connections=IDLE_CONNECTIONS + 100))
             url = server.create_database()
         one = stack.enter_context(fleet(url, concurrency=100))
         for _ in range(3):
@@ -117,6 +129,8 @@ def main() -> None:
             stop(one)
         elif given.what == "backends":
             backends(url)
+        elif given.what == "idle":
+            idle(url)
         else:
             restart(server)
         load.stop()

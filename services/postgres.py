@@ -20,7 +20,6 @@ from services.server import Server
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "max_connections": "100",
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "autovacuum_naptime": "10s",
@@ -48,9 +47,11 @@ class PostgresServer(Server):
         "immediate": signal.SIGQUIT,
     }
 
-    def __init__(self) -> None:
-        """Start nothing yet. Raise MissingProgram."""
+    def __init__(self, connections: int = 100) -> None:
+        """Start nothing yet. The server accepts this number of connections. Raise
+        MissingProgram."""
         super().__init__()
+        self._connections = connections
         self._programs = _programs()
         self._user = _user()
         self._password = secrets.token_urlsafe(16)
@@ -127,6 +128,7 @@ class PostgresServer(Server):
     def _command(self) -> list[str]:
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data")]
         settings = _SETTINGS | {
+            "max_connections": str(self._connections),
             "port": str(self._port),
             "unix_socket_directories": str(self.folder),
         }

@@ -139,6 +139,18 @@ def test_newer_tables_are_refused_and_left_unchanged(
     )
 
 
+def test_a_gap_in_the_applied_migrations_is_named(
+    database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_migration(monkeypatch, "CREATE TABLE one (x integer);")
+    migrate(database)
+    first = migrations(database)[0].name
+    rows_of(database, "DELETE FROM fairlead_schema WHERE version = 1")
+    for work in (check, migrate):
+        with pytest.raises(SchemaMismatch, match=f"lack {first}, but later migrations"):
+            work(database)
+
+
 def test_a_failing_migration_leaves_nothing_of_itself(
     database: AnyDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

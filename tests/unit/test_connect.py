@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, connect
-from fairlead.config import Settings
+from fairlead.config import Settings, hosts_of
 from fairlead.connect import backend
 from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend
@@ -57,6 +57,54 @@ def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
     with pytest.raises(ConfigurationError) as refused:
         App(f"{scheme}://{rest}").migrate()
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("one", [("one", 9)]),
+        ("one:80,two", [("one", 80), ("two", 9)]),
+        ("[::1]:80,[fe80::2]", [("::1", 80), ("fe80::2", 9)]),
+    ],
+)
+def test_hosts_and_ports_of_a_url(hosts: str, expected: list[tuple[str, int]]) -> None:
+    assert hosts_of("this URL", hosts, 9) == expected
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    ["", "one,", ":80", "one:", "one:0", "one:65536", "one:x", "one:²", "::1", "[::1", "a b"],
+)
+def test_hosts_that_cannot_be_read_are_refused(hosts: str) -> None:
+    with pytest.raises(ConfigurationError, match="this URL: .*is no host; use host:9 with a port"):
+        hosts_of("this URL", hosts, 9)
+
+
+@pytest.mark.parametrize("url", ["kafka://{}", "zookeeper://{}/f", "cassandra://{}/k"])
+@pytest.mark.parametrize("host", ["user:secret@host:99999", "user:secret@host:x", "one,,two"])
+def test_every_url_with_several_hosts_checks_them(url: str, host: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no host") as refused:
+        _of_several_hosts(url.format(host))
+    assert "secret" not in str(refused.value)
+
+
+def _of_several_hosts(url: str) -> None:
+    kind = url.split(":")[0]
+    if kind == "kafka":
+        pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+        from fairlead.backends.kafka.endpoint import KafkaEndpoint
+
+        KafkaEndpoint.of(url)
+    elif kind == "zookeeper":
+        pytest.importorskip("kazoo", reason="needs the extra zookeeper")
+        from fairlead.backends.zookeeper.session import ZooKeeperEndpoint
+
+        ZooKeeperEndpoint.of(url)
+    else:
+        pytest.importorskip("cassandra", reason="needs the extra cassandra")
+        from fairlead.backends.cassandra.session import CassandraUrl
+
+        CassandraUrl.parse(url)
 
 
 def test_a_missing_library_is_named_with_the_extra_that_installs_it(

@@ -30,6 +30,7 @@ from cassandra.protocol import ErrorMessage
 from cassandra.query import BatchStatement, BatchType, TraceUnavailable, tuple_factory
 
 from fairlead.backends.sql.sql_file import load
+from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row
 
@@ -108,10 +109,6 @@ class CassandraUrl(msgspec.Struct, frozen=True):
         )
         local_dc = options.pop("local_dc", None)
         keyspace = parts.path.removeprefix("/")
-        if re.fullmatch(r"[^:,]+(:\d+)?(,[^:,]+(:\d+)?)*", hosts) is None:
-            raise ConfigurationError(
-                "the Cassandra URL names no hosts; use cassandra://host:9042,host:9042/keyspace"
-            )
         if re.fullmatch(r"[a-z][a-z0-9_]{0,47}", keyspace) is None:
             raise ConfigurationError(
                 f"{keyspace!r} is not a keyspace: use at most 48 of a-z, 0-9 and _,"
@@ -137,10 +134,7 @@ class CassandraUrl(msgspec.Struct, frozen=True):
                 " local_dc"
             )
         return cls(
-            hosts=[
-                (host, int(port or _PORT))
-                for host, _, port in (one.partition(":") for one in hosts.split(","))
-            ],
+            hosts=hosts_of("the Cassandra URL", hosts, _PORT),
             keyspace=keyspace,
             user=unquote(user) if login else None,
             password=unquote(password),

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
+from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 
@@ -91,6 +92,7 @@ class KafkaEndpoint:
             raise ConfigurationError(
                 f"{where}: {why}; use {KNOWN} (an option with a dot is a setting of librdkafka)"
             )
+        hosts_of(where, brokers, 9092)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", prefix):
             raise ConfigurationError(
                 f"{where}: prefix {prefix!r}: use 1 to 40 letters, digits, dots, dashes,"

@@ -113,7 +113,13 @@ def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
     ours = [(migration.version, migration.name) for migration in migrations(database)]
     theirs = [(row[0], row[1]) for row in applied]
     if theirs != ours[: len(theirs)]:
-        unknown = next(name for (version, name) in theirs if (version, name) not in ours)
+        unknown = next((one[1] for one in theirs if one not in ours), None)
+        if unknown is None:
+            missing = next(one[1] for one, other in zip(ours, theirs, strict=False) if one != other)
+            raise SchemaMismatch(
+                f"the tables in {database.location} lack {missing}, but later migrations are"
+                " applied: somebody changed fairlead_schema; restore it from a backup"
+            )
         raise SchemaMismatch(
             f"the tables in {database.location} are newer than this code: {unknown} is not known"
             f" here; upgrade fairlead (this code knows {ours[-1][1]} as its last; `fairlead"

@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
+from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
 log = logging.getLogger("fairlead.zookeeper")
@@ -61,8 +62,10 @@ class ZooKeeperEndpoint(NamedTuple):
         parts = urlsplit(url)
         login, _, hosts = parts.netloc.rpartition("@")
         folder = unquote(parts.path).rstrip("/")
+        where = f"URL zookeeper://{hosts}{parts.path}"
         if not hosts or "//" in folder or parse_qs(parts.query) or (login and ":" not in login):
-            raise ConfigurationError(f"URL zookeeper://{hosts}{parts.path}: use {KNOWN}")
+            raise ConfigurationError(f"{where}: use {KNOWN}")
+        hosts_of(where, hosts, 2181)
         return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None)
 
     def __str__(self) -> str:
