@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -113,6 +114,28 @@ async def test_a_node_without_a_writable_folder_works_without_a_lock(
     assert "cannot lock a file" in caplog.text
     assert await presence.released(["node"]) == set()
     await presence.close()
+
+
+async def test_the_death_of_a_node_that_lived_for_hours_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.db-nodes" / "node"
+
+    async def start(node: str) -> FilePresence:
+        os.utime(file, (0, 0))  # hours ago
+        presence = FilePresence(tmp_path / "tasks.db")
+        await presence.hold(node, lambda: None)
+        return presence
+
+    async with holder(f"sqlite:///{tmp_path}/tasks.db", "node") as process:
+        one = await start("one")
+        assert await one.released(["node"]) == set()
+        process.kill()
+        process.wait()
+        two = await start("two")
+        assert await two.released(["node"]) == {"node"}
+        three = await start("three")
+        assert not file.exists()
+    for each in (one, two, three):
+        await each.close()
 
 
 async def test_two_watchers_of_one_node_see_its_lock_alike(store_url: str) -> None:

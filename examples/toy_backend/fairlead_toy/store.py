@@ -381,8 +381,8 @@ class ToyStore:
                 row.lost += 1
                 to = State.SUBMITTED if row.lost < most_lost else State.ERROR
                 self._release(row, to, now, f"node {row.node} stopped")
-        again = [row for row in rows if row.state is State.SUBMITTED]
-        return Woken(len(rows), _notification(again) if again else None)
+        ended = [row.task.id for row in rows if row.state is State.ERROR]
+        return Woken(len(rows), _notification(rows, ended) if rows else None)
 
     async def stuck(self, now: int, limit: int) -> list[Stuck]:
         running = self._in(State.PROCESSING)

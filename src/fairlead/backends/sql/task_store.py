@@ -524,9 +524,16 @@ class SqlTaskStore:
                 f"its node stopped {most_lost} times during its runs; the task may be the cause"
             )
             yield self.statement("error_task", task_id, version, NODE_LOST, reason)
-        yield from self.incidents.note_errors([task_id for task_id, _ in failing], now)
         woken = yield from self._make_ready(again, now, TriggerPath.HEAL)
-        return Woken(len(held), woken.notification)
+        notification = woken.notification
+        if failing:
+            failed = [task_id for task_id, _ in failing]
+            yield from self.incidents.note_errors(failed, now)
+            ended = Notification(control=True, finished=failed)
+            yield from self.announce(ended)
+            ready = [] if notification is None else notification.ready
+            notification = msgspec.structs.replace(ended, ready=ready)
+        return Woken(len(held), notification)
 
     async def stuck(self, now: int, limit: int) -> list[Stuck]:
         return await self.database.read(self._stuck(now, limit))

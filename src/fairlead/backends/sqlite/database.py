@@ -95,13 +95,16 @@ class SqliteDatabase:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
         return connection
 
+    def _take(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect()
+
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         """Lend an idle connection, or a new one, for the block."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.connect()
+        connection = self._take()
         try:
             yield connection
         except BaseException:
@@ -154,14 +157,18 @@ class SqliteDatabase:
             self.writer_lock.release(held)
 
     def _begin(self) -> tuple[sqlite3.Connection, int | None]:
-        with self.connection() as connection, failures():
-            held = self.writer_lock.acquire()
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except BaseException:
-                self.writer_lock.release(held)
-                raise
-        self._idle.remove(connection)  # the caller keeps the connection
+        connection = self._take()
+        try:
+            with failures():
+                held = self.writer_lock.acquire()
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except BaseException:
+                    self.writer_lock.release(held)
+                    raise
+        except BaseException:
+            connection.close()
+            raise
         return connection, held
 
     def _transaction_lock(self) -> asyncio.Lock:
@@ -357,25 +364,24 @@ class _Writer:
         self._waiting: deque[_Work] = deque()
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closing = False
+        """The thread that serves; a thread that is no longer this one ends when nothing waits."""
 
     def enqueue(self, steps: Steps[T], durable: bool) -> Future[T]:
         future: Future[T] = Future()
         with self._condition:
             self._waiting.append((steps, durable, future))
             if self._thread is None:
-                self._closing = False
                 self._thread = threading.Thread(
                     target=self._run, name="fairlead-sqlite-writer", daemon=True
                 )
                 self._thread.start()
-            self._condition.notify()
+            self._condition.notify_all()
         return future
 
     def close(self) -> None:
         with self._condition:
-            thread, self._thread, self._closing = self._thread, None, True
-            self._condition.notify()
+            thread, self._thread = self._thread, None
+            self._condition.notify_all()
         if thread is not None:
             thread.join()
 
@@ -385,18 +391,22 @@ class _Writer:
         except BaseException as error:
             # The file cannot be opened. Fail all waiting writes; the next one starts a new thread.
             with self._condition:
-                self._thread = None
+                if self._is_current():
+                    self._thread = None
                 waiting = list(self._waiting)
                 self._waiting.clear()
             for _, _, future in waiting:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
 
+    def _is_current(self) -> bool:
+        return self._thread is threading.current_thread()
+
     def _serve(self) -> None:
         with self._database.connection() as connection:
             while True:
                 with self._condition:
-                    while not self._waiting and not self._closing:
+                    while not self._waiting and self._is_current():
                         self._condition.wait()
                     if not self._waiting:
                         break

@@ -17,7 +17,9 @@ from urllib.parse import quote
 log = logging.getLogger("fairlead.presence")
 
 _KEPT_SECONDS = 3600
-"""Seconds after its last lock for which the file of a dead node stays, as evidence of its death."""
+"""Seconds for which the file of a dead node stays after its mark, as evidence of its death."""
+
+_MARK_OF_DEATH = b"dead"
 
 try:
     import fcntl
@@ -75,11 +77,16 @@ class FilePresence:
             self._folder.mkdir(exist_ok=True)
 
     def _remove_old(self) -> None:
-        """Remove the files of nodes that died long ago."""
+        """Remove the files of nodes that died long ago, and mark those of other dead nodes: a node
+        may have lived for long before its death."""
         for file in self._folder.iterdir():
-            with suppress(FileNotFoundError):
-                is_old = time.time() - file.stat().st_mtime > _KEPT_SECONDS
-                if is_old and _is_released(file):
+            with suppress(OSError):
+                about = file.stat()
+                if not _is_released(file):
+                    continue
+                if not about.st_size:
+                    file.write_bytes(_MARK_OF_DEATH)  # sets the time of change
+                elif time.time() - about.st_mtime > _KEPT_SECONDS:
                     file.unlink()
 
 

@@ -170,7 +170,8 @@ RETURNING queue, partition, priority, ready_seq
 SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 
 -- name: held_by
-SELECT t.id, t.version, t.node,
+-- DISTINCT here and in `stuck`: a node that claims a task again has it in two batches of claims.
+SELECT DISTINCT t.id, t.version, t.node,
        (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = t.id AND a.outcome = 'lost')
   FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
@@ -178,7 +179,7 @@ SELECT t.id, t.version, t.node,
  LIMIT ?2
 
 -- name: stuck
-SELECT t.id, t.policy
+SELECT DISTINCT t.id, t.policy
   FROM fairlead_claims g, json_each(g.seqs) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value
  WHERE g.stuck_at < ?1 AND t.state = 'PROCESSING' AND t.stuck_at < ?1

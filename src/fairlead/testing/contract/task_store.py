@@ -414,14 +414,32 @@ async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
     assert (task.attempt, task.tries) == (2, 2)
 
 
-async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> None:
-    """`resume_lost` moves a task that was lost `most_lost` times to ERROR."""
+async def test_a_task_that_a_dead_node_claimed_twice_is_lost_once(store: TaskStore) -> None:
+    """`resume_lost` and `stuck` return a task once that its node had claimed, retried and claimed
+    again."""
     tasks = make(1)
     submit(store, tasks)
-    for version in (1, 3):
-        await claimed(store, tasks, version=version)
-        await store.resume_lost(["node-1"], NOW + 9, 10, most_lost=2)
-    assert ready_ids(store) == []
+    (held,) = await claimed(store, tasks)
+    await store.complete("node-1", [done(held, next_state=State.SUBMITTED, outcome="retried")])
+    await claimed(store, tasks, version=3, stuck_at=NOW + 1)
+    assert await store.held("node-1") == [(held.id, 4)]
+    assert [each.task.id for each in await store.stuck(NOW + 2, 10)] == [held.id]
+    assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 1
+
+
+async def test_a_task_that_kills_its_nodes_goes_to_error(store: TaskStore) -> None:
+    """`resume_lost` moves a task lost `most_lost` times to ERROR and tells its waiters."""
+    tasks = make(2)
+    submit(store, tasks)
+    finished = []
+    for version, held in ((1, tasks[:1]), (3, tasks)):
+        await claimed(store, held[:1], version=version)
+        await claimed(store, held[1:])
+        woken = await store.resume_lost(["node-1"], NOW + 9, 10, most_lost=2)
+        assert woken.notification is not None and woken.notification.ready
+        finished.append(woken.notification.finished)
+    assert finished == [[], [tasks[0].id]]
+    assert ready_ids(store) == [tasks[1].id]
     assert [record.id for record in await errors(store)] == [tasks[0].id]
 
 
