@@ -21,8 +21,8 @@ LEAST_LOOK_AHEAD = 100
 """Least look-ahead where the channel decides the order. The look-ahead stays small there, because a
 newer trigger cannot overtake one that a node has received."""
 
-_AGAIN = 1000
-"""Triggers of a fifo lane in one repeated read."""
+AGAIN = 1000
+"""Triggers of a fifo lane in one repeated read, and so the most beyond the look-ahead."""
 
 
 class Intake(SimplePart):
@@ -72,8 +72,12 @@ class Intake(SimplePart):
             self._channel.room_freed()
 
     def behind(self, lane: LaneKey) -> int:
-        """Return how many triggers behind the position may be read again."""
-        return self._backlogs.room_behind(lane) if lane.queue in self._backlogs else _AGAIN
+        """Return how many triggers behind the position may be read again. New ones among them run
+        before the others, so a fifo queue that is full takes them too, a page at a time."""
+        if lane.queue in self._backlogs:
+            return self._backlogs.room_behind(lane)
+        queued = self._queued.get((lane.queue, lane.priority), 0)
+        return AGAIN if queued <= self._look_ahead else 0
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
