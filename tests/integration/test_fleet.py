@@ -1,5 +1,6 @@
 """Random fleets on virtual time: nodes of different queues and versions start, stop, die and lose
 their store, while handlers end oddly. Each seed is one fleet; a failure prints its history.
+`make test-fleets` sets their number in FAIRLEAD_FLEETS.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.tiers import seeds
 pytestmark = pytest.mark.virtual_time
 
 QUEUES = ("a", "b", "c")
+FLEETS = int(os.environ.get("FAIRLEAD_FLEETS", "400"))
 VERSIONS = {"old": ("work", "odd"), "new": ("work", "odd", "added")}
 SECONDS = 60
 """Length of the disturbed part of a run, in virtual seconds."""
@@ -362,7 +364,7 @@ class _Running:
         self._worker.running -= 1
 
 
-@pytest.mark.parametrize("seed", seeds([149, *range(149), *range(150, 400)], few=12))
+@pytest.mark.parametrize("seed", seeds([149, *range(149), *range(150, FLEETS)], few=12))
 async def test_a_random_fleet_runs_every_task_once(sqlite_url: str, seed: int) -> None:
     fleet = Fleet(sqlite_url, random.Random(seed))
     watching = asyncio.create_task(fleet.watch())
