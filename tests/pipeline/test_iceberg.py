@@ -292,7 +292,7 @@ def test_a_table_of_a_newer_fairlead_is_not_overwritten(
 ) -> None:
     tables.replace(WIDER, things(spark, [0], node="n1"))
     tables.publish()
-    with pytest.raises(ConfigurationError, match="does not know: node; upgrade it"):
+    with pytest.raises(ConfigurationError, match="does not know: node; upgrade Fairlead"):
         tables.replace(HOURLY, things(spark, [1]), ["2026-03-02/11"])
     assert ids(tables.read(HOURLY)) == ["t0"]
 

@@ -13,8 +13,8 @@ from fairlead.pipeline.lake.manifest import Manifest
 from fairlead.pipeline.lake.parts import PartState, changed, states_of
 
 EDITION = 2
-"""Edition of the tables, raised when the same attempts make other tables; a new edition needs a
-full build."""
+"""Edition of the tables, raised when new code makes other tables from the same attempts; a new
+edition needs a full build."""
 
 _FILE = "_build.json"
 
@@ -24,14 +24,14 @@ class Built(msgspec.Struct, frozen=True):
 
     edition: int = 0
     settings: str = ""
-    """Digest of objectives and prices, which change the tables."""
+    """Digest of objectives, prices and bills, which change the tables."""
     attempts: dict[str, PartState] = {}
     """Partitions of bronze.attempts at that build."""
     events: dict[str, PartState] = {}
     until: int = 0
-    """Instant up to which the store's history was exported, in microseconds."""
+    """Instant up to which the store's history was exported, in microseconds since the epoch."""
     again: list[str] = []
-    """Hours to make again without a change, because rows were erased from them."""
+    """Hours to rebuild even if bronze did not change, because rows were erased from them."""
 
 
 class BuildPlan(msgspec.Struct, frozen=True):
@@ -47,15 +47,15 @@ class BuildPlan(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changed since the last build."""
+        """Whether there is nothing to build."""
         return not (self.full or self.changed_attempts or self.changed_events or self.before.again)
 
 
 def plan(
     attempts: Manifest, events: Manifest, before: Built, settings: str, full: bool
 ) -> BuildPlan:
-    """Compare the present state with the last build. A missing partition, or another edition, needs
-    a full build."""
+    """Compare the present state with the last build. A missing partition, another edition or other
+    settings need a full build."""
     new_attempts, new_events = (
         changed(attempts.parts, before.attempts),
         changed(events.parts, before.events),
@@ -99,7 +99,7 @@ def built(root: Path, plan: BuildPlan, settings: str) -> None:
 
 
 def build_again(root: Path, hours: Iterable[str]) -> None:
-    """Make the next build repeat these hours. No other build may be under way."""
+    """Make the next build rebuild these hours. No build may be running."""
     before = last_build(root)
     if before.edition:
         note(root, msgspec.structs.replace(before, again=sorted({*before.again, *hours})))

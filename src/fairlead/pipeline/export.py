@@ -1,11 +1,12 @@
 """The exporter: copy finished attempts and events of tasks from a store into the lake, each exactly
 once.
 
-A single update of the lake's manifest lists the new files and advances the cursor (pipeline.md,
-section 6). When a crash precedes this update, the lake ignores the files and removes them later.
-When a crash follows it, the next round continues after the new files. When two exporters run at
-once, the lake refuses the update of the second one. After the update, the exporter saves its
-position in the store, and the store may delete its history up to that position.
+A single update of the lake's manifest lists the new files and advances the cursor. When a crash
+precedes this update, the lake ignores the files and removes them later. When a crash follows it,
+the next round continues after the new files. When two exporters run at once, the lake refuses the
+update of the second one. After the update, the exporter saves its position in the store. The
+store may then delete events up to that position, but attempts only after `reconcile` has compared
+them.
 """
 
 from __future__ import annotations

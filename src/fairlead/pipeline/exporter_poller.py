@@ -23,8 +23,8 @@ def require() -> None:
 
 
 class PolledExporter:
-    """Exporter that follows the history of the store by batches. Its calls block and need a thread
-    of their own."""
+    """Exporter that exports the history of the store in batches. Its calls block, so run them in a
+    thread."""
 
     def __init__(self, history: HistoryStore, folder: str, clock: Clock) -> None:
         """Raise ConfigurationError when the folder cannot be used, or libraries are missing."""
@@ -36,6 +36,11 @@ class PolledExporter:
         self._is_comparing = False
 
     def keep(self, check_every: float) -> bool:
+        """Export one batch, compare the lake with the store if that is due, and remove old files.
+        Return whether work is left.
+
+        check_every: seconds between two comparisons.
+        """
         if self._exporter.round(batches=1).more:
             return True
         reader = self._history.database.read_now(self._history.reader(self._lake.reader))
@@ -47,7 +52,7 @@ class PolledExporter:
             and now - max(self._tried_at, reader.checked_at or 0) < check_every * MICROS
         ):
             return False
-        # Set first: a failed comparison needs a person, so do not repeat it each round.
+        # Set the time first: a failed comparison needs a person, so do not repeat it each round.
         self._tried_at, self._is_comparing = now, False
         self._is_comparing = reconcile(self._history, self._lake, self._clock, pieces=1).more
         if self._is_comparing:

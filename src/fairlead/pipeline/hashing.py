@@ -1,4 +1,5 @@
-"""Keys as keyed digests, so that a lake contains no clear key; only exporters have the secret.
+"""Hashing of keys: a hashed lake has keyed digests instead of clear keys; only exporters have the
+secret.
 
 A lake is hashed from its first row or never. It stores a proof of the secret, to refuse another
 one, but not the secret. A key has the same digest in every row, so the tables stay the same. Free
@@ -88,7 +89,7 @@ def is_hashed(lake: Lake) -> bool:
 def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing | None:
     """Return the hashing of the keys of this lake; None without hashing.
 
-    Raise ConfigurationError when the secret is missing or another one.
+    Raise ConfigurationError when the secret is missing or is not the one of the lake.
     """
     mark = lake.root / _MARK
     if not mark.exists():
@@ -121,8 +122,8 @@ def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Ha
         )
     if any(lake.table(table).manifests.newest().rows for table in (ATTEMPTS, EVENTS)):
         raise ConfigurationError(
-            f"lake {lake.root} has clear keys already: export into a new one (--lake), and let go"
-            " of the old one with `fairlead pipeline status --forget`"
+            f"lake {lake.root} has clear keys already: export into a new one (--lake), and drop"
+            " the reader of the old one with `fairlead pipeline status --forget`"
         )
     durable.create(lake.root / _MARK, found.proof(lake).encode())
     again = hashing_of(lake, environment)  # another process may have stored another secret first

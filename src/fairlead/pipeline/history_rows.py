@@ -30,7 +30,7 @@ RECORDED_FIELDS = (
 
 
 def recorded(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """TOLD_FIELDS of rows of ATTEMPT_FIELDS, column by column."""
+    """Return RECORDED_FIELDS of rows of ATTEMPT_FIELDS, as columns by name."""
     across = zip(*rows, strict=True) if rows else [()] * len(ATTEMPT_FIELDS)
     columns: dict[str, Sequence[Any]] = dict(zip(ATTEMPT_FIELDS, across, strict=True))
     columns["unique_key_hash"] = tuple(
@@ -51,7 +51,7 @@ def attempts_table(store_id: str, rows: Sequence[Row], exported_at: int) -> pa.T
 def recorded_table(
     store_id: str, columns: Mapping[str, Sequence[Any]], count: int, exported_at: int
 ) -> pa.Table:
-    """TOLD_FIELDS, column by column, of `count` attempts as bronze.attempts."""
+    """Return `count` attempts as bronze.attempts, from columns by name (RECORDED_FIELDS)."""
     return _table(ATTEMPTS, columns, count, store_id, exported_at)
 
 
@@ -106,7 +106,7 @@ def _table(
 
 
 def _plain(type: pa.DataType) -> pa.DataType:
-    """Return the schema with the store's types, in which instants are integers."""
+    """Return the type of the values that a store has; its instants are integers."""
     import pyarrow as pa
 
     return pa.int64() if pa.types.is_timestamp(type) else type

@@ -128,8 +128,8 @@ class IcebergTables:
         self._staged.clear()
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
-        """Copy these partitions of the landing zone, all by default, into the catalog at once. A
-        row whose key exists stays as it is, so a repeated copy changes nothing."""
+        """Copy these partitions of the landing zone, all by default, into the catalog in one
+        commit. A row whose key exists stays as it is, so a repeated copy changes nothing."""
         taken = [
             part
             for name, part in self._landing.manifest(table).parts.items()

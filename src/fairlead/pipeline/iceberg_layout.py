@@ -31,8 +31,8 @@ def create(table: Table, name: str) -> str:
 
 
 def add_missing(table: Table, name: str, found: StructType) -> str | None:
-    """Return the statement that adds missing columns to the table in the catalog; None if it has
-    all.
+    """Return the statement that adds missing columns to the table in the catalog; None if no column
+    is missing.
 
     Raise BrokenLake for a column of another type, ConfigurationError for an unknown one.
     """
@@ -47,7 +47,7 @@ def add_missing(table: Table, name: str, found: StructType) -> str | None:
     if unknown:
         raise ConfigurationError(
             f"{name} has columns this Fairlead does not know: {', '.join(sorted(unknown))}; upgrade"
-            " it, or drop them"
+            " Fairlead, or drop the columns"
         )
     missing = [_definition(column) for column in table.columns if column.name not in kept]
     return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(missing)})" if missing else None

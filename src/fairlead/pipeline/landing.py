@@ -1,7 +1,7 @@
-"""Landed rows of history: files on disk that do not count yet, with hidden keys and without erased
-ones.
+"""Landing of history: write rows to files on disk that no manifest lists yet, with hashed keys in a
+hashed lake, and without the rows of erased keys.
 
-The exporter and the stream land their rows here, and publish them by one `append`.
+The exporter and the stream land rows, and then list the files in the manifest by one `append`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST_GENERATION = "0"
-"""Names of uncompacted files of a partition."""
+"""Generation of the uncompacted files of a partition."""
 
 
 class Landed(NamedTuple):
-    """Files on disk that do not count yet."""
+    """Files on disk that no manifest lists yet."""
 
     written: list[Written]
     noted: list[str]
@@ -42,7 +42,8 @@ def land(
 ) -> Landed:
     """Write the rows, except those of erased keys (`stones`), into files that begin with this name.
 
-    Names are unique to an exporter: of two that read the same rows, the files of one count.
+    Each call writes new files. When two exporters land the same rows, the manifest lists the files
+    of only one.
     """
     kept, erased = parted(lake, rows if hashing is None else hashing.hidden(rows), stones)
     written = table.write(kept, FIRST_GENERATION, f"{name}-{uuid.uuid4().hex[:8]}.parquet")
@@ -50,8 +51,8 @@ def land(
 
 
 def take_away(table: LakeTable, landed: Iterable[Landed]) -> None:
-    """Remove landed files that will never count, at once, because they may hold rows of a key
-    erased meanwhile."""
+    """Remove landed files that will never be listed. Remove them at once, because they may contain
+    rows of a key that was erased meanwhile."""
     for one in landed:
         for file in (*(each.file for each in one.written), *one.noted):
             (table.folder / file).unlink(missing_ok=True)

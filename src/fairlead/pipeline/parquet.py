@@ -21,7 +21,7 @@ _DATE, _HOUR, _GENERATION = "date", "hour", "g"
 
 class ParquetTables:
     """Tables of a lake. `replace` writes a new generation of files beside the old ones, and
-    `publish` puts it in force."""
+    `publish` lists it in the manifest."""
 
     def __init__(self, spark: SparkSession, lake: Lake, clock: Clock) -> None:
         self._spark = spark

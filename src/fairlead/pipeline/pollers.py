@@ -1,4 +1,4 @@
-"""Pollers of the pipeline for workers: remove the rest of bulk submits, and export history into the
+"""Pollers of the pipeline for workers: clean up after bulk submits, and export history into the
 lake. See `fairlead.engine.poller_registry`.
 
 Every worker loads this module while it starts, so it imports the pipeline only where it is used.
@@ -14,13 +14,13 @@ from fairlead.errors import NotSupported
 
 
 async def sweep_bulk(context: PollerContext) -> None:
-    """Remove the rest of bulk submits that died."""
+    """Delete what bulk submits that died left in the store."""
     from fairlead.pipeline.bulk import janitor
 
     try:
         store = context.store.as_sql()
     except NotSupported:
-        return  # there is no bulk submit
+        return  # only SQL stores have bulk submits
     await store.database.run_async(janitor.sweep(store, context.clock.now()))
 
 

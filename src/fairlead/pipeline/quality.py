@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 EARLIEST = "2000-01-01 00:00:00"
 MOST_WEIGHT = 1e6
 LONGEST_RUN_DAYS = 366
-"""Longest plausible run: a longer one means that a clock was set, and would be split over millions
-of windows."""
+"""Longest plausible run, in days. A longer one means that a clock was changed, and it would fill
+more than half a million windows of a minute."""
 
 
 _NEEDED = (
@@ -28,7 +28,7 @@ _NEEDED = (
     ),
     *("version", "attempt", "weight", "submitted_at", "finished_at", "exported_at"),
 )
-"""Columns that every query reads. Other columns may be null too."""
+"""Columns that must have a value, because every query reads them."""
 
 
 class _Rule(NamedTuple):
@@ -48,7 +48,8 @@ def is_sound() -> Column:
 
 
 def quarantined(attempts: DataFrame) -> DataFrame:
-    """Return the other rows as rows of bronze.quarantine, each with the first rule it breaks."""
+    """Return the rows that make no sense as rows of bronze.quarantine, each with the first rule it
+    breaks."""
     from pyspark.sql import functions as F
 
     # A row without end and export instants still needs a partition.
@@ -65,8 +66,8 @@ def quarantined(attempts: DataFrame) -> DataFrame:
 
 
 def _rules() -> list[_Rule]:
-    """Return the rules in order. Rules for null come first, because a comparison with null is no
-    complaint."""
+    """Return the rules in order. Rules for null come first, because a comparison with null breaks
+    no rule."""
     from pyspark.sql import functions as F
 
     earliest = F.lit(EARLIEST).cast("timestamp")

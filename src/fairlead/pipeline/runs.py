@@ -1,4 +1,4 @@
-"""Runs of jobs: one row a run, in the lake beside the tables."""
+"""Runs of jobs: one row per run, in the lake beside the tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Check(msgspec.Struct, frozen=True):
 
 @dataclass
 class JobRun:
-    """A run under way: the job fills in what it does."""
+    """Record of a run, which the job fills in while it runs."""
 
     job: str
     params: dict[str, Any]
@@ -88,8 +88,8 @@ class JobRun:
 def recorded(
     lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
 ) -> Iterator[JobRun]:
-    """Record a row for the run inside, also when it fails; a run without work only with
-    `keep_idle`."""
+    """Record a row for the run of the `with` block, also when it fails; record a run without work
+    only with `keep_idle`."""
     run = JobRun(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
     try:

@@ -14,8 +14,8 @@ SCHEMA_VERSION = 1
 
 
 class Column(NamedTuple):
-    """One column: `type` is one of those in `_SPARK`; instants are UTC with microseconds, durations
-    are `bigint` named `_us`."""
+    """One column. `type` is one of the types in `Table.spark`. Instants are UTC with microseconds;
+    durations are `bigint` with a name that ends in `_us`."""
 
     name: str
     type: str
@@ -35,8 +35,8 @@ class Table(NamedTuple):
     by: str = "hour"
     """Partitioned by "hour" or by "date" of `instant`, UTC."""
     together: bool = False
-    """Whether the function of the table already groups the rows by partition, so that writing does
-    not shuffle them."""
+    """Whether the function that computes the table already groups the rows by partition, so that
+    writing does not shuffle them."""
 
     @property
     def column_names(self) -> list[str]:
@@ -63,7 +63,7 @@ class Table(NamedTuple):
 
     def spark(self) -> StructType:
         """Return the schema for Spark. All columns are nullable there, because Spark does not check
-        nulls; `checks` does."""
+        nulls; `quality` finds nulls in attempts."""
         from pyspark.sql import types as t
 
         types: dict[str, t.DataType] = {

@@ -1,5 +1,4 @@
-"""The Spark session, with the settings that our tables rely on. pipeline.md, section 2, explains
-each."""
+"""The Spark session, with the settings that our tables rely on."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _ON_ONE_MACHINE = {
 def session(
     master: str | None = None, app_name: str = "fairlead", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the session in force, or a new one on `master` (default: the one of spark-submit, else
+    """Return the active session, or a new one on `master` (default: the one of spark-submit, else
     local[*]).
 
     Instants are in UTC, Arrow transfers data to Python, and each write names the partitions it

@@ -1,5 +1,5 @@
-"""Settings of the pipeline from a file: objectives, prices, bills. docs/how-to/pipeline.md has an
-example."""
+"""Settings of the pipeline from a file: objectives, prices, bills and rules of alerts.
+docs/how-to/pipeline.md and docs/how-to/alerts.md have examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _UNITS = {"us": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_0
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One objective: this share of the measured attempts takes at most `threshold`."""
+    """Service-level objective: the share `objective` of the measured attempts takes at most
+    `threshold`."""
 
     id: str
     queue: str
@@ -88,8 +89,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None) -> PipelineSettings:
-    """Return the settings of a file; without a file, no objectives and no prices. Raise
-    ConfigurationError with the wrong setting."""
+    """Return the settings of a file; without a file, the defaults, which have no objectives and no
+    prices. Raise ConfigurationError with the wrong setting."""
     if path is None:
         return PipelineSettings()
     try:

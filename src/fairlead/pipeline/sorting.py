@@ -1,4 +1,4 @@
-"""Sorting rows by texts as fast as by numbers."""
+"""Sorting column that makes grouping by texts as fast as grouping by numbers."""
 
 from __future__ import annotations
 

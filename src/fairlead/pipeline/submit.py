@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PART = "fairlead_part"
 _ERROR = re.compile(r"^fairlead(?:\.[a-z_]+)+\.(\w+): (.*)$", re.MULTILINE)
-_TOLD = (
+_OUR_ERRORS = (
     RefusedRows,
     KeyTaken,
     RunSuperseded,
@@ -44,13 +44,15 @@ def bulk_submit(
     order_by: str | None = None,
     **options: Any,
 ) -> SubmissionTotals:
-    """Submit a task for each row. A submission made earlier is only reported.
+    """Submit a task for each row. For a submission that was made earlier, only return its totals.
 
-    `df`: `fairlead.pipeline.bulk.columns` lists the columns. `options`: those of `BulkOptions`;
-    None leaves one out. `order_by`: a column that orders the tasks of an ordering key; without it
-    their order is undefined. Raise ConfigurationError and InvalidTask for wrong options and columns
-    before anything runs; RefusedRows for wrong rows, KeyTaken, Superseded: then nothing was
-    submitted, unless the job is published in chunks.
+    df: rows with the columns that `fairlead.pipeline.bulk.columns` lists. options: fields of
+    `BulkOptions`; None stands for the default. order_by: column that orders the tasks of an
+    ordering key; without it their order is undefined.
+
+    Raise ConfigurationError, InvalidTask and SchemaMismatch for wrong options, columns and stores
+    before anything runs. Raise RefusedRows for wrong rows, KeyTaken, RunSuperseded and StageLost;
+    then nothing was submitted, unless the job is published in chunks. Raise StoreUnavailable.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -96,7 +98,7 @@ def _in_order(df: DataFrame, order_by: str, partitions: int) -> DataFrame:
 
 def _own(error: Exception) -> FairleadError | None:
     """Return the Fairlead error inside an error of Spark, raised in another process."""
-    known = {kind.__name__: kind for kind in _TOLD}
+    known = {kind.__name__: kind for kind in _OUR_ERRORS}
     for name, message in reversed(_ERROR.findall(str(error))):
         if name in known:
             return known[name](message.strip())

@@ -21,8 +21,8 @@ class Tables(Protocol):
     (a date)."""
 
     def read(self, table: Table, parts: Collection[str] | None = None) -> DataFrame:
-        """Return the rows of these partitions, all by default, with the table's columns; no rows
-        without the table."""
+        """Return the rows of these partitions, all by default, with the table's columns; no rows if
+        the table does not exist."""
 
     def replace(self, table: Table, rows: DataFrame, parts: Collection[str] | None = None) -> int:
         """Replace these partitions, or the whole table, by `rows` that lie in them; return the
@@ -32,8 +32,8 @@ class Tables(Protocol):
         """Return the partitions with rows."""
 
     def publish(self) -> None:
-        """Publish what was replaced. Raise BrokenLake when another job has replaced the same
-        meanwhile."""
+        """Publish the replaced partitions. Raise BrokenLake when another job has replaced the same
+        ones meanwhile."""
 
     def land(self, table: Table, parts: Collection[str] | None = None) -> None:
         """Take over what the exporter wrote for these partitions, all by default; a repeated call

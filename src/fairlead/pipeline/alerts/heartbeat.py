@@ -16,7 +16,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     store_id: str
     queue: str
     relay: str
-    """Name of the relay. Of two relays, the watch uses one."""
+    """Name of the relay. If two relays send heartbeats of a queue, the watch uses those of one."""
     at: int
     waits_since: int | None = None
     """Instant at which the oldest unclaimed task became ready; None if no task waits."""

@@ -26,8 +26,8 @@ WAITS_US = 500_000
 """Least age of a ready task, in microseconds, to be reported as waiting."""
 
 OLD_US = 60_000_000
-"""Age of an ended run, in microseconds, from which it only shows that the queue moves. A relay that
-is late reads old runs, and they must not count as present failures or losses."""
+"""Age of an ended run, in microseconds, above which it counts as done whatever its outcome. A relay
+that is late reads old runs, which must not count as present failures or losses."""
 
 RUNNING_EVERY = 10.0
 """Seconds between two counts of running tasks while no queue stands still."""
@@ -80,7 +80,7 @@ class StoreHeartbeats:
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")
-        """Latest time of the next count of running tasks."""
+        """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
 
     def add(self, attempts: Sequence[Row]) -> None:
         """Add ended runs: rows of ATTEMPT_FIELDS, each given once."""

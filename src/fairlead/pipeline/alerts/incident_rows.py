@@ -34,7 +34,7 @@ def incident_of(alert: Alert) -> str:
 
 
 def keep(tables: SmallTables, alerts: Sequence[Alert]) -> None:
-    """Store these alerts in gold.incidents in the order in which they were noticed; a repeated call
+    """Store alerts, given in the order of their detection, in gold.incidents. A repeated call
     changes nothing. Raise BrokenLake."""
     rows = {incident_of(alert): _row(alert) for alert in alerts}
     if not rows:

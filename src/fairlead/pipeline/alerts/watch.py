@@ -1,9 +1,11 @@
 """The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
 
 - stall: tasks wait, none runs, and no run has begun or ended for `stall_seconds`; while some task
-  runs, for `standstill_seconds`. Over when a run begins or ends, or no task waits.
-- flood: within a minute, one key submits more than half of the queue's tasks: at least
-  `flood_tasks`, and `flood_times` its mean minute. Over after `quiet_seconds` below half of that.
+  runs, for `standstill_seconds`. Over when a run begins or ends, no task waits, or the queue is
+  paused.
+- flood: within a minute, one key submits more than half of the queue's tasks, at least
+  `flood_tasks`, and at least `flood_times` its mean per minute. Over after `quiet_seconds` in which
+  the key submits less than half of these numbers, or at most half of the queue's tasks.
 - error burst: within a minute, at least `burst_runs` runs failed, and more than succeeded. Over
   after `quiet_seconds` without one.
 - stuck: a task runs longer than its `max_stuck`. Over when no such task is left.

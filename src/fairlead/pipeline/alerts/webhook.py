@@ -36,7 +36,7 @@ class Notice(msgspec.Struct, frozen=True):
     """Body of a request, as JSON. Instants are in RFC 3339."""
 
     incident_id: str
-    """Id of the incident, the same at its end."""
+    """Id of the incident, the same in the notice of its end."""
     state: str
     """State of the incident: open or over."""
     kind: str
@@ -74,8 +74,12 @@ class Webhook:
     """Sender to one URL. A file stores the waiting and the last delivered alerts."""
 
     def __init__(self, url: str, file: Path, secret: str | None = None) -> None:
-        """`file`: path of that file. `secret`: key of the HMAC of the body, sent in the header
-        SIGNATURE as "sha256=" and hex. Raise ConfigurationError."""
+        """Load the alerts of the file, if it exists. Raise ConfigurationError for a URL that is not
+        HTTP, or a file that cannot be read.
+
+        secret: key of the HMAC of the body, which is sent in the header SIGNATURE as "sha256=" and
+        hex.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("webhook: use a URL such as https://alerts.example/hook")

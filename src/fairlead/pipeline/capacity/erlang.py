@@ -61,7 +61,8 @@ def mean_wait(slots: int, work: Work) -> float:
 
 
 def late(slots: int, work: Work, wait_s: float) -> float:
-    """Return the share of tasks, 0 to 1, that wait longer than `wait_s` seconds."""
+    """Return the share of tasks, 0 to 1, that wait longer than `wait_s` seconds. Raise ValueError
+    as `erlang_c` does."""
     return _late_share(erlang_c(slots, work.load), slots, work, wait_s)
 
 
@@ -72,7 +73,7 @@ def slots_for(work: Work, wait_s: float, quantile: float) -> int:
     Raise ValueError for a quantile that is not between 0 and 1, a negative wait, or a load that is
     negative or not finite.
     """
-    _require(0 < quantile < 1, f"quantile is {quantile}; must be between 0 and 1, as 0.95")
+    _require(0 < quantile < 1, f"quantile is {quantile}; must be between 0 and 1, such as 0.95")
     _require(wait_s >= 0, f"wait_s is {wait_s}; must be at least 0")
     load = work.load
     _require(isfinite(load) and load >= 0, f"load is {load}; must be finite and at least 0")

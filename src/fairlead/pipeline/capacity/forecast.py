@@ -57,7 +57,7 @@ class Forecast(NamedTuple):
     """Pinball loss of the seasonal naive method by hour, in tasks; empty if not judged."""
     mase: float | None
     """Mean absolute error of the damped trend divided by that of the naive method on the held-out
-    weeks; above 1, the trend was worse."""
+    weeks; above 1, the trend was worse. None if not judged, or if the naive method had no error."""
 
     @property
     def skill(self) -> float | None:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 MINUTES = 60
 LEAST_RUNS = 30
-"""Runs in an hour of the week below which the runs of all hours are used, because fewer say too
-little about their variation."""
+"""Least number of runs from which the variation of an hour of the week is measured; for an hour
+with fewer runs, the runs of all hours are used. Also the least number of arrivals for
+`cv2_arrival`."""
 
 _MONDAY = 4 * 24
 """Hours from Thursday, 1 January 1970, to the first Monday."""

@@ -63,7 +63,7 @@ def capacity(options: CapacityOptions) -> None:
             "in half of the hours",
             "with shifted work",
             "method",
-            "error / naive's",
+            "error / naive error",
             "loss saved",
         )
         as_table(

@@ -35,10 +35,11 @@ class GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def gc(options: GcOptions) -> None:
-    """Remove files that were replaced more than a day ago and files that crashed jobs left. Files
-    that a reader may still use stay.
+    """List or, with --apply, remove files that were replaced more than a day ago and files that
+    crashed jobs left. Files that a reader may still use stay.
 
-    Rows of bronze, silver and gold stay. With --catalog, also remove snapshots older than a day.
+    Rows of bronze, silver and gold stay, except those that --keep names. With --apply and
+    --catalog, also remove snapshots older than a day.
     Examples: fairlead pipeline gc; fairlead pipeline gc --apply --keep 400d
     """
     with failures():

@@ -33,7 +33,10 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
     every: Annotated[
         str | None,
         typer.Option(
-            help="Repeat at this interval until interrupted, for example 60s; with --stream: 30s."
+            help=(
+                "Repeat at this interval until interrupted, for example 60s; default with --stream:"
+                " 30s."
+            )
         ),
     ] = None
     hash_keys: Annotated[
@@ -70,7 +73,7 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--take-over",
-            help="Export attempts from the store again after a stream; stop the stream first.",
+            help="Resume exports from the store after a stream; stop the stream first.",
         ),
     ] = False
     spark: SparkOptions

@@ -28,7 +28,10 @@ Catalog = Annotated[
 SettingsFile = Annotated[
     Path | None,
     typer.Option(
-        "--settings", help="Objectives, prices and bills (TOML).", exists=True, dir_okay=False
+        "--settings",
+        help="Objectives, prices, bills and rules of alerts (TOML).",
+        exists=True,
+        dir_okay=False,
     ),
 ]
 Author = Annotated[str | None, typer.Option(help="Author of the change; default: the user.")]
@@ -78,8 +81,8 @@ class PeriodOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 def author_of(author: str | None) -> str:
-    """Return the author of a change: the option, else the name of the user, else `nobody`, as in a
-    container."""
+    """Return the author of a change: the option, else the name of the user, else `nobody`, if the
+    user has no name, as in some containers."""
     if author is not None:
         return author
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Turn every error into one line and an exit code."""
+    """Turn Fairlead's errors, Ctrl-C and a missing library into one line and an exit code."""
     with one_line_errors():
         try:
             yield

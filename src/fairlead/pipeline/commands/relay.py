@@ -49,8 +49,8 @@ def relay(options: RelayOptions) -> None:
     once.
 
     Run until Ctrl-C or SIGTERM, and wait for a store or broker that is unavailable. The topic is
-    PREFIXtask.attempts, with one JSON object a message. The store keeps all history that is not in
-    Kafka.
+    PREFIXtask.attempts, with one JSON object per message. The store keeps all history that is not
+    in Kafka.
 
     Example: fairlead pipeline relay --url postgresql://app@db/shop --kafka
     kafka://broker:9092/?prefix=shop.

@@ -67,7 +67,10 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     window: Annotated[
         str | None,
         typer.Option(
-            help="Windows for measuring fairness; a longer wait is starvation. Default: 1h or less."
+            help=(
+                "Length of the windows for measuring fairness; a longer wait is starvation."
+                " Default: 1h or less."
+            )
         ),
     ] = None
     perturb: Annotated[

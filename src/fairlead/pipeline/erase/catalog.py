@@ -62,7 +62,7 @@ class CatalogErasure:
                 self._spark.sql(statement, args=self._args)
                 deleted[table.name] = rows
             self._redact(table, name, trace)
-            # An older snapshot may contain the text of an error of the key, even without its name.
+            # An older snapshot may contain an error text of the key that does not mention the key.
             if self.held_by(table) or (table.name == FAILURES.name and trace.errors):
                 self._expire(name)
             on_rows(table.name, rows)
@@ -183,7 +183,8 @@ class CatalogErasure:
         """Expire all snapshots but the present one, with their files and orphan files."""
         self._expire_snapshots(name)
         if self._bounds(name):
-            # Iceberg does not rewrite a single manifest, and it still lists the removed files.
+            # `rewrite_manifests` skips a table with a single manifest, which then still lists the
+            # removed files.
             self._call("rewrite_data_files", name, options={"rewrite-all": "true"})
             self._expire_snapshots(name)
         actions = self._spark._jvm.org.apache.iceberg.spark.actions.SparkActions  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ class Without(NamedTuple):
 
 
 def columns_of(table: Table, names: Collection[str]) -> list[str]:
-    """Return those of these columns that the table has, in order."""
+    """Return the columns in `names` that the table has, in the order of the table."""
     return [name for name in table.column_names if name in names]
 
 
@@ -47,7 +47,7 @@ def is_of(table: Table, rows: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
     nothing = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     if table.name == QUARANTINE.name:
-        # Parse only rows that contain the name.
+        # Parse only rows that contain the key.
         near = [any(form in raw for form in wanted.forms) for raw in rows["raw"].to_pylist()]
         mask = [
             n and wanted.is_in_json(raw)

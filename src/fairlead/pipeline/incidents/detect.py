@@ -4,7 +4,7 @@ the epoch.
 | kind | a minute shows it if | an incident needs |
 |---|---|---|
 | stall | tasks waited throughout the minute and no node claimed any | 5 such minutes in a row |
-| flood | a key submitted 100 tasks, 10 times its mean, over half of all | one such minute |
+| flood | a key submitted 100 tasks or more, 10 times its mean, over half of all | one such minute |
 | error burst | at least 10 runs failed, and more than succeeded | 20 failed runs in all |
 | starved | gold.tenant_share marks a key as starved | one such minute |
 | node loss | runs of a node were lost | one such minute |
@@ -84,8 +84,11 @@ def floods(
     heavy: Iterable[tuple[int, str, int]],
     mean: dict[str, float],
 ) -> Iterator[IncidentWindow]:
-    """Return floods. `heavy`: (minute, key, tasks) with FLOOD_TASKS or more; `mean`: mean tasks of
-    each key in a minute over the whole time."""
+    """Return floods: one key submitted most tasks of a minute, and many more than usual.
+
+    heavy: (minute, key, tasks) with at least FLOOD_TASKS tasks. mean: mean tasks per minute of each
+    key over the whole period.
+    """
     by_key: dict[str, list[int]] = {}
     for minute, key, tasks in heavy:
         is_most = 2 * tasks > minutes.get(minute, Minute()).arrived
@@ -121,7 +124,10 @@ def windows(minutes: Iterable[int], quiet: int) -> Iterator[tuple[int, int]]:
 
 
 def extra_wait_us(window: IncidentWindow, minutes: dict[int, Minute], usual: float) -> int:
-    """Return the waiting time of tasks in the incident beyond that of a usual minute."""
+    """Return the waiting time of tasks in the incident, in microseconds, beyond the usual.
+
+    usual: number of tasks that wait in a usual minute.
+    """
     depths = (minutes.get(minute, Minute()).depth_end for minute in range(window.start, window.end))
     return round(sum(max(0.0, depth - usual) for depth in depths) * MINUTE_US)
 

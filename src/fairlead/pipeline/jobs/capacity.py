@@ -59,7 +59,7 @@ def capacity(
     if not (0 < target.quantile < 1 and target.wait_us >= 0):
         raise ConfigurationError(
             f"quantile is {target.quantile} and wait is {target.wait_us} us; quantile must be"
-            " between 0 and 1, as 0.95, and the wait at least 0"
+            " between 0 and 1, such as 0.95, and the wait at least 0"
         )
     until, most_weeks = horizon.until, horizon.most_weeks
     params = {"until": until and until.isoformat(), "weeks": most_weeks, "wait_us": target.wait_us}

@@ -1,5 +1,5 @@
-"""`erase`: deletes every row of a key from all tables and files of the lake, and keeps later
-exports of the key out. The job can be run again after a crash."""
+"""`erase`: deletes every row of a key from all tables and files of the lake, and keeps the key out
+of later exports. The job can be run again after a crash."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from fairlead.pipeline import errors as pipeline_errors
 log = logging.getLogger("fairlead.stream")
 
 MOST_FAILURES = 5
-"""Maximum number of consecutive failures of Spark itself that are retried: for example, a process
-does not start in time on a busy machine."""
+"""Maximum number of consecutive failures of Spark itself that are retried. An example is a process
+that does not start in time on a busy machine."""
 
 LONGEST_PAUSE = 60.0
 """Longest pause between two tries, in seconds."""

@@ -133,7 +133,7 @@ class _Facts:
     """Queues that the store knows."""
     switches: Mapping[str, Switch]
     failed: str | None
-    """Job whose checks failed last, if any."""
+    """Failure of the last run of a job that checks the tables, as text; None if all passed."""
 
     @property
     def instant(self) -> datetime:
@@ -319,8 +319,8 @@ class _Tuning:
     def _canaries(self, states: Collection[_TuneState]) -> frozenset[str]:
         """Return the queues that change before the others.
 
-        Return none when a canary has passed or no canary has a change, so that all queues may
-        change. Hold the other queues, and name the canaries they wait for.
+        Return an empty set when a canary has passed or no canary has a change, so that all queues
+        may change. Otherwise hold the other queues, and name the canaries they wait for.
         """
         first = [
             state

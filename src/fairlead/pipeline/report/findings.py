@@ -1,4 +1,4 @@
-"""Findings: a few words each, for a reader of nothing else."""
+"""Findings: the summary of the report, a number and a short note each."""
 
 from __future__ import annotations
 

@@ -211,8 +211,8 @@ class Gold:
         return sorted(slo_id for slo_id, state in newest.items() if state == "page")
 
     def storms(self) -> dict[str, list[str]]:
-        """Return, by queue, the names of tasks of which more than half of the runs failed in one of
-        the last hours without a later success in it."""
+        """Return, by queue, the names of tasks with a failure storm (see gold.failures) in an hour
+        that began in the last two hours, and no later success in that hour."""
         columns = ["hour", "queue", "name", "recovered_at", "storm"]
         rows = self._load(FAILURES, _dates(self._now - _RECENT, self._now), columns)
         found: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
 """Canvas: a figure that becomes SVG inside a page. Equal data makes an equal SVG, which contains no
-addresses."""
+URLs."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 class Canvas:
-    """Context in which to draw on `canvas.figure` (inches); `canvas.svg` is ready after it.
+    """Context manager for drawing on `canvas.figure`; `canvas.svg` is ready at its end.
 
-    Use `with Canvas("name", width, height) as canvas:`. `name` must be unique on the page, because
-    the ids of the parts contain it.
+    Use `with Canvas("name", width, height) as canvas:`, with sizes in inches. `name` must be unique
+    on the page, because the ids of the parts contain it.
     """
 
     def __init__(self, name: str, width: float, height: float) -> None:

@@ -52,7 +52,7 @@ _FAIRNESS = (
     GridColumn("with starved keys", "starved_windows", "count"),
     GridColumn("greatest lag", "max_lag_us", "work"),
     GridColumn("key", "max_lag_key"),
-    GridColumn("loudest key", "noisy_key"),
+    GridColumn("noisiest key", "noisy_key"),
     GridColumn("got / entitled", "noisy_score", "ratio"),
 )
 _LAGGING = 5
