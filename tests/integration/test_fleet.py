@@ -94,8 +94,8 @@ class Fleet:
     starts: dict[int, list[Start]] = field(default_factory=lambda: defaultdict(list))
     kinds: dict[int, tuple[str, str]] = field(default_factory=dict)
     """(queue, task name) by number of the task."""
-    due: dict[int, float] = field(default_factory=dict)
-    """When each task became ready."""
+    ids: dict[int, str] = field(default_factory=dict)
+    """Id by number of the task."""
     idle: dict[int, float] = field(default_factory=dict)
     """The time since when some node could have run each waiting task."""
     history: list[str] = field(default_factory=list)
@@ -248,14 +248,15 @@ class Fleet:
         for _ in range(count):
             n = len(self.kinds)
             self.kinds[n] = queue, name
-            self.due[n] = self.loop.time()
             if name == "odd":
                 drafts.append(task.draft(n=n, kind=self.chance.choice(ODD)))
             else:
                 seconds = self.chance.choice([0.0, 0.0, 0.1, LONGEST])
                 drafts.append(task.draft(n=n, seconds=seconds))
         self.log(f"submit {count} of {queue}.{name}: {len(self.kinds) - count}...")
-        await self.submitter.submit_many_async(drafts)
+        handles = await self.submitter.submit_many_async(drafts)
+        first = len(self.kinds) - count
+        self.ids.update((first + n, handle.id) for n, handle in enumerate(handles))
 
     # the run --------------------------------------------------------------------------------------
 
@@ -310,7 +311,26 @@ class Fleet:
                 for worker in self.living
             ]
             kinds = {self.kinds[n]: (n, since) for n, since in late.items()}
+            if late:
+                await self.show(min(late))
             assert not late, f"at {now} {len(late)} tasks wait: {kinds}; slots: {free}"
+
+    async def show(self, n: int) -> None:
+        """Add what the store and each node know about a task to the history."""
+        store = self.submitter.store
+        if n not in self.ids:
+            self.log(f"task {n} is being submitted")
+            return
+        self.log(f"task {n}: {await store.database.read(store.task(self.ids[n]))}")
+        for worker in self.living:
+            parts = worker.node.parts
+            context, task_id = parts.context, self.ids[n]
+            self.log(
+                f"worker {worker.number}, {context.name}: owns"
+                f" {[tuple(key) for key in parts.ownership.owned]}, knows version"
+                f" {parts.intake._known.get(task_id)}, runs it: {task_id in context.in_flight},"
+                f" table {len(context.table)}, runs {len(context.in_flight)}"
+            )
 
     async def settle(self) -> None:
         """Start a node for all queues and task names, and wait until all tasks have ended."""
