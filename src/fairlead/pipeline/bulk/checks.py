@@ -1,4 +1,4 @@
-"""Checks of whole columns against the bounds of `fairlead.declare.options`, with the same errors."""
+"""Checks of whole columns against the bounds of `fairlead.declare.options`, with its errors."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ class BulkJob:
         """Turn the staged rows of these parts into tasks, each once. If the submission is already
         published, only return its totals.
 
-        Raise RunSuperseded when another run has taken over, KeyTaken when on_conflict is "error" and
-        a unique key is taken, and StageLost when staged rows are missing.
+        Raise RunSuperseded when another run has taken over, KeyTaken when on_conflict is "error"
+        and a unique key is taken, and StageLost when staged rows are missing.
         """
         with self._connected() as (app, stage):
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(
