@@ -75,11 +75,11 @@ def test_gc_lists_removable_files_and_removes_them_only_when_asked(lake: Lake) -
     before = files(lake)
     done = gc(lake, SYSTEM_CLOCK)
     assert sorted((Path(each.file).name, each.why) for each in done.files) == [
-        (".old.1f", "half made"),
-        (".old.parquet.1f", "half made"),
-        ("old.parquet", "half made"),
-        ("old.parquet", "never counted"),
-        ("old.parquet", "never counted"),
+        (".old.1f", "incomplete"),
+        (".old.parquet.1f", "incomplete"),
+        ("old.parquet", "incomplete"),
+        ("old.parquet", "unlisted"),
+        ("old.parquet", "unlisted"),
     ]
     assert files(lake) == before and not done.applied and done.bytes > 0
     assert "gc" not in last_runs(lake)
@@ -101,7 +101,7 @@ def test_gc_removes_replaced_files_after_a_day_unless_a_reader_has_a_lease(lake:
     with lease(lake.root, "a long report", 3600):
         done = gc(lake, Later(2 * DAY), apply=True)
         assert done.leases == ["a long report"] and {each.why for each in done.files} == {
-            "half made"
+            "incomplete"
         }
         table.sweep(SYSTEM_CLOCK.now() + 2 * DAY)
         assert files(lake) >= REPLACED, "the nightly sweep respects the lease too"

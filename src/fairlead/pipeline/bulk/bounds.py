@@ -9,7 +9,7 @@ from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, InvalidTask
 
 MOST_NAME_BYTES = 200
-"""The longest name of a task or a queue, in UTF-8 bytes."""
+"""Maximum length of the name of a task or a queue, in UTF-8 bytes."""
 
 
 def reason_against(column: str, value: Any) -> str | None:

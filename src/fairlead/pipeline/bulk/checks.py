@@ -1,4 +1,4 @@
-"""The bounds of `fairlead.declare.options` for whole columns, with the same error texts."""
+"""Checks of whole columns against the bounds of `fairlead.declare.options`, with its errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Problems:
 
     @property
     def rejects(self) -> list[Reject]:
-        """Return the refused rows, in order."""
+        """Refused rows, in order."""
         return [self._rejects[row] for row in sorted(self._rejects)]
 
     def good(self) -> pa.Array:

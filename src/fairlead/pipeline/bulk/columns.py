@@ -30,8 +30,8 @@ TEXTS = ("name", "queue", "fairness_key", "ordering_key", "unique_key", "payload
 
 
 def check(schema: pa.Schema, options: BulkOptions) -> None:
-    """Raise InvalidTask with all problems: columns that are unknown, missing, doubled or of a wrong
-    type."""
+    """Raise InvalidTask with all problems: columns that are unknown, missing, repeated or of a
+    wrong type."""
     names = schema.names
     known = known_columns(schema, options)
     wrong = [

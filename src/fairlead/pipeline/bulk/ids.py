@@ -79,7 +79,7 @@ class IdSpace(NamedTuple):
         self, lows: npt.NDArray[np.uint64], ordering_keys: pa.Array, counts: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int16]:
         """Return the partition of each row, as `fairlead.core.sharding.partitions.partition_of`
-        does; `counts` are the numbers of partitions."""
+        does. `counts`: number of partitions of each row's queue."""
         import numpy as np
         import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Clean up after bulk submits: delete the stages of dead runs, and jobs too old to be repeated."""
+"""Clean up after bulk submits: delete the staged rows of dead runs, and old jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEEP_CHUNKS = 7 * DAY
 """Age of an idle, partly published job, in microseconds, at which its stage is deleted. Without its
 stage the job can never be completed."""
 KEEP_JOB = 30 * DAY
-"""Microseconds for which a submission is known, so that a repeat changes nothing."""
+"""Microseconds after its last change for which a job is kept, so that a repeat changes nothing."""
 
 
 def sweep(store: SqlStore, now: int) -> Steps[int]:

@@ -1,5 +1,5 @@
-"""A bulk submit from its opening to its end. Each step may fail or be repeated, and another run may
-supersede this one."""
+"""One run of a bulk submit, from its opening to its end. Each step may fail or be repeated, and
+another run may supersede this one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BulkJob:
         repeated call changes nothing.
 
         Afterwards `opened.needs_rows` says whether rows must be staged. Raise InvalidTask
-        with all problems of the columns, StoreUnavailable, SchemaMismatch.
+        with all problems of the columns, StoreUnavailable, or SchemaMismatch.
         """
         columns.check(schema, self.options)
         with self._connected() as (app, stage):
@@ -59,7 +59,7 @@ class BulkJob:
 
     @property
     def partitions(self) -> int:
-        """Return the number of partitions of the queue in the options. Call after `open`."""
+        """Number of partitions of the queue in the options. Call after `open`."""
         assert self.opened is not None, "not opened"
         return self.options.partitions_of(self.opened.registered, self.options.queue or "")
 
@@ -68,7 +68,7 @@ class BulkJob:
         nothing.
 
         Raise RefusedRows with the first rows that do not fit (unless on_error is "quarantine"),
-        Superseded.
+        or RunSuperseded when another run has taken over.
         """
         opened = self.opened
         assert opened is not None, "stage before open"
@@ -93,8 +93,8 @@ class BulkJob:
         """Turn the staged rows of these parts into tasks, each once. If the submission is already
         published, only return its totals.
 
-        Raise Superseded when another run has taken over, KeyTaken under on_conflict "error",
-        StageLost.
+        Raise RunSuperseded when another run has taken over, KeyTaken when on_conflict is "error"
+        and a unique key is taken, and StageLost when staged rows are missing.
         """
         with self._connected() as (app, stage):
             job = Publisher(app, stage, self.options, self.submission_id, self.epoch).publish(

@@ -57,7 +57,7 @@ def find(sql: dict[str, str], submission_id: str) -> Steps[JobRow | None]:
 def lock(sql: dict[str, str], submission_id: str, epoch: str) -> Steps[JobRow]:
     """Return the row of the job, locked until the end of this transaction.
 
-    Raise Superseded unless the job is committed or belongs to the run with this epoch.
+    Raise RunSuperseded unless the job is committed or belongs to the run with this epoch.
     """
     rows = yield Statement(sql["lock_job"], (submission_id,))
     job = JobRow(submission_id, *rows[0]) if rows else None
@@ -67,7 +67,7 @@ def lock(sql: dict[str, str], submission_id: str, epoch: str) -> Steps[JobRow]:
 
 
 def touch(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> Steps[None]:
-    """Record that this run is alive. Raise Superseded."""
+    """Record that this run is alive. Raise RunSuperseded if another run has taken over."""
     if not (yield Statement(sql["touch_job"], (submission_id, epoch, now))):
         raise superseded(submission_id)
 
@@ -80,7 +80,7 @@ def end_run(sql: dict[str, str], submission_id: str, epoch: str, now: int) -> St
 
 
 def superseded(submission_id: str) -> RunSuperseded:
-    """Return the error of a run that another run has overtaken."""
+    """Return the error of a run that is aborted or superseded by another run."""
     return RunSuperseded(
         f"submission {submission_id!r}: another run has taken over, or this run was"
         " aborted; this run publishes nothing more"

@@ -20,7 +20,7 @@ class StageLost(FairleadError):
 
 
 class KeyTaken(FairleadError):
-    """A unique key was taken under on_conflict=error; nothing was published."""
+    """Unique keys of some rows were taken, and on_conflict is "error"; nothing was published."""
 
 
 class StagedPart(msgspec.Struct, frozen=True):

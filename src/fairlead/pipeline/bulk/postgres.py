@@ -59,7 +59,7 @@ class PostgresStage:
             if rejects:
                 rejected = [(job.submission_id, attempt, part, *reject) for reject in rejects]
                 yield Many(self.sql["insert_reject"], rejected)
-        # Last, because this locks the row of the job until the commit.
+        # Touch the job last, because this locks its row until the commit.
         yield from touch(self.sql, job.submission_id, job.epoch, SYSTEM_CLOCK.now())
 
     def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:

@@ -21,7 +21,7 @@ BACKLOG_POLL_SECONDS = 1.0
 
 
 class Publisher:
-    """Publisher of one run of one submission, while the store is open."""
+    """Publisher of one run of one submission. The store must be open."""
 
     def __init__(
         self, app: App, stage: Stage, options: BulkOptions, submission_id: str, epoch: str
@@ -33,7 +33,7 @@ class Publisher:
         self._epoch = epoch
 
     def publish(self, messages: Sequence[StagedPart]) -> JobRow:
-        """Publish the parts as `BulkJob.publish` says; return the committed job."""
+        """Publish the parts (see `BulkJob.publish`), and return the committed job."""
         database = self._app.sql_store.database
         if self._options.publish == "atomic":
             job, notification = database.run(self._begin_and_advance(messages))
@@ -89,7 +89,7 @@ class Publisher:
             )
 
     def _advance(self, most: int) -> Steps[tuple[JobRow, Notification]]:
-        """Publish the next `most` rows."""
+        """Publish at most the next `most` rows."""
         sql = self._stage.sql
         job = yield from lock(sql, self._submission_id, self._epoch)
         if job.state == "committed":
@@ -119,8 +119,8 @@ class Publisher:
         return (yield from lock(sql, self._submission_id, self._epoch)), notification
 
     def _wait_for_room(self, job: JobRow) -> None:
-        """Wait until the queues of the job have fewer runnable tasks than max_backlog. Raise
-        Superseded."""
+        """Wait until the queues of the job have fewer runnable, unclaimed tasks than max_backlog.
+        Raise RunSuperseded if another run has taken over."""
         most = self._options.max_backlog
         queues = sorted({queue for message in job.messages for queue in message.queues})
         while (

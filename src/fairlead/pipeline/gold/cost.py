@@ -1,5 +1,5 @@
-"""Cost by key: the bill of a day divided between the keys that used the workers, exact to the
-millionth."""
+"""Cost by key: the bill of a day divided between the keys that used the workers, exact to a
+millionth of the currency unit."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def _used(service: DataFrame) -> DataFrame:
 
 
 def _with_bill(used: DataFrame, bills: DataFrame) -> DataFrame:
-    """Add to each row the bill it shares, null without one, and a row for each bill that no row
-    shares."""
+    """Add to each row the bill that it shares (null if there is none), and add a row for each bill
+    that no row shares."""
     own = bills.select("day", F.col("bill").alias("queue"), F.lit(True).alias("has_own"))
     return (
         used.join(F.broadcast(own), on=["day", "queue"], how="left")

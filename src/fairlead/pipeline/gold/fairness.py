@@ -1,4 +1,4 @@
-"""Fairness of a queue in each window, between the keys with a backlog all through the window."""
+"""Fairness of a queue in each window, between the keys with a backlog throughout the window."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FAIRNESS = Table(
 )
 
 NOISY_FROM = 0.1
-"""Least share of the service that makes a key a noisy neighbour."""
+"""Least share of the service that a key must have to be named as `noisy_key`."""
 
 
 def fairness(share: DataFrame) -> DataFrame:

@@ -1,5 +1,5 @@
-"""Latencies: counts in logarithmic buckets, which add up over any time and key, and their
-percentiles."""
+"""Latencies: counts in logarithmic buckets, which can be added over any time and key, and
+percentiles from these counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 GROWTH = 1.02
-"""Ratio of the upper bounds of two neighbouring buckets. The middle of a bucket is within (1.02 -
-1) / (1.02 + 1) < 1 % of every value in it."""
+"""Ratio of the upper bounds of two neighbouring buckets. The value that represents a bucket is
+within (1.02 - 1) / (1.02 + 1) < 1 % of every value in it."""
 
 ERROR_BOUND = 0.01
 
@@ -165,8 +165,8 @@ def _bucket(us: Expression) -> Expression:
 
 
 def _value() -> Expression:
-    """Return the value that represents a bucket: its geometric middle, but no more than its
-    greatest value."""
+    """Return the value that represents a bucket: the harmonic mean of its bounds, whose relative
+    error is the same at both bounds, but no more than the greatest duration in the bucket."""
     middle = 2 / (GROWTH + 1) * F.pow(F.lit(GROWTH), F.col("bucket"))
     return F.least(middle, F.col("max_us"))
 

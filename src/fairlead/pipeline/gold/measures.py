@@ -16,8 +16,8 @@ def is_run() -> Column:
 
 
 def has_failed() -> Column:
-    """Return whether the row is a failed run. A task that a person marked as failed did not run
-    then."""
+    """Return whether the row is a failed run. The row of a task that a person marked as failed is
+    not a run."""
     return is_run() & F.col("outcome").isin(*FAILED)
 
 

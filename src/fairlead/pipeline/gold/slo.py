@@ -23,7 +23,7 @@ SPANS = {
     "burn_6h": 21_600,
     "burn_3d": 259_200,
 }
-"""Seconds of each span, which includes the window itself."""
+"""Length of each span in seconds, including the window itself."""
 
 
 class Objective(NamedTuple):
@@ -115,8 +115,8 @@ def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFram
 
 
 def slo(counts: DataFrame, objectives: Sequence[Objective]) -> DataFrame:
-    """Return SLO from SLO_COUNTS. `counts` must begin three days before the first row that is
-    wanted, for the longest span."""
+    """Return SLO from SLO_COUNTS. `counts` must begin three days (the longest span) before the
+    first row that is wanted."""
     return (
         counts.join(F.broadcast(_frame(counts, objectives)), on="slo_id", how="inner")
         .withColumns({name: _burn(span_s) for name, span_s in SPANS.items()})

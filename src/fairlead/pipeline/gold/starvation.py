@@ -9,18 +9,18 @@ from pyspark.sql import functions as F
 from fairlead.pipeline.gold import KEYS_DAY, MINUTE
 
 LONGER_THAN_USUAL = 10
-"""Least wait of a starved key, in median pickups of its queue."""
+"""Least wait of a starved key, as a multiple of the median pickup of its queue."""
 
 
 def starved(minutes: DataFrame, pickups: DataFrame) -> DataFrame:
     """Add `starved` to the minutes of a key.
 
-    A key is starved in a minute if tasks waited all through it (depth_min > 0) and none was claimed
-    for at least a minute and ten times the median pickup. The wait is counted from midnight at the
-    earliest.
+    A key is starved in a minute if its tasks waited throughout the minute (depth_min > 0) and none
+    was claimed for at least a minute and at least ten times the median pickup. The wait is counted
+    from midnight at the earliest.
 
-    minutes: (KEYS_DAY, minute, depth_min, claimed) with instants in seconds; nothing waited in a
-    minute without a row. pickups: (day, queue, pickup_p50_us).
+    minutes: (KEYS_DAY, minute, depth_min, claimed) with instants in seconds; no task waited in
+    a minute without a row. pickups: (day, queue, pickup_p50_us).
     """
     in_order = Window.partitionBy(*KEYS_DAY).orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -136,8 +136,8 @@ _GREATEST = ("weight", "longest_run_us")
 
 
 def _of_minute(rows: DataFrame, minute: Expression, *columns: str) -> DataFrame:
-    """Return (day, queue, fairness_key, minute, weight) and every summed column, 0 unless named in
-    `columns`. Instants are in seconds."""
+    """Return (day, queue, fairness_key, minute, weight) and all columns of _SUMS and _GREATEST,
+    with 0 in those that `columns` does not name. Instants are in seconds."""
     seconds = F.unix_seconds(minute)
     return rows.select(
         day_of(seconds).alias("day"),

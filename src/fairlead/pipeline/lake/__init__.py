@@ -1,2 +1,2 @@
-"""The lake: Parquet files and the manifests that say which of them count. No Spark, only
-pyarrow."""
+"""The lake: Parquet files, and the manifests that list the files of each table. Needs pyarrow, but
+not Spark."""

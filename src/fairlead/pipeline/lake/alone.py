@@ -12,8 +12,8 @@ from fairlead.pipeline.lake.lake import Lake
 
 @contextmanager
 def alone(lake: Lake) -> Iterator[None]:
-    """Hold the lock during a build or removal. Raise NotAllowed while another process holds it; a
-    crash releases it."""
+    """Hold the lock during a build or removal. Raise NotAllowed while another process holds the
+    lock; a crash releases the lock."""
     with (lake.root / "_build.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLOSES_AFTER = 26 * HOUR
-"""A partition is closed when nothing has changed in it for so long (microseconds) after its end:
-late rows are in."""
+"""Microseconds after the end and the last change of a partition at which the partition is closed,
+because late rows have arrived."""
 
 GROUP_ROWS = 250_000
 """Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
@@ -37,10 +37,10 @@ class Compacted(msgspec.Struct, frozen=True):
 
     parts: int
     files: int
-    """Merged files."""
+    """Number of merged files."""
     rows: int
     skipped: list[str]
-    """Partitions that got rows meanwhile; the next run compacts them."""
+    """Partitions that changed during the compaction; the next run compacts them."""
 
 
 def compact(
@@ -50,11 +50,12 @@ def compact(
     everything: bool = False,
     on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> Compacted:
-    """Compact the closed partitions, or all but the current one; call `on_rows` after each.
+    """Compact the closed partitions, or with `everything` all that have ended; call `on_rows` after
+    each.
 
     Holds one partition in memory at a time, some 800 MB for a million attempts. Raise CheckFailed
-    when rows were lost or doubled, BrokenLake when a file cannot be read; finished partitions stay
-    compacted.
+    when rows were lost or duplicated, BrokenLake when a file cannot be read; finished partitions
+    stay compacted.
     """
     manifest = table.manifests.newest()
     parts = files = rows = 0
@@ -129,7 +130,7 @@ def _sorted_groups(table: LakeTable, manifest: Manifest, name: str) -> Iterator[
 
     columns = table.table.column_names
     keys = [key for key in ("queue", "fairness_key", table.table.instant) if key in columns]
-    # The plain type of a column holds at most 2 GiB of text.
+    # An array of the type string holds at most 2 GiB of text.
     wide = [
         field.with_type(pa.large_string()) if field.type == pa.string() else field
         for field in table.table.arrow()
@@ -149,8 +150,8 @@ def _options(table: Table, rows: int) -> dict[str, Any]:
         "coerce_timestamps": "us",
         "write_statistics": True,
     }
-    # Newer releases can write a page index; without it a search for one task reads a column of each
-    # row group.
+    # Newer releases of pyarrow can write Bloom filters; without them, a search for one task reads
+    # the task ids of each row group.
     if (
         "task_id" in table.column_names
         and "bloom_filter_options" in inspect.signature(pq.ParquetWriter).parameters

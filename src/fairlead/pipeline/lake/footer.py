@@ -8,8 +8,8 @@ from fairlead.pipeline.schema import Table
 
 def checked_rows(path: str, table: Table) -> int:
     """Return the number of rows of the file. Raise BrokenLake when the file is missing or
-    truncated, or a column of the table is missing or of another type; a nullable column may be
-    missing, because it may be newer than the file."""
+    truncated, or a column of the table is missing or of another type. A nullable column may be
+    missing, because the column may be newer than the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

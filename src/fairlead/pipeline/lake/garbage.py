@@ -1,4 +1,4 @@
-"""Files of a table that no reader needs: replaced a day ago, or left by a crashed job."""
+"""Files of a table that no reader needs: replaced at least a day ago, or left by a crashed job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from fairlead.clock import MICROS
 from fairlead.pipeline.lake.table import GRACE, LakeTable
 
-Why = Literal["replaced", "never counted", "half made"]
+Why = Literal["replaced", "unlisted", "incomplete"]
 
 
 class Garbage(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Garbage(msgspec.Struct, frozen=True):
 
 
 def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
-    """Return the files to remove at this instant (microseconds). While a reader has a lease, return
+    """Yield the files to remove at this instant (microseconds). While a reader has a lease, yield
     only incomplete files."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
@@ -43,17 +43,18 @@ def garbage(table: LakeTable, now: int, is_leased: bool) -> Iterator[Garbage]:
         except FileNotFoundError:
             continue  # finished by its writer, or swept
         since = newest.dropped.get(file)
-        why: Why = "never counted" if since is None else "replaced"
+        why: Why = "unlisted" if since is None else "replaced"
         if path.name.startswith(".") or "_temporary" in path.parts:
-            why = "half made"
+            why = "incomplete"
         # Use the file system's clock for files that no manifest lists.
         age = now - since if since is not None else time.time() * MICROS - status.st_mtime * MICROS
-        if age > GRACE and (why == "half made" or not is_leased):
+        if age > GRACE and (why == "incomplete" or not is_leased):
             yield Garbage(table.table.name, file, status.st_size, why)
 
 
 def remove(table: LakeTable, found: list[Garbage]) -> int:
-    """Remove the files that are still unlisted, and then empty folders; return how many files."""
+    """Remove the files that are still unlisted, and then empty folders; return the number of
+    files."""
     newest = table.manifests.newest()
     listed = {file for part in newest.parts.values() for file in part.files} | {*newest.ledger}
     gone = [each.file for each in found if each.file not in listed]

@@ -1,4 +1,4 @@
-"""A lake: one folder with all tables, and what identifies it."""
+"""A lake: one folder with all tables and the identity of the lake."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ class ReaderLease(msgspec.Struct, frozen=True):
 
     who: str
     until: float
-    """Expiry in seconds since the epoch, after which a crashed reader keeps no files."""
+    """Expiry in seconds since the epoch, so that a crashed reader does not keep files for ever."""
 
 
 @contextmanager
 def lease(root: Path, who: str, seconds: float) -> Iterator[ReaderLease]:
-    """Keep every listed file of the lake in `root` until the block ends, at most this many seconds.
-    For readers that take longer than the day for which replaced files stay."""
+    """Keep every listed file of the lake in `root` until the block ends, for at most `seconds`. Use
+    a lease for reads that take longer than the day for which replaced files stay."""
     taken = ReaderLease(who, time.time() + seconds)
     path = durable.folder(root / _FOLDER) / f"{uuid.uuid4().hex}.json"
     durable.write(path, lambda temporary: temporary.write_bytes(msgspec.json.encode(taken)))

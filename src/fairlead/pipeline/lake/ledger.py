@@ -1,8 +1,9 @@
-"""The ledger of erased attempts: the parts that `reconcile` still counts, because the store has
-them. The ledger holds no key and no task.
+"""The ledger of erased attempts, which `reconcile` still counts, because the store has them. The
+ledger holds no fairness key and no task id.
 
 A row holds the position of the attempt in its store, its run time, and its part of the fingerprint
-of a range of history. With it the lake agrees with the store, which may then clean its history.
+of a range of history. With these rows the lake agrees with the store, which may then clean its
+history.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ FOLDER = "_ledger"
 
 
 def write(table: LakeTable, erased: pa.Table) -> list[str]:
-    """Write these attempts into an unlisted file of the ledger; return its name, or none without
-    rows."""
+    """Write these attempts to a ledger file that no manifest lists yet. Return a list of its name,
+    or an empty list if there are no attempts."""
     import pyarrow.parquet as pq
 
     if not erased.num_rows:
@@ -42,8 +43,8 @@ def write(table: LakeTable, erased: pa.Table) -> list[str]:
 
 
 def settle(table: LakeTable, store_id: str, checked: Position, now: int) -> None:
-    """Drop files whose attempts of this store all lie before `checked`, because they were compared
-    and agreed."""
+    """Drop from the manifest the files with only attempts of this store at or before `checked`,
+    because these attempts agreed with the store."""
     import pyarrow.parquet as pq
 
     settled = {

@@ -1,9 +1,9 @@
 """The manifest of a table: the list of its files. Manifests are numbered and never changed; the
 newest one is the table.
 
-As in pipeline.md, section 6: a writer reads the newest manifest and creates the next number. The
-second writer is refused and starts again (compare-and-set). This needs a local or POSIX file
-system, which can create a name exclusively; use Iceberg on object stores.
+A writer reads the newest manifest and creates the one with the next number. If another writer was
+first, the writer starts again (compare-and-set). The file system must create a name exclusively, as
+local and POSIX file systems do; use Iceberg on object stores.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fairlead.pipeline.lake import durable
 from fairlead.pipeline.schema import SCHEMA_VERSION
 
 KEPT_SECONDS = 600.0
-"""Seconds for which a superseded manifest is kept. Each lists the whole table, and one is written
-every minute."""
+"""Seconds for which a superseded manifest is kept. Not longer, because each manifest lists the
+whole table, and one is written every minute."""
 
 _NAME = re.compile(r"^(\d{12})\.json$")
 
@@ -52,8 +52,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Cursors of the export by store, and of the stream by `fairlead.pipeline.stream.cursors`;
     moved in the same update that lists the files."""
     dropped: dict[str, int] = {}
-    """Dropped files with the instant (microseconds) of the drop; they stay for readers for a while.
-    """
+    """Dropped files with the instant (microseconds) of the drop; readers may still read them."""
     erased: list[str] = []
     """Tombstones (see `tombstones`) of keys whose rows are refused."""
     ledger: list[str] = []
@@ -72,8 +71,8 @@ class Manifests:
         self.folder = table_folder / "_manifest"
 
     def newest(self) -> Manifest:
-        """Return the newest manifest; an empty one without any. Raise BrokenLake for one that
-        cannot be read."""
+        """Return the newest manifest, or an empty one if there is none. Raise BrokenLake when the
+        newest cannot be read."""
         while True:
             numbers = self.numbers()
             if not numbers:
@@ -101,8 +100,8 @@ class Manifests:
             raise
         except (OSError, msgspec.DecodeError) as error:
             raise BrokenLake(
-                f"{path} cannot be read: {error}; restore it, or remove it to go back to the one"
-                " before"
+                f"{path} cannot be read: {error}; restore it, or remove it to go back to the"
+                " manifest before"
             ) from error
         if manifest.schema_version > SCHEMA_VERSION:
             raise ConfigurationError(
@@ -112,8 +111,8 @@ class Manifests:
         return manifest
 
     def update(self, change: Callable[[Manifest], Manifest | None], now: int) -> Manifest | None:
-        """Replace the newest manifest by the result of `change`, again after each lost race; stop
-        if `change` returns None."""
+        """Replace the newest manifest by the result of `change`, and return the new one. Start
+        again if another writer was first. Return None without a change if `change` returns None."""
         durable.folder(self.folder)
         if not self.numbers():
             durable.create(self._path(0), msgspec.json.encode(Manifest(written_at=now)))
@@ -131,16 +130,16 @@ class Manifests:
             if self._path(before.number).exists():
                 self.drop_superseded()
                 return after
-            # After a long sleep our number may have been used, superseded and removed, so that it
-            # looks free.
+            # If this process slept long, another writer may have used our number, and the manifest
+            # may be superseded and removed, so that the number looks free.
             path.unlink()
 
     def drop_superseded(self, kept: float = KEPT_SECONDS) -> int:
-        """Remove manifests superseded more than `kept` seconds ago; return how many."""
+        """Remove manifests superseded more than `kept` seconds ago; return their number."""
         numbers = self.numbers()
         superseded = 0
-        # Remove in order, so that a manifest never outlives its predecessor: `update` needs this to
-        # see that it is late.
+        # Remove in ascending order, because `update` sees that it is late when the manifest before
+        # its own is missing.
         for number, next_one in pairwise(numbers):
             try:
                 if self._path(next_one).stat().st_mtime >= time.time() - kept:

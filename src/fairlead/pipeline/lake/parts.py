@@ -19,12 +19,12 @@ def hour_name(hour: datetime) -> str:
 
 
 def start_of(part: str) -> datetime:
-    """Return the begin of a partition."""
+    """Return the start of a partition."""
     return datetime.strptime(part, "%Y-%m-%d/%H" if "/" in part else "%Y-%m-%d").replace(tzinfo=UTC)
 
 
 def micros_of(part: str) -> int:
-    """Return the begin of a partition in microseconds."""
+    """Return the start of a partition in microseconds since the epoch."""
     return round(start_of(part).timestamp()) * MICROS
 
 
@@ -50,7 +50,7 @@ def days_from(dates: Collection[str], days: int) -> list[str]:
 
 
 def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
-    """Return the hours as intervals without a gap: (since, until), until not included."""
+    """Yield the intervals [since, until) that consecutive hours form."""
     since = until = None
     for hour in map(start_of, sorted(hours)):
         if hour == until:
@@ -64,8 +64,8 @@ def runs_of(hours: Iterable[str]) -> Iterator[tuple[datetime, datetime]]:
 
 
 class PartState(NamedTuple):
-    """State of a partition at some time. Compaction changes only its files, which do not count
-    here."""
+    """State of the rows of a partition at some time. Compaction does not change it, because
+    compaction changes only files."""
 
     rows: int
     changed_at: int
@@ -77,7 +77,7 @@ def states_of(parts: Mapping[str, TablePart]) -> dict[str, PartState]:
 
 
 def changed(now: Mapping[str, TablePart], before: Mapping[str, PartState]) -> set[str]:
-    """Return the partitions with other rows than `before`, or that are gone."""
+    """Return the partitions whose rows have changed since `before`, and those removed since."""
     return {name for name, part in states_of(now).items() if part != before.get(name)} | (
         before.keys() - now.keys()
     )
@@ -86,8 +86,9 @@ def changed(now: Mapping[str, TablePart], before: Mapping[str, PartState]) -> se
 def holding(
     parts: Mapping[str, TablePart], first_instants: Collection[str], hours: Collection[str]
 ) -> set[str]:
-    """Return the partitions, by hour of an end, that may hold rows touching one of the hours: from
-    the earliest of their first instants (names of columns) to the end of the partition."""
+    """Return the hourly partitions that may hold rows that overlap one of the hours. The rows of a
+    partition lie between the earliest value of its `first_instants` (names of columns) and its
+    end."""
     starts = sorted(map(micros_of, hours))
     found = set()
     for name, part in parts.items():

@@ -43,9 +43,10 @@ class Written(NamedTuple):
 
 
 class LakeTable:
-    """`root` is the lake's folder; the table is `<root>/<table name>`."""
+    """Table of a lake, in the folder `<root>/<table name>`."""
 
     def __init__(self, root: Path, table: Table) -> None:
+        """`root`: folder of the lake."""
         self.table = table
         self.folder = root / table.name
         self.manifests = Manifests(self.folder)
@@ -63,7 +64,8 @@ class LakeTable:
     # writing --------------------------------------------------------------------------------------
 
     def write(self, rows: pa.Table, generation: str, name: str) -> list[Written]:
-        """Write the rows, one file for each partition. The same name replaces the same files."""
+        """Write the rows, one file for each partition. A repeated write with the same generation
+        and name replaces its files."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -136,7 +138,7 @@ class LakeTable:
         ledger: Sequence[str] = (),
     ) -> Manifest | None:
         """Replace these partitions (None removes one). Return None without a change when a
-        partition differs from `expected`, or a file was swept."""
+        partition differs from `expected`, or a file was removed meanwhile."""
         new = {name: part for name, part in parts.items() if part is not None}
 
         def change(before: Manifest) -> Manifest | None:
@@ -214,9 +216,9 @@ class LakeTable:
     # housekeeping ---------------------------------------------------------------------------------
 
     def sweep(self, before: int) -> tuple[int, int]:
-        """Remove superseded manifests, and unlisted files written and dropped before this instant
-        (microseconds; usually GRACE ago); return the number of each. Files stay while a reader has
-        a lease."""
+        """Remove superseded manifests, and unlisted files that were written and dropped before this
+        instant (microseconds; usually GRACE ago); return the number of each. Files stay while a
+        reader has a lease."""
         dropped = self.manifests.drop_superseded()
         if live(self.folder.parent):
             return dropped, 0
@@ -235,7 +237,7 @@ class LakeTable:
 
 
 def part_from(written: Iterable[Written], now: int) -> TablePart | None:
-    """Return the partition of exactly these files."""
+    """Return a partition with these files; None without files."""
     part: TablePart | None = None
     for file in written:
         part = _joined(part, file, now)

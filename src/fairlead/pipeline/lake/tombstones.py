@@ -27,7 +27,8 @@ def tombstone(lake: Lake, key: str) -> str:
 
 
 def bury(table: LakeTable, stones: Collection[str], now: int) -> None:
-    """Refuse rows of these keys from now on; an export under way is refused and repeated."""
+    """Refuse rows of these keys from now on. An export that has already begun is refused, and
+    repeats its work."""
 
     def change(before: Manifest) -> Manifest | None:
         if set(stones) <= set(before.erased):

@@ -32,7 +32,8 @@ def of_lake(
     Without `queue`, the lake must have only one. Each attempt is a task of its own: the replay does
     not connect a retry with its earlier attempt.
 
-    Raise BrokenLake, or ConfigurationError when there is no such run or the queue is ambiguous.
+    Raise BrokenLake, or ConfigurationError when there is no such run, or when the lake has several
+    queues and `queue` is None.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,7 +1,7 @@
 """Backlog by key and minute: the number of waiting tasks, the work left to do, and the oldest
 ready_at.
 
-The changes that stays make are summed by second, then accumulated along each hour.
+The changes of each stay (see `stays`) are summed by second, then accumulated along each hour.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def backlog(
 ) -> DataFrame:
     """Return rows of silver.backlog for the minutes in [since, until).
 
-    attempts: sound rows of bronze.attempts. waiting: rows of `waiting`. Both may hold rows outside
-    the time. known: the instant up to which history is known (default: `until`); a task that still
-    waits is counted up to the minute of this instant. Raise ValueError for bounds that are naive or
-    not whole hours.
+    attempts: sound rows of bronze.attempts. waiting: rows of `waiting`. Both may hold rows
+    outside this interval. known: the instant up to which history is known (default: `until`); a
+    task that still waits is counted up to the minute of this instant. Raise ValueError for bounds
+    that are naive or not whole hours.
     """
     first, end = to_micros(since), to_micros(until)
     if first % HOUR or end % HOUR:
@@ -80,8 +80,8 @@ def backlog(
             )
         )
         .transform(stays.by_hour, first, end)
-        # Move the rows once, while there is one row for each stay: every later step stays within an
-        # hour.
+        # Shuffle the rows once, while there is one row for each hour of a stay: no later step needs
+        # rows of two hours.
         .repartition("hour")
         .transform(stays.changes)
         .transform(_minutes)
@@ -92,8 +92,8 @@ def backlog(
 
 
 def _minutes(changes: DataFrame) -> DataFrame:
-    """Return the changes of each minute that has any, with the least depth and the time in which
-    any task waited."""
+    """Return the changes of each minute that has changes, with the least depth and the time in
+    which any task waited."""
     along = Window.partitionBy(*IN_HOUR).orderBy("offset")
     offset, depth = F.col("offset"), F.col("depth_now")
     until = F.least(F.col("next"), F.col("minute") + MINUTE)
@@ -128,7 +128,8 @@ def _minutes(changes: DataFrame) -> DataFrame:
 
 
 def _running_totals(minutes: DataFrame) -> DataFrame:
-    """Add the totals since before the hour, and the minute of the next change."""
+    """Add running totals, which include stays that began before the hour, and the minute of the
+    next change."""
     along = Window.partitionBy(*IN_HOUR).orderBy("minute")
     so_far = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     totals = {

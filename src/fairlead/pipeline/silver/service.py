@@ -1,5 +1,5 @@
-"""Service by key and minute: each run is split over the minutes it lasted, so that no worker-second
-is counted in a minute of another."""
+"""Service by key and minute: each run is split over its minutes, so that all worker time counts in
+the minute in which it was spent."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ SERVICE = Table(
 def service(attempts: DataFrame) -> DataFrame:
     """Return rows of silver.service from sound rows of bronze.attempts.
 
-    The attempts may reach beyond any window. An attempt without a run adds nothing. A run of length
-    zero starts and finishes in its window.
+    A run may last over many windows. An attempt without a run adds nothing. A run of length zero
+    counts as started and finished in its window.
     """
     window, busy, outcome = F.col("window"), F.col("busy_us"), F.col("outcome")
     ends_here = window == F.col("last")

@@ -1,5 +1,5 @@
-"""A task's stay in its queue and with its worker, as changes by +1 or -1 from a second of an hour
-on.
+"""Stays of tasks in their queue and at their worker, as changes of the numbers waiting and running
+at offsets in an hour.
 
 A stay that began before the hour is a change one minute before the hour, so that an hour needs only
 the stays that overlap it.
@@ -15,7 +15,7 @@ from fairlead.pipeline.sorting import SORTER, sorter
 
 MINUTE = 60 * MICROS
 HOUR = 60 * MINUTE
-"""Microseconds. As an offset in an hour, HOUR stands for all instants after the hour."""
+"""An hour in microseconds. As an offset in an hour, HOUR stands for all instants after the hour."""
 
 BEFORE = -MINUTE
 """Offset of all instants before the hour."""
@@ -45,20 +45,21 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
     """Return the stay of each sound attempt: waiting in [ready, left) and running in [start,
     finish), in microseconds since the epoch.
 
-    Clocks of machines may differ, so no instant is taken to be later than finished_at, whose hour
-    the rows are kept under; no wait is negative; and no run starts before its task was ready.
+    Clocks of machines may differ. So ready_at and claimed_at count as at most finished_at, which
+    decides the partition of the row; no wait is negative; and no run starts before its task was
+    ready.
     """
     finished, claimed = F.unix_micros("finished_at"), F.unix_micros("claimed_at")
     ready = F.least(F.unix_micros("ready_at"), finished)
     has_run = F.col("started_at").isNotNull()
     ended_by_hand = ~has_run & F.col("outcome").isin("cancelled", "failed")
-    # A task that a person ended carries the times of the run before: no node claimed the task since
-    # it became ready again.
+    # The row of a task that a person ended has the times of the run before: no node claimed the
+    # task since it became ready again.
     is_claimed = F.col("claimed_at").isNotNull() & ~(
         ended_by_hand & (F.col("claimed_at") < F.col("ready_at"))
     )
     return (
-        # A task marked as failed by a person has no more runs, and waited for none.
+        # A task that a person marked as failed was not waiting for a run.
         attempts.where(
             F.col("ready_at").isNotNull() & ~(ended_by_hand & (F.col("outcome") == "failed"))
         ).select(
@@ -122,8 +123,8 @@ def changes(stays: DataFrame) -> DataFrame:
         F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish")
     )
     from_second, to_second = F.col("ready_second"), F.col("left_second")
-    # A wait within one second does not show on the grid of seconds, only in the sums of its
-    # minutes.
+    # A wait within one second does not change the number waiting on the grid of seconds. It counts
+    # only in the sums of its minutes.
     seconds = (
         F.when(from_second != to_second, second).otherwise(ready)
         for second in (from_second, to_second)

@@ -1,4 +1,4 @@
-"""Tasks: one row for each, from all its attempts, or from its submit while it has none."""
+"""Tasks: one row for each task, from all its attempts, or from its submit while it has none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fairlead.pipeline.schema import SCHEMA_VERSION, WRITTEN_UNDER, Column, Tabl
 from fairlead.pipeline.sorting import SORTER, sorter
 
 SHORTEST_RUN_US = 10_000_000
-"""Least run time in the slowdown, in microseconds. Otherwise a task of a millisecond would dominate
-every average."""
+"""Least run time in the slowdown, in microseconds. Without this bound, a task of a millisecond
+would dominate every average."""
 
 TASKS = Table(
     "silver.tasks",
@@ -94,8 +94,8 @@ def tasks(attempts: DataFrame, events: DataFrame) -> DataFrame:
     return (
         attempts.transform(_attempted)
         .unionByName(events.transform(_submitted))
-        # Most tasks have one attempt, so summing before the rows are moved would only sort all rows
-        # once more.
+        # Most tasks have one attempt, so summing before the shuffle would only sort all rows once
+        # more.
         .withColumn("hour", F.date_trunc("hour", "submitted_at"))
         .repartition("hour")
         .withColumn(SORTER, sorter(*TASKS.key))
@@ -152,8 +152,8 @@ def _submitted(events: DataFrame) -> DataFrame:
         .select(
             "store_id",
             "task_id",
-            # Below the version of every attempt, because a task cancelled at once still has the
-            # version of its submit.
+            # Use a version below that of every attempt, because an attempt of a task cancelled at
+            # once still has the version of the submit.
             F.lit(-1).alias("version"),
             *_CONSTANT,
             F.lit(None).cast("string").alias("ordering_key"),

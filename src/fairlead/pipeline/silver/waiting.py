@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 def waiting(tasks: DataFrame) -> DataFrame:
     """Return (queue, fairness_key, weight, ready_at) of the tasks of silver.tasks without a
-    finished attempt: tasks that wait since they may run, or run for the first time."""
+    finished attempt: tasks that wait for their first run, or are in it."""
     return tasks.where(F.col("last_finished_at").isNull()).select(
         "queue", "fairness_key", "weight", F.col("first_ready_at").alias("ready_at")
     )

@@ -6,8 +6,8 @@ sends.
     spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table",
     "attempts").load()
 
-Options choose the rows (see `options`), not filters pushed down: Spark keeps a reader with
-`pushFilters` for every use of the DataFrame, so that `df.filter(a).union(df.filter(b))` returns b
+Options choose the rows (see `options`), not pushed-down filters: Spark reuses a reader that has
+`pushFilters` for every use of the DataFrame, so `df.filter(a).union(df.filter(b))` would return b
 twice.
 """
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class FairleadSource(DataSource):
-    """Data source of one store: the option `url`, else $FAIRLEAD_URL at the start of Spark."""
+    """Data source of the store that the option `url` names, by default $FAIRLEAD_URL as it was when
+    Spark started."""
 
     @classmethod
     def name(cls) -> str:

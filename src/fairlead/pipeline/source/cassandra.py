@@ -32,15 +32,15 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
 
 
 class CassandraScan:
-    """A `pieces.Scan` of Cassandra. Each lane is read above the ack level at the start of its
-    piece, and its pages are from different moments."""
+    """A `pieces.Scan` of Cassandra. A piece reads each lane above the ack level that the lane had
+    when the piece started, and the pages of a lane are from different moments."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def plan(self) -> list[Piece]:
-        """Return ranges that cover all tokens, each with one or several of the present
-        partitions."""
+        """Return ranges that cover all tokens, each with at least one of the present partitions, if
+        there are any."""
         with self._session() as session:
             tokens = sorted(token for _, _, token in session.execute(_SQL["tokens"]))
         parts = min(self._options.partitions or len(tokens), len(tokens))
@@ -78,7 +78,8 @@ class CassandraScan:
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
-        """Raise StoreUnavailable, or SchemaMismatch for a missing table."""
+        """Open a session. Raise StoreUnavailable, or SchemaMismatch for a missing keyspace or
+        table."""
         store = CassandraBacklogStore(self._options.url).session
         with store.translate_errors(), store.make_cluster() as cluster:
             session = cluster.connect()

@@ -1,4 +1,4 @@
-"""The columns of a read in Arrow, from rows and from the types of drivers."""
+"""Conversion of a store's rows, and of the Arrow arrays of drivers, to the columns of a read."""
 
 from __future__ import annotations
 

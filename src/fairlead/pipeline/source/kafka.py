@@ -55,8 +55,8 @@ class KafkaOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
-        """Read options of Spark, whose names ignore case. Raise ConfigurationError with the known
-        options."""
+        """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
+        ConfigurationError; for an unknown option, the error lists the known ones."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - _KNOWN.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in _KNOWN.items())
@@ -82,7 +82,7 @@ class KafkaOptions:
         return self.read_as.table
 
     def topic(self) -> Topic:
-        """Location of the messages, for people."""
+        """Return the topic to read."""
         return self.read_as.topic(KafkaEndpoint.of(self.url))
 
     def schema(self) -> StructType:
@@ -93,8 +93,8 @@ class KafkaOptions:
         return StructType([every[name] for name in self.columns])
 
     def with_schema(self, schema: StructType) -> KafkaOptions:
-        """Return the columns of a user's schema. Raise ConfigurationError when the table lacks
-        them."""
+        """Return the options with the columns of a user's schema. Raise ConfigurationError for a
+        column that the table does not have, or has with another type."""
         every = self.table.spark()
         columns = columns_of(self.table, ",".join(schema.names))
         if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
@@ -106,7 +106,7 @@ class KafkaOptions:
 
 @dataclass(frozen=True)
 class OffsetWindow(InputPartition):
-    """Offsets [start, end) of one partition, the input of one task of Spark."""
+    """Offsets [start, end) of one partition, the input of one Spark task."""
 
     partition: int
     start: int
@@ -116,9 +116,9 @@ class OffsetWindow(InputPartition):
 class KafkaStreamReader(StreamReader):
     """Stream reader of a topic. An offset is the next message of each partition: {"0": 12, "1": 9}.
 
-    A batch is the same at each read, as long as Kafka has its messages; missing messages are an
-    error, never a gap. A partition added later is refused, because the attempts of a task would
-    change their partition.
+    A batch is the same at each read, as long as Kafka has its messages. Missing messages raise
+    CheckFailed, except heartbeats, which are skipped. A partition added later is refused, because
+    the attempts of a task would change their partition.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -142,10 +142,10 @@ class KafkaStreamReader(StreamReader):
         }
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch: at most `max_rows_per_batch` messages on, shared by the
-        partitions in proportion."""
-        # Before 4.2 Spark does not give the start. For an old checkpoint it planned the empty batch
-        # at its end.
+        """Return the end of the next batch. About `max_rows_per_batch` messages are divided between
+        the partitions in proportion to their messages; rounding may add one for each partition."""
+        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
+        # planned an empty batch at the end of the checkpoint, which set `_planned`.
         after = start or self._planned or self.initialOffset()
         ends = self._options.topic().ends()
         self._same_partitions(after, ends)
@@ -160,7 +160,7 @@ class KafkaStreamReader(StreamReader):
         return {str(n): after[str(n)] + count for n, count in there.items()}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the greatest size of a batch, by `max_rows_per_batch`."""
+        """Return the maximum size of a batch, from `max_rows_per_batch`."""
         return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -169,7 +169,7 @@ class KafkaStreamReader(StreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[OffsetWindow]:
         """Return the partitions of the batch from `start` up to `end`. Raise CheckFailed when Kafka
-        has dropped some of it."""
+        has dropped messages of the batch, unless the table may skip them."""
         self._planned = end
         windows = [
             OffsetWindow(int(n), start[n], end[n])
@@ -218,8 +218,8 @@ class KafkaStreamReader(StreamReader):
         if set(map(int, offset)) != found.keys():
             raise ConfigurationError(
                 f"{self._options.topic().location} has {len(found)} partitions, and the checkpoint"
-                f" {len(offset)}: a task's attempts would no longer follow each other in one of"
-                " them. Relay to another prefix, with a new checkpoint"
+                f" {len(offset)}: the attempts of one task would no longer be in one partition."
+                " Relay to another prefix, with a new checkpoint"
             )
 
 
@@ -229,7 +229,7 @@ def _starts(text: str) -> dict[int, int]:
     try:
         return {int(n): int(offset) for n, offset in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError):
-        # Not "latest": after a crash in its first batch a checkpoint does not know its start.
+        # Refuse "latest": after a crash in its first batch, a checkpoint has not stored its start.
         raise ConfigurationError(
             f'option startingOffsets: {text!r} is unknown; use earliest, or {{"0": 12, "1": 9}}: an'
             " offset for each partition"

@@ -28,8 +28,8 @@ class TopicTable:
     table: Table
     topic: Callable[[KafkaEndpoint], Topic]
     rows: Callable[[Page, str], tuple[Sequence[int], Columns]]
-    """Function from a page, and its location for errors, to the offsets of its rows and their
-    columns."""
+    """Function that takes a page and its location (for errors), and returns the offsets of the
+    page's rows and their columns."""
     may_be_gone: bool = False
     """Whether dropped messages may be skipped, because old ones are useless."""
 

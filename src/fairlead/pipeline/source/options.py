@@ -19,8 +19,8 @@ BATCH_ROWS = 20_000
 """Default number of rows in an Arrow batch, about 6 MB of attempts."""
 
 MOST_ROWS_PER_BATCH = 1_000_000
-"""Maximum number of rows of a micro-batch, so that a first run over a long history commits in
-steps."""
+"""Default maximum number of rows of a micro-batch, so that a first run over a long history commits
+in steps."""
 
 _BOTH = {
     "url": (
@@ -74,8 +74,8 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], known: Mapping[str, str] = _EVERY) -> ReadOptions:
-        """Read options of Spark, whose names ignore case. Raise ConfigurationError with the known
-        options."""
+        """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
+        ConfigurationError; for an unknown option, the error lists the known ones."""
         given = {name.lower(): value for name, value in options.items()}
         if strange := sorted(given.keys() - known.keys()):
             lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
@@ -157,7 +157,7 @@ def choice_of(option: str, text: str | None, known: list[str]) -> str:
 
 def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
     """Return the chosen columns, by default all but those read only on request. Raise
-    ConfigurationError."""
+    ConfigurationError for an unknown or repeated column."""
     if text is None:
         return tuple(name for name in table.column_names if name not in ONLY_ON_REQUEST)
     chosen = tuple(name.strip() for name in text.split(","))

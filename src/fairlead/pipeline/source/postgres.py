@@ -97,7 +97,7 @@ class PostgresScan:
         ]
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one statement, and so of one moment; the server keeps their versions
+        """Yield the rows of one statement, all from one snapshot; the server keeps their versions
         until the end of the read. Raises SchemaMismatch if tables or columns are missing, and
         StoreUnavailable for other errors of the server or the connection."""
         options, database = self._options, self._database()
@@ -115,10 +115,10 @@ class PostgresScan:
                         yield from_arrays(batch.slice(start, options.batch_rows).columns, schema)
         except (
             Error,
-            OSError,
-        ) as error:  # the second: pyarrow's, for a connection that is lost between two batches
+            OSError,  # raised by pyarrow if the connection is lost between two batches
+        ) as error:
             said = f"{database.location}: {str(error).splitlines()[0]}"
-            # Without a cause: the text of the driver may contain secrets of the connection.
+            # Chain no cause: the text of the driver may contain secrets of the connection.
             if isinstance(error, Error) and error.sqlstate in _MISSING:
                 raise SchemaMismatch(f"{said}; run `fairlead migrate`") from None
             raise StoreUnavailable(said) from None

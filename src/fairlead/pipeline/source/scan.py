@@ -1,4 +1,4 @@
-"""A batch read: a plan of parts that Spark reads at once, each a stream of Arrow batches."""
+"""A batch read: a plan of parts that Spark reads in parallel, each a stream of Arrow batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
     scheme = urlsplit(options.url).scheme
     if scheme == _BACKLOGS_ONLY:
         raise ConfigurationError(
-            f"Cassandra keeps no {options.table.name}, only backlogs: read them from {READABLE}"
+            f"Cassandra keeps no {options.table.name}, only backlogs: read {options.table.name}"
+            f" from {READABLE}"
         )
     task_store(options.url)  # refuses a URL of an unknown kind
     if scheme == "sqlite":

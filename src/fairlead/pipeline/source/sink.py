@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """Message of a task of Spark that staged rows."""
+    """Commit message of a Spark task that staged rows."""
 
     submission_id: str
     epoch: str
@@ -37,8 +37,8 @@ class Staged(WriterCommitMessage):
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """Batch write. The driver makes it, copies stage rows in the tasks, and one copy commits or
-    aborts."""
+    """Batch writer. The driver creates the writer, copies of it stage rows in Spark tasks, and one
+    copy commits or aborts."""
 
     def __init__(self, job: BulkJob) -> None:
         self._job = job
@@ -58,10 +58,11 @@ class BulkWriter(DataSourceArrowWriter):
 
 
 class BulkStreamWriter(DataSourceStreamArrowWriter):
-    """Streaming write: each micro-batch is a submission of its own, named by the query and the
-    number of the batch.
+    """Stream writer: each micro-batch is a submission of its own, named by the query and the number
+    of the batch.
 
-    Spark commits in another process than it began in, so `commit` knows only the messages.
+    Spark commits in another process than the one that created the writer, so `commit` takes the
+    submission from the messages.
     """
 
     def __init__(self, options: BulkOptions, schema: pa.Schema) -> None:
@@ -84,26 +85,27 @@ class BulkStreamWriter(DataSourceStreamArrowWriter):
             job.publish(_staged(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort, because a task or the commit failed for good."""
+        """Abort the micro-batch, because a task or the commit failed for good."""
         if (job := self._begun(messages, batchId)) is not None:
             job.abort()
 
     def _begun(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> BulkJob | None:
-        """Return the job opened by the senders of the messages; None without one."""
+        """Return the job that the tasks opened; None if no task sent a message."""
         begun = sorted({(m.submission_id, m.epoch) for m in messages if isinstance(m, Staged)})
         if not begun:
             return None
         if len(begun) > 1 or not begun[0][0].endswith(f"/{batch}"):
             raise ConfigurationError(
-                f"messages of {begun} came with batch {batch}: nothing of it is published"
+                f"Spark passed the messages of {begun} with batch {batch}, of which nothing is"
+                " published"
             )
         submission_id, epoch = begun[0]
         return BulkJob(self._options.with_submission_id(submission_id), epoch)
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> BulkWriter:
-    """Open the submission. Raise ConfigurationError, InvalidTask with all problems of options and
-    columns."""
+    """Open the submission and return its writer. Raise ConfigurationError or InvalidTask with all
+    problems of the options and columns."""
     job = BulkJob(_read(options, overwrite))
     job.open(_arrow(schema))
     return BulkWriter(job)
@@ -112,7 +114,7 @@ def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool
 def stream_writer(
     schema: StructType, options: Mapping[str, str], overwrite: bool
 ) -> BulkStreamWriter:
-    """Return the writer of a stream; its submissions are opened with their micro-batches."""
+    """Return the writer of a stream, which opens a submission for each micro-batch."""
     read, columns = _read(options, overwrite), _arrow(schema)
     check(columns, read.with_submission_id("each micro-batch has one"))
     return BulkStreamWriter(read, columns)

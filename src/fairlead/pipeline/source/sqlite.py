@@ -24,8 +24,8 @@ ROWS_PER_PIECE = 250_000
 """Rows of a piece of a table, by row number; some two seconds of reading."""
 
 MOST_PIECES = 200
-"""Maximum number of pieces of a table, because the numbers of unfinished tasks may lie far
-apart."""
+"""Default maximum number of pieces of a table, because the row numbers of unfinished tasks may lie
+far apart."""
 
 _SQL = load("sqlite.sql", __package__)
 _BUSY_SECONDS = 30.0
@@ -66,7 +66,7 @@ class SqliteScan:
         return self._pieces("attempts", first, through.seq + 1, None)
 
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one statement, and so of one moment; the write-ahead log grows until
+        """Yield the rows of one statement, all from one snapshot; the write-ahead log grows until
         the end of the read."""
         options = self._options
         columns = ", ".join(f'"{name}"' for name in fetched(options.columns))

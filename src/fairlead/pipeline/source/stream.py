@@ -1,4 +1,4 @@
-"""The stream of attempts: each once, in the order of the commits, from the position of the
+"""The stream of attempts: each attempt once, in the order of commits, from the position of the
 checkpoint."""
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ KIND = "stream"
 class FairleadStreamReader(StreamReader):
     """Stream reader of a store. An offset is the position of the last attempt read.
 
-    The offset moves only over settled attempts, at or before which none will appear. A batch is
-    then the same at each read, as long as the store keeps its rows, so name the stream by the
-    option `reader`. On PostgreSQL an open transaction that has written holds back later commits.
+    The offset moves only to a position at or before which no attempt will appear later. So a batch
+    is the same at each read while the store keeps its rows; set the option `reader` to keep them.
+    On PostgreSQL, an open transaction that has written holds back attempts committed after it.
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Raise ConfigurationError."""
+        """Raise ConfigurationError for a table other than attempts, a start at the latest attempt
+        without a reader, or an unusable URL."""
         if options.table is not ATTEMPTS_READ:
             raise ConfigurationError(
                 f"table {options.table.name} cannot be streamed, attempts can: read it as a batch"
             )
         if options.is_latest and options.reader is None:
-            # After a crash in its first batch a checkpoint does not know its start.
+            # After a crash in its first batch, a checkpoint has not stored its start.
             raise ConfigurationError(
-                "startingOffsets latest: give the option reader too; the store then keeps where it"
-                " began"
+                "startingOffsets latest: give the option reader too; the store then keeps the"
+                " position at which the stream began"
             )
         self._options = options
         self._scan = followed_scan_of(options)
@@ -66,9 +67,9 @@ class FairleadStreamReader(StreamReader):
         return self._offset(self._beginning())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch: at most `max_rows_per_batch` attempts on."""
-        # Before 4.2 Spark does not give the start. For an old checkpoint it planned the empty batch
-        # at its end.
+        """Return the end of the next batch, at most `max_rows_per_batch` attempts after `start`."""
+        # Before 4.2 Spark does not pass the start. With an existing checkpoint, Spark has first
+        # planned an empty batch at the end of the checkpoint, which set `_planned`.
         after = self._position(start) if start else self._planned or self._beginning()
         newest = self._scan.newest(after, most_rows(limit, self._options.max_rows_per_batch))
         return self._offset(
@@ -76,7 +77,7 @@ class FairleadStreamReader(StreamReader):
         )
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return the greatest size of a batch, by `max_rows_per_batch`."""
+        """Return the maximum size of a batch, from `max_rows_per_batch`."""
         return read_limit(self._options.max_rows_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -90,7 +91,7 @@ class FairleadStreamReader(StreamReader):
         if after == through:
             return []
         if self._began is None:
-            # An old checkpoint: everything before this batch is read.
+            # The checkpoint existed before, so everything before this batch is read.
             self._began = after
             self._note(after)
         return [Part((piece,)) for piece in self._scan.window(after, through)]
@@ -101,7 +102,8 @@ class FairleadStreamReader(StreamReader):
             yield from self._scan.read(piece)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Delete nothing: Spark calls this for the last batch of a run only in the next run."""
+        """Record the position in the store. Spark calls `commit` for the last batch of a run only
+        in the next run."""
         self._note(self._position(end))
 
     def _beginning(self) -> Position:

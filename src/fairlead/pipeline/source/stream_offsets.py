@@ -49,13 +49,13 @@ _FIELDS = {"rowid": "seq", "xid": "xid", "seq": "seq"}
 
 
 def to_offset(position: Position, names: Sequence[str]) -> dict[str, int]:
-    """Return the offset in the form of the checkpoint: everything up to it is read."""
+    """Return a position as the offset in a checkpoint."""
     return {name: getattr(position, _FIELDS[name]) for name in names}
 
 
 def to_position(offset: Mapping[str, int], names: Sequence[str]) -> Position:
-    """Return the position of an offset. Raise ConfigurationError for that of another kind of
-    store."""
+    """Return the position of an offset. Raise ConfigurationError if the offset is of another kind
+    of store."""
     if offset.keys() != set(names):
         raise ConfigurationError(
             f"the checkpoint's offset {dict(offset)} is not of this store, whose offsets have"

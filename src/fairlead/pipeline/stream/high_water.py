@@ -1,10 +1,11 @@
 """New messages of a partition: the high-water marks of positions, by store. Pure.
 
 Relays send the attempts of a store in order, and repeat those without confirmation; several relays
-may run at once and crash. Each message names the position (`after`) up to which everything of its
-partition came before. A message is new if `after` is read and its own position is not. A repeated
-message is dropped, an early one waits to be sent again, and the next mark detects a lost one.
-tests/unit/test_high_water.py proves this over all ways in which relays may crash.
+may run at once and crash. Each message names the position `after`, up to which all attempts of its
+partition were sent before. A message is new if the reader has reached `after` but not the message's
+own position. A repeated message is dropped. An early message is dropped too, because its relay will
+send it again. The next mark detects a lost message. tests/unit/test_high_water.py tries
+all ways in which relays may crash.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class HighWater:
         self.doubles = 0
         """Number of repeated attempts."""
         self.early = 0
-        """Number of attempts that came before an earlier one. Their relay knows that it failed, and
-        sends both."""
+        """Number of attempts that came before an earlier attempt. Their relay has got an error for
+        the earlier one, and will send both again."""
 
     def takes(self, store_id: str, position: Position, after: Position) -> bool:
         """Return whether this attempt is new, and count it as read."""
@@ -40,14 +41,13 @@ class HighWater:
         return True
 
     def passes(self, store_id: str, through: Position, after: Position) -> None:
-        """Note a mark: everything up to `through` must have come. Raise CheckFailed when something
-        is missing."""
+        """Record a mark. Raise CheckFailed when attempts up to `through` are missing."""
         reached = self.positions[store_id]
         if through <= reached:
             return
         if after > reached:
             raise CheckFailed(
-                f"attempts of store {store_id} behind {reached} and up to {after} were sent and are"
+                f"attempts of store {store_id} after {reached} and up to {after} were sent and are"
                 " not there"
             )
         self.positions[store_id] = through

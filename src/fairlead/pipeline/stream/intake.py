@@ -1,5 +1,5 @@
-"""The intake of one partition's part of a batch, in a task of Spark: new attempts become files that
-are not listed yet."""
+"""Intake of one partition's part of a batch in a Spark task: write the new attempts to files that
+no manifest lists yet."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ class Plan:
     """Folder of the lake."""
     topic: str
     location: str
-    """Location of the topic, for people."""
+    """Location of the topic, for errors."""
     partitions: int
     cursors: Mapping[int, Cursor]
-    floors: Mapping[str, str]
-    """Positions by store up to which all attempts are in the lake."""
+    low_water: Mapping[str, str]
+    """Low-water marks by store: positions up to which all attempts are in the lake."""
     elsewhere: Mapping[str, str]
     """Other topics with attempts, by store."""
     stones: Sequence[str]
+    """Tombstones of erased keys, whose rows are refused."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -58,20 +59,22 @@ class Outcome(msgspec.Struct, frozen=True):
     next: int
     """Next offset to read."""
     stores: dict[str, str]
-    """Positions by store up to which the partition is read."""
+    """Positions by store up to which the partition was read."""
     messages: int
     attempts: int
     """Number of new attempts."""
     doubles: int
+    """Number of repeated attempts."""
     early: int
+    """Number of attempts that came before an earlier one (see `HighWater`)."""
     landed: Landed
 
 
 def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
-    """Read messages of one partition in order; those below its cursor are in the lake already.
+    """Read messages of one partition in order; skip those below its cursor, which are in the lake.
 
     Raise CheckFailed when messages are missing, and ConfigurationError for a hashed lake without
-    its secret, a changed number of partitions, and a store whose attempts come by another topic.
+    its secret, a changed number of partitions, and a store whose attempts come from another topic.
     """
     part = _Part(plan, partition)
     for offset, value in messages:
@@ -92,7 +95,7 @@ class _Part:
         self._next = None if cursor is None else cursor.next
         """Expected next offset; None for any."""
         self._stores = set(() if cursor is None else cursor.stores)
-        read = {store: Position.of(position) for store, position in plan.floors.items()}
+        read = {store: Position.of(position) for store, position in plan.low_water.items()}
         for store in self._stores:
             assert cursor is not None
             read[store] = max(read.get(store, START), cursor.position_of(store))
@@ -122,8 +125,8 @@ class _Part:
         except CheckFailed as missing:
             raise CheckFailed(
                 f"{where}: {missing}: Kafka has lost them, or keeps them for too short a time"
-                " (retention.ms). The store still has what is not in the lake: `fairlead pipeline"
-                " ingest --take-over` brings it from there"
+                " (retention.ms). The store still has the attempts that are not in the lake. Export"
+                " them with `fairlead pipeline ingest --take-over`"
             ) from None
         self._next = offset + 1
         self._messages += 1
@@ -165,8 +168,8 @@ class _Part:
 
 
 def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take one partition in a task of Spark: rows of `MESSAGES_SENT` in, one outcome as JSON
-    out."""
+    """Take one partition in a Spark task: read rows of `MESSAGES_SENT`, and yield one outcome as
+    JSON; yield nothing without rows."""
     import pyarrow as pa
 
     partitions: list[int] = []
@@ -195,9 +198,9 @@ def take_arrow(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def _check(plan: Plan, message: Message, where: str) -> None:
     if message.partitions != plan.partitions:
         raise ConfigurationError(
-            f"{where}: the topic had {message.partitions} partitions then and now has"
-            f" {plan.partitions}, so that a task's attempts no longer follow each other in one of"
-            " them: relay to another prefix"
+            f"{where}: the topic had {message.partitions} partitions and now has"
+            f" {plan.partitions}, so the attempts of one task are no longer in one partition; relay"
+            " to another prefix"
         )
     if (other := plan.elsewhere.get(message.store_id)) is not None:
         raise ConfigurationError(

@@ -1,7 +1,9 @@
-"""One batch of the stream, counted once by the driver, whatever is repeated or exported elsewhere.
+"""One batch of the stream: the driver adds each attempt to the lake once, even if a relay repeats
+the attempt or another process exports it.
 
 One update of the manifest lists the files and moves the cursors of the partitions and of the store.
-Work on an older manifest is refused and repeated.
+If another process has moved one of these cursors since the batch was planned, the batch is planned
+and read again.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from fairlead.ports.history import START, Position
 log = logging.getLogger("fairlead.stream")
 
 Run = Callable[[Plan], Sequence[Outcome]]
-"""Function that reads the batch by a plan and returns one outcome for each partition; called again
-when the lake has changed meanwhile."""
+"""Function that reads the batch by a plan and returns one outcome for each partition; it is called
+again when the lake has changed meanwhile."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -53,7 +55,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class IntakeBatch:
-    """Intake from one topic into one lake; any number may run at once."""
+    """Intake from one topic into one lake; several may run at once."""
 
     def __init__(self, lake: Lake, topic: AttemptsTopic, clock: Clock) -> None:
         self._lake = lake
@@ -99,7 +101,7 @@ class IntakeBatch:
         return {n: known[n].next if n in known else -2 for n in range(self._topic.partitions())}
 
     def _plan(self, manifest: Manifest, partitions: int) -> Plan:
-        floors = {
+        low_water = {
             name.removesuffix("/attempts"): position
             for name, position in manifest.cursors.items()
             if name.endswith("/attempts") and not name.startswith("kafka/")
@@ -116,13 +118,14 @@ class IntakeBatch:
             self._topic.location,
             partitions,
             cursors_of(manifest, self._topic.name),
-            floors,
+            low_water,
             elsewhere,
             tuple(manifest.erased),
         )
 
     def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
-        """Return False when another process has changed the basis of these outcomes."""
+        """Add the files to the manifest and move the cursors. Return False when another process has
+        changed the lake so that the outcomes are out of date."""
         cursors = dict(plan.cursors)
         moves: dict[str, tuple[str | None, str | None]] = {}
         for outcome in outcomes:
@@ -136,7 +139,7 @@ class IntakeBatch:
             return True
         stores = {store for outcome in outcomes for store in outcome.stores}
         for store in stores:
-            known = plan.floors.get(store)
+            known = plan.low_water.get(store)
             least = min(
                 cursors[n].position_of(store) if n in cursors else START
                 for n in range(plan.partitions)
@@ -146,7 +149,7 @@ class IntakeBatch:
 
         def is_as_planned(now: Manifest) -> bool:
             return all(
-                now.cursors.get(store_cursor(store)) == plan.floors.get(store)
+                now.cursors.get(store_cursor(store)) == plan.low_water.get(store)
                 and topics_of(now, store).keys() <= {plan.topic}
                 for store in stores
             )

@@ -22,7 +22,7 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
 
     store_id: str
     after: str
-    """Position up to which every attempt of this store in this partition came before."""
+    """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
     """Number of partitions of the topic, which decides the partition of a task."""
     schema_version: int
@@ -64,19 +64,19 @@ class Attempt(msgspec.Struct, frozen=True, tag_field="kind", tag="attempt"):
 
 
 class Mark(msgspec.Struct, frozen=True, tag_field="kind", tag="mark"):
-    """Mark that the topic has everything of this store up to a position; sent to every
+    """Mark that the topic has all attempts of this store up to a position; sent to every
     partition."""
 
     store_id: str
     after: str
-    """Position as in an attempt."""
+    """Position up to which all attempts of this store in this partition were sent before."""
     partitions: int
     schema_version: int
     through: str
 
     @property
     def position(self) -> Position:
-        """Position up to which everything is in the topic."""
+        """Position up to which all attempts are in the topic."""
         return Position.of(self.through)
 
 
@@ -100,11 +100,11 @@ def topic_partition(task_id: str, partitions: int) -> int:
 
 
 class Batch:
-    """Consecutive rows of a store as messages; in each partition, a message names the one
-    before."""
+    """Consecutive rows of a store as messages; each message names the position of the message
+    before it in its partition."""
 
     def __init__(self, store_id: str, after: Position, partitions: int) -> None:
-        """`after`: position up to which everything is in the topic and marked."""
+        """`after`: position up to which all attempts are in the topic and marked."""
         self._store_id = store_id
         self._last = [str(after)] * partitions
 
@@ -119,7 +119,8 @@ class Batch:
             yield Sent(n, task_id, _encoder.encode(message))
 
     def marks(self, through: Position) -> Iterator[Sent]:
-        """Yield the marks up to the last row, to send when the topic has everything before."""
+        """Yield a mark for each partition, to send when Kafka has confirmed all attempts up to
+        `through`."""
         for n, after in enumerate(self._last):
             mark = Mark(self._store_id, after, len(self._last), SCHEMA_VERSION, str(through))
             yield Sent(n, self._store_id, _encoder.encode(mark))
@@ -127,14 +128,14 @@ class Batch:
 
 
 def recorded_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
-    """TOLD_FIELDS of these, column by column."""
+    """Return the RECORDED_FIELDS of the attempts, column by column."""
     rows = [msgspec.structs.astuple(attempt)[_BEFORE:] for attempt in attempts]
     return dict(zip(RECORDED_FIELDS, zip(*rows, strict=True), strict=True))
 
 
 def read(value: bytes, where: str) -> Message:
-    """Return the content of a message. Raise CheckFailed for one that no relay sent, and
-    ConfigurationError for one of a newer Fairlead; `where` is for people."""
+    """Return the content of a message. Raise CheckFailed if no relay sent the message, and
+    ConfigurationError if a newer Fairlead sent it. `where`: location of the message, for errors."""
     try:
         message: Message = _decoder.decode(value)
     except msgspec.DecodeError as error:

@@ -48,7 +48,7 @@ class Relayed(msgspec.Struct, frozen=True):
     rows: int
     batches: int
     position: str
-    """Position of the last attempt that Kafka has confirmed."""
+    """Position of the last attempt that Kafka has confirmed, in this round or before."""
     seconds: float
 
 
@@ -125,8 +125,8 @@ class Relay:
         return Relayed(rows, batches, str(after), round(time.monotonic() - started, 3))
 
     def run(self, every: float, on_rows: Callable[[Relayed], None] = lambda relayed: None) -> None:
-        """Do a round every `every` seconds until `stop`. While the store or Kafka does not respond,
-        try again after the same interval. Raise other errors."""
+        """Do rounds with `every` seconds between them until `stop`. While the store or Kafka does
+        not respond, try again after the same pause. Raise other errors."""
         trouble = ""
         while not self._stopped.is_set():
             try:

@@ -1,4 +1,4 @@
-"""A producer for one thread that sends messages to Kafka and confirms them; it is idempotent."""
+"""Idempotent Kafka producer for one thread: send messages, and wait for their confirmation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SECONDS = 30.0
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 2.0
-"""Seconds for messages in flight after a stop."""
+"""Longest wait of a call for messages in flight after a stop, in seconds."""
 
 
 class Sender:
-    """Sender of messages; those of one partition arrive in the order of the calls, if they
+    """Sender of messages. Messages of one partition arrive in the order of the calls, if they
     arrive."""
 
     def __init__(self, endpoint: KafkaEndpoint, seconds: float = SECONDS) -> None:
@@ -38,23 +38,25 @@ class Sender:
                 self._client().produce(topic, value, key, partition)
             except BufferError:
                 self._client().poll(_POLL_SECONDS)
-                self._look(until)
+                self._check(until)
             except KafkaException as error:
                 self._fail(error.args[0].str())
             else:
                 return
 
     def confirm(self) -> None:
-        """Wait until every broker in sync has all messages. Raise StoreUnavailable otherwise."""
+        """Wait until every in-sync replica has all messages. Raise StoreUnavailable after the
+        timeout, or if a message has failed."""
         if self._producer is None:
             return
         until = time.monotonic() + self._seconds
         while self._producer.flush(_POLL_SECONDS):
-            self._look(until)
-        self._look(until)
+            self._check(until)
+        self._check(until)
 
     def stop(self) -> None:
-        """Drop unsent messages soon; callable from another thread or a signal handler."""
+        """Let `send` and `confirm` wait at most 2 s from now on, and then drop unsent messages;
+        callable from another thread or a signal handler."""
         self._stops.set()
 
     def close(self) -> None:
@@ -70,10 +72,11 @@ class Sender:
             self._producer = Producer(
                 self._endpoint.settings(
                     {
-                        # nothing comes twice, or out of order, by retries
+                        # Retries neither repeat nor reorder messages.
                         "enable.idempotence": True,
                         "acks": "all",
-                        # or a message in the middle might be left out; we give up as a whole
+                        # No timeout for single messages, because one expired message would leave
+                        # a gap. `_check` gives up all of them together.
                         "message.timeout.ms": 0,
                         "linger.ms": 5,
                         "compression.type": "lz4",
@@ -89,8 +92,8 @@ class Sender:
         if error is not None:
             self._error = error
 
-    def _look(self, until: float) -> None:
-        """Raise when a message has failed, or the time is over."""
+    def _check(self, until: float) -> None:
+        """Raise StoreUnavailable when a message has failed, or at the time `until`."""
         if self._error is not None:
             self._fail(self._error.str())
         if self._producer is not None and len(self._producer):
