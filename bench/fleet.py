@@ -37,7 +37,7 @@ RATE = 800
 """Tasks per second during the kills."""
 KILLS = 10
 PAUSE = 6.0
-"""Seconds between two kills: longer than a worker needs to start and to be watched."""
+"""Seconds between two kills: longer than a worker needs to start and to join the others."""
 LEAD = 3.0
 """Seconds of load before the first kill."""
 SINGLES = 200

@@ -80,8 +80,8 @@ class CassandraBacklogStore:
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         pieces = list(_pieces(entries))
-        # In case we die after some pieces: the record already has the final max_level, and its lower
-        # read_seq makes the channel deliver the triggers again.
+        # In case we die after some pieces: the record has the final max_level already, and its
+        # lower read_seq makes the channel deliver the triggers again.
         first = min((entry.seq for entry in entries), default=0)
         unfinished = msgspec.structs.replace(
             record, read_seq=min(record.read_seq, max(first - 1, 0))

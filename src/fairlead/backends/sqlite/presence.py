@@ -47,7 +47,7 @@ class FilePresence:
             self._held[node] = self._lock(self._file(node))
         except OSError as error:
             log.warning(
-                "cannot lock a file: if this worker dies, others notice only its missing heartbeats",
+                "cannot lock a file: if this worker dies, others see only its missing heartbeats",
                 extra={"folder": str(self._folder), "error": str(error)},
             )
 

@@ -2,10 +2,10 @@
 a persistent znode beside it.
 
 One transaction creates the ephemeral znode and changes the persistent one, so each new owner gets a
-greater range id than all owners before. A node that dies or is cut off loses its leases when ZooKeeper ends the
-node's session; ZooKeeper measures sessions by a monotonic clock. The permit ledger of a limit is a
-persistent znode. Source: the lock recipe in ZooKeeper's documentation, with the range id as fencing
-token.
+greater range id than all owners before. A node that dies or is cut off loses its leases when
+ZooKeeper ends the node's session; ZooKeeper measures sessions by a monotonic clock. The permit
+ledger of a limit is a persistent znode. Source: the lock recipe in ZooKeeper's documentation, with
+the range id as fencing token.
 """
 
 from __future__ import annotations
