@@ -74,7 +74,8 @@ class Webhook:
     def of(
         self, kind: str, state: str, since: float, started_at: str | None = None
     ) -> tuple[float, str] | None:
-        """Return the time of the first such notice, and the start of its incident."""
+        """Return the time of the first notice of this kind and state since `since` (seconds since
+        the epoch), and the start of its incident."""
         return next(
             (
                 (at, notice["started_at"])

@@ -156,10 +156,10 @@ def tune(app: fairlead.App, runs: Runs) -> None:
     median = statistics.median(means.values())
     for key, mean in means.items():
         app.management.set_weight(QUEUE, key, min(MAX_WEIGHT, max(MIN_WEIGHT, median / mean)))
-    until_beaten(app)
+    wait_for_heartbeats(app)
 
 
-def until_beaten(app: fairlead.App) -> None:
+def wait_for_heartbeats(app: fairlead.App) -> None:
     """Wait until each node has begun two more heartbeats, and so has ended one, which reads the
     weights."""
     now = app.clock.now()

@@ -92,7 +92,7 @@ def backends(url: str) -> None:
 
 
 def restart(server: PostgresServer) -> None:
-    """Restart PostgreSQL once in order, and twice by a crash."""
+    """Restart PostgreSQL once after a clean stop, and twice after a crash."""
     for mode in ("fast", "immediate", "immediate"):
         server.restart(mode)
         time.sleep(RESTART_PAUSE)

@@ -37,7 +37,7 @@ RATE = 800
 """Tasks per second during the kills."""
 KILLS = 10
 PAUSE = 6.0
-"""Seconds between two kills: longer than a worker needs to start and to be watched."""
+"""Seconds between two kills: longer than a worker needs to start and to join the others."""
 LEAD = 3.0
 """Seconds of load before the first kill."""
 SINGLES = 200
@@ -69,7 +69,7 @@ class Fleet:
         return worker
 
     def wait_until_serving(self, count: int) -> None:
-        """Wait until so many workers have ever begun to serve, then until they know each other."""
+        """Wait until `count` workers have ever begun to serve, then until they know each other."""
         while self.logs.count("node started") < count:
             time.sleep(0.05)
         time.sleep(SETTLE)
@@ -230,8 +230,10 @@ def main() -> None:
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
     parser.add_argument("--log", type=Path, help="keep the logs of the workers in this file")
-    parser.add_argument("--only", nargs=3, metavar=("URL", "WORKERS", "TASK"), help="of scale")
-    parser.add_argument("--granted", metavar="URL", help="of latency: tasks of a second worker")
+    parser.add_argument(
+        "--only", nargs=3, metavar=("URL", "WORKERS", "TASK"), help="measure one fleet; for scale"
+    )
+    parser.add_argument("--granted", metavar="URL", help="measure granted tasks; for latency")
     given = parser.parse_args()
     if given.only:
         url, workers, name = given.only

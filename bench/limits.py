@@ -66,7 +66,7 @@ def main() -> int:
         for level, n in limits.items():
             print(f"  {level}: at most {seen.most.get(level, 0)} at once, limit {n}")
         print(
-            f"bookings: {ours:,.0f}/s, semaphore: {theirs:,.0f}/s, ratio {ours / theirs:,.0f} (at"
+            f"permits: {ours:,.0f}/s, semaphore: {theirs:,.0f}/s, ratio {ours / theirs:,.0f} (at"
             f" least {GOAL})"
         )
     exceeded = any(seen.most.get(level, 0) > n for level, n in limits.items())

@@ -130,7 +130,7 @@ def outage(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
     course.measured_from = now()
     pace = Pace(stage, evenly(wanted))
 
-    def course_of_trouble() -> None:
+    def stop_servers() -> None:
         stage.rest(wanted.calm)
         for name, server in stage.servers.items():
             say(f"stops {name}")
@@ -143,7 +143,7 @@ def outage(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
             stage.rest(wanted.calm)
         pace.stop()
 
-    go(stage, course, wanted, pace, course_of_trouble)
+    go(stage, course, wanted, pace, stop_servers)
 
 
 def million(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
@@ -337,23 +337,23 @@ RUNS: dict[str, Callable[[Stage, argparse.Namespace, Course], None]] = {
 def arguments() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--url", help="of the tasks, and of all that has no URL of its own")
-    common.add_argument("--log", help="URL")
-    common.add_argument("--schedule", help="URL")
+    common.add_argument("--url", help="URL of the tasks, and of log and schedule by default")
+    common.add_argument("--log", help="URL of the task log")
+    common.add_argument("--schedule", help="URL of the schedule")
     common.add_argument(
-        "--servers", nargs="?", const="kafka,cassandra", default="", help="to start and use"
+        "--servers", nargs="?", const="kafka,cassandra", default="", help="servers to start and use"
     )
     common.add_argument(
         "--named",
         action="store_true",
         help="workers keep their names, and so partitions, over restarts",
     )
-    common.add_argument("--keep", help="a new folder: what was written stays there")
+    common.add_argument("--keep", help="new folder for the files of the run, which are kept")
     common.add_argument(
         "--patience",
         type=float,
         default=120.0,
-        help="seconds in which some task ends, or it is broken",
+        help="seconds without the end of a task after which the run fails",
     )
     common.add_argument("--json", action="store_true", help="one line")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
@@ -368,7 +368,7 @@ def arguments() -> argparse.ArgumentParser:
             "--handler-seconds",
             type=float,
             default=handler_seconds,
-            help="that a run takes, on average",
+            help="mean time of a handler",
         )
         if keys is not None:
             made.add_argument("--keys", type=int, default=keys, help="ordering keys")
@@ -376,27 +376,27 @@ def arguments() -> argparse.ArgumentParser:
 
     one = run("trace", 3, None, 0.0, "a real trace, scaled in time")
     one.add_argument("--trace", type=pathlib.Path, default=TRACE)
-    one.add_argument("--tasks", type=int, help="its first jobs; all by default")
-    one.add_argument("--seconds", type=float, default=900.0, help="in which it is submitted")
+    one.add_argument("--tasks", type=int, help="first jobs of the trace to submit; default: all")
+    one.add_argument("--seconds", type=float, default=900.0, help="in which all are submitted")
     one = run("kills", 3, 5000, 0.02, "restarts and kill -9")
     one.add_argument("--tasks", type=int, default=50_000)
     one.add_argument("--rate", type=float, default=250.0, help="tasks a second")
-    one.add_argument("--every", type=float, default=10.0, help="seconds")
+    one.add_argument("--every", type=float, default=10.0, help="seconds between two")
     one = run("outage", 3, 5000, 0.02, "servers that are stopped")
     one.add_argument("--rate", type=float, default=100.0, help="tasks a second")
-    one.add_argument("--away", type=float, default=30.0, help="seconds")
+    one.add_argument("--away", type=float, default=30.0, help="seconds of an outage")
     one.add_argument("--calm", type=float, default=30.0, help="seconds before, between and after")
     one = run("million", 1, 100_000, 0.0, "a backlog that is due")
     one.add_argument("--tasks", type=int, default=1_000_000)
-    one.add_argument("--downtime", type=float, default=10_800.0, help="seconds")
+    one.add_argument("--downtime", type=float, default=10_800.0, help="seconds, simulated")
     one.add_argument(
         "--waiting",
         choices=("schedule", "log"),
         default="schedule",
-        help="in which the tasks lie meanwhile",
+        help="where the tasks are during the downtime",
     )
     one = run("steady", 3, 20_000, 0.0, "lateness")
-    one.add_argument("--tasks", type=int, default=10_000, help="a minute")
+    one.add_argument("--tasks", type=int, default=10_000, help="tasks a minute")
     one.add_argument("--minutes", type=float, default=5.0)
     one.add_argument("--seed", type=int, default=1)
     return parser

@@ -40,7 +40,7 @@ ENTRIES = {
 
 def probe_folder() -> pathlib.Path:
     """Return the folder of the peers' own probe if it exists, so that all systems are measured by
-    the same lines."""
+    the same code."""
     return PEERS if (PEERS / "probe.py").is_file() else HERE / "own"
 
 

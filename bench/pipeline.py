@@ -43,8 +43,8 @@ GOAL_PER_CORE = 150_000
 GOAL_DUCKDB = 8.0
 GOAL_HOUR = 0.05
 
-TURNS = ("hour", "hour with late rows")
-"""Builds after the whole lake, on all cores."""
+HOUR_BUILDS = ("hour", "hour with late rows")
+"""Builds of one more hour, after the build of the whole lake, on all cores."""
 
 Found = dict[str, Any]
 
@@ -193,8 +193,8 @@ def spark(what: str, lake: pathlib.Path, cores: int, memory: str, *arguments: st
 
 
 def child(cores: int, command: list[str], lines: list[str] | None = None) -> Found:
-    """Return the last line of a process that is bound to `cores` cores, garbage collection
-    included."""
+    """Run a process bound to `cores` cores, its garbage collection included, and return the JSON
+    object of its last line."""
     ours = sorted(os.sched_getaffinity(0))[:cores]
     done = subprocess.run(
         ["taskset", "-c", ",".join(map(str, ours)), *command],
@@ -228,8 +228,8 @@ def middle(rounds: list[Found]) -> Found:
 
 def compare(ours: pathlib.Path, theirs: pathlib.Path) -> None:
     """Raise Differs unless both hold the same rows: counts and microseconds equal, shares to twelve
-    digits, and percentiles too, except for a value that two logarithms put on either side of a
-    bucket's edge."""
+    digits, and percentiles too, except where the engines' logarithms put a value on different sides
+    of a bucket's edge."""
     import numpy as np
     import pandas as pd
 
@@ -419,7 +419,8 @@ def as_markdown(
                 f" {warm['seconds']:.1f} | {rate:,.0f} | {rate / n:,.0f} | {warm['cpu_s']:.1f} |"
                 f" {built['peak_mb']:,.0f} | "
                 + " | ".join(
-                    f"{built[pass_]['seconds']:.1f}" if pass_ in built else "" for pass_ in TURNS
+                    f"{built[pass_]['seconds']:.1f}" if pass_ in built else ""
+                    for pass_ in HOUR_BUILDS
                 )
                 + " |"
             )

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -> bool:
-    """Take the trace from a file to a page; return whether no job is missing or double anywhere."""
+    """Run the trace through the pipeline; return whether no layer lacks or repeats a job."""
     steps: list[tuple[str, float, str]] = []
     lake = folder / "lake"
     jobs = write_jobs(trace, folder / "jobs.parquet")

@@ -233,7 +233,7 @@ def speed_up(found: dict[str, Answer]) -> float | None:
 
 
 def is_met(found: dict[str, Answer]) -> bool:
-    """Return whether results are equal and the second core is worth it."""
+    """Return whether results are equal and two cores are fast enough."""
     gained = speed_up(found)
     return len({each["digest"] for each in found.values()}) <= 1 and (
         gained is None or gained >= GOAL_SPEED_UP

@@ -47,8 +47,8 @@ SETTINGS = PipelineSettings(
 
 
 def truth_of(rows: int) -> Truth:
-    """Return the truth of `rows` attempts and those of two hours more, without doubles: the
-    exporter never writes any, and the build refuses them."""
+    """Return the parameters to generate `rows` attempts and two more hours of them; without
+    doubles, because the exporter never writes any and the build refuses them."""
     days = rows / ROWS_A_DAY + 2 / 24
     return Truth(rows=round(days * ROWS_A_DAY), days=days, doubled=0.0)
 

@@ -1,4 +1,4 @@
-"""Bulk submit from a DataFrame compared with the fastest bare way of the same rows into the same
+"""Bulk submit from a DataFrame compared with the fastest bare insert of the same rows into the same
 table with the same indexes.
 
 python bench/pipeline_submit.py [--tasks 1000000] [--runs 3] [--only postgres,sqlite] [--json]

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="rounds; the median counts")
     parser.add_argument("--tasks", type=int, default=30_000, help="in a drain")
     wanted = parser.parse_args()
-    os.environ["CRASH_ORDER"] = ""  # no order of the queue's own: tenants take turns either way
+    os.environ["CRASH_ORDER"] = ""  # the default order; tenants take turns with both channels
     with (
         RedisServer() as redis,
         PostgresServer() as postgres,

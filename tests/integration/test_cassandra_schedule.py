@@ -373,7 +373,7 @@ async def test_the_error_about_missing_tables_names_the_command(
 ) -> None:
     tasks = task_store(sqlite_url)
     store = CassandraScheduleStore(cassandra_url, tasks)
-    with pytest.raises(SchemaMismatch, match="run migrate"):
+    with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
         await store.take_over(PARTITION)
     for _ in range(2):
         await store.migrate()

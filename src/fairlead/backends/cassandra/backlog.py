@@ -80,8 +80,8 @@ class CassandraBacklogStore:
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         pieces = list(_pieces(entries))
-        # In case we die after some pieces: no entry is above their max_level, and the channel
-        # delivers the triggers of the other pieces again.
+        # In case we die after some pieces: the record has the final max_level already, and its
+        # lower read_seq makes the channel deliver the triggers again.
         first = min((entry.seq for entry in entries), default=0)
         unfinished = msgspec.structs.replace(
             record, read_seq=min(record.read_seq, max(first - 1, 0))
@@ -187,8 +187,8 @@ class CassandraBacklogStore:
         applied, *found = (await self.session.batch(statements))[0]
         if applied:
             return None
-        # The refusal of a batch has keys and range id; a partition without an owner has only the
-        # refusal.
+        # A refused batch returns the keys and the range id after `applied`, but nothing more for a
+        # partition without an owner.
         return (found[-1] if found else None,)
 
 

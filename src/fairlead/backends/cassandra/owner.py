@@ -53,8 +53,8 @@ class ScheduleOwner:
     def stamp(self) -> int:
         """Return the timestamp for the writes of one call.
 
-        Greater than every earlier one, and than those of every earlier owner. Raise Fenced if the
-        timestamps of this range id are used up.
+        The timestamp is greater than every earlier one of this owner and of earlier owners. Raise
+        Fenced if the timestamps of this range id are used up.
         """
         self._calls += 1
         if self._calls >> _STAMP_BITS:

@@ -1,4 +1,4 @@
-"""The driver's side of every store on Cassandra: URL, session, named statements, and asyncio."""
+"""A session with Cassandra for the stores: its URL, named statements, and asyncio."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class CassandraSession:
                 if isinstance(error, InvalidRequest):
                     what = (
                         f"Cassandra's keyspace {self.url.keyspace} or one of its tables is missing:"
-                        " run migrate()"
+                        " run `fairlead migrate`"
                     )
                     raise SchemaMismatch(what) from error
                 raise

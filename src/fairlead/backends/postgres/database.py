@@ -326,7 +326,7 @@ class PostgresDatabase:
         self._pools.clear()
 
     async def close_async(self) -> None:
-        """Close all idle connections; those of the running loop with a goodbye to the server."""
+        """Close all idle connections; wait for the server with those of the running loop."""
         await self.close_loop()
         self.close()
 

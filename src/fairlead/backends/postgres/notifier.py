@@ -38,8 +38,8 @@ KEEPALIVE_TIMEOUT = 5.0
 """Seconds that the check may take."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 """Seconds between two tries to connect: the first pause, and the longest one after doubling."""
-# Seconds after which waiting threads open a new connection, because the old one may have died
-# without a sign.
+# Seconds without a notification after which a waiting thread opens a new connection, because the
+# old one may be dead without an error.
 _SILENCE = 60.0
 
 

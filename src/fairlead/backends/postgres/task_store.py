@@ -86,8 +86,8 @@ class PostgresTaskStore(SqlTaskStore):
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
-        """Insert by one COPY, while encoding, the tasks that may run now and have no unique key;
-        then insert the others."""
+        """Insert the tasks that may run now and have no unique key by one COPY, encoded
+        piece by piece; then insert the others."""
         first = (yield from self.next_seqs(1))[0]
         all_tasks: list[NewTask] = []
         rest: list[NewTask] = []

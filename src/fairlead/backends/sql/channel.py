@@ -55,7 +55,8 @@ class LaneReader:
     """Highest position ever read. A sweep that finds a new row below it has found a lost
     notification."""
     set_back: int = _NO_SEQ
-    """Lowest position that a notification announced since the last read began."""
+    """Lowest position to which a notification has moved the reader back since the last read
+    began."""
     is_behind: bool = True
     """True if the store may hold more rows above read_seq."""
     is_reading: bool = False
@@ -87,7 +88,7 @@ class DatabaseChannel:
         self._unsearched: set[PartitionKey] = set()
         """Partitions to search for lanes with rows, since they were assigned."""
         self._searching: set[PartitionKey] = set()
-        """Partitions that the search under way was begun for."""
+        """New partitions whose lanes with rows the search under way is to find."""
         self._is_search_due = False
         self._has_searched = False
         """Whether a search has shown the partitions that only submitters know."""
@@ -323,8 +324,8 @@ class DatabaseChannel:
 
 
 def healed(triggers: Sequence[Trigger], known: int) -> list[Trigger]:
-    """Return the triggers, those up to position `known` with the path HEAL: their notification was
-    lost, if they are new."""
+    """Return the triggers, with the path HEAL for those up to position `known`: a new trigger there
+    has lost its notification."""
     return [
         trigger if trigger.seq > known else msgspec.structs.replace(trigger, path=TriggerPath.HEAL)
         for trigger in triggers

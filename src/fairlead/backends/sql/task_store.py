@@ -383,7 +383,7 @@ class SqlTaskStore:
         results = [(f.id, f.finished_at, f.result) for f in ending if f.result is not None]
         if results:
             yield Many(self.sql["keep_result"], results)
-        # Announce every end, also without a result, because callers wait for it.
+        # Announce the ends that a caller may wait for: with a result, or in ERROR.
         finished = [row[0] for row in results] + [
             f.id for f in going_on if f.next_state == State.ERROR
         ]
@@ -467,8 +467,8 @@ class SqlTaskStore:
         return (yield from self._make_ready([row[:2] for row in due], now, TriggerPath.POLLER))
 
     def _make_ready(self, tasks: Sequence[Row], now: int, path: TriggerPath) -> Steps[Woken]:
-        """Make tasks SUBMITTED, in this order. Each is given as (id, version), and is locked or in
-        the hands of the only writer."""
+        """Make tasks SUBMITTED, in this order. Each is given as (id, version); this transaction has
+        locked it, or is the only one that writes."""
         if not tasks:
             return Woken(0, None)
         seqs = yield from self.next_seqs(len(tasks))

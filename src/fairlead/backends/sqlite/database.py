@@ -23,8 +23,8 @@ from fairlead.ports.statements import Steps
 T = TypeVar("T")
 
 CHECKPOINT_PAGES = 4000
-"""Pages in the write-ahead log (16 MiB) at which SQLite copies the log into the file. A high number
-copies pages that change often less often."""
+"""Pages in the write-ahead log (16 MiB) at which SQLite copies the log into the file. With a high
+number, a page that changes often is copied less often."""
 
 CACHE_KIB = 8192
 """Page cache of each connection, in KiB; a worker has three connections."""
@@ -123,8 +123,7 @@ class SqliteDatabase:
         """Make the transactions committed so far survive a power cut, if `synchronous` asks for it.
 
         The caller has released the writer lock, so that other writers commit meanwhile, and the
-        kernel serves all who flush at the same time together. Raise StoreUnavailable if the disk
-        refuses.
+        kernel can serve concurrent flushes together. Raise StoreUnavailable if the disk refuses.
         """
         if self.is_durable:
             with failures():
@@ -364,7 +363,7 @@ class _Writer:
         self._waiting: deque[_Work] = deque()
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        """The thread that serves; a thread that is no longer this one ends when nothing waits."""
+        """The current thread; a former one ends when no write waits."""
 
     def enqueue(self, steps: Steps[T], durable: bool) -> Future[T]:
         future: Future[T] = Future()
@@ -428,7 +427,8 @@ class _Writer:
                         future.set_exception(failure)
 
     def _flushed(self, outcome: list[_Outcome]) -> list[_Outcome]:
-        """Flush, and return the outcome; if the disk refuses, no write of it is certain."""
+        """Flush, and return the outcome. If the flush fails, return the error for every write,
+        because none is certain to be durable."""
         try:
             self._database.flush()
         except StoreUnavailable as error:

@@ -17,7 +17,7 @@ ON CONFLICT (name) DO UPDATE
        declared_by = excluded.declared_by
 
 -- name: declare
--- ?1: JSON array of names; ?2: the clock that nodes share; ?3: the node; ?4: declarations after this instant are new enough
+-- ?1: JSON array of names; ?2: the clock that nodes share; ?3: the node; ?4: later declarations are not renewed
 UPDATE fairlead_periodics SET declared_at = ?2, declared_by = ?3
  WHERE name IN (SELECT value FROM json_each(?1)) AND declared_at <= ?4
 

@@ -23,7 +23,7 @@ _MARK_OF_DEATH = b"dead"
 
 try:
     import fcntl
-except ImportError:  # without such locks, silence and leases decide alone
+except ImportError:  # without such locks, only missing heartbeats and leases show a death
     fcntl = None  # type: ignore[assignment]
 
 
@@ -47,7 +47,7 @@ class FilePresence:
             self._held[node] = self._lock(self._file(node))
         except OSError as error:
             log.warning(
-                "cannot lock a file: others see the death of this worker only by its silence",
+                "cannot lock a file: if this worker dies, others see only its missing heartbeats",
                 extra={"folder": str(self._folder), "error": str(error)},
             )
 

@@ -15,7 +15,7 @@ from fairlead.ports.statements import Many, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
 
 FEW = 8
-"""Tasks whose claim takes less time than the change to another thread."""
+"""Greatest number of tasks whose claim takes less time than the change to another thread."""
 
 
 class SqliteTaskStore(SqlTaskStore):

@@ -1,11 +1,11 @@
 """The coordinator over ZooKeeper: a lease is an ephemeral znode, and its range id is the version of
 a persistent znode beside it.
 
-One transaction creates the first and changes the second, so each new owner gets a greater range id
-than all owners before. A node that dies or is cut off loses its leases when ZooKeeper ends the
-node's session; ZooKeeper measures sessions by a monotonic clock. The permit ledger of a limit is a
-persistent znode. Source: the lock recipe in ZooKeeper's documentation, with the range id as fencing
-token.
+One transaction creates the ephemeral znode and changes the persistent one, so each new owner gets a
+greater range id than all owners before. A node that dies or is cut off loses its leases when
+ZooKeeper ends the node's session; ZooKeeper measures sessions by a monotonic clock. The permit
+ledger of a limit is a persistent znode. Source: the lock recipe in ZooKeeper's documentation, with
+the range id as fencing token.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ CREATE TABLE fairlead_tasks (
     order_at       bigint                         -- position among the tasks of the ordering key; see below
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- For a task with an ordering key, `order_at` is the run_at of its submission or of its last rescheduling. A retry does
--- not change `order_at`. NULL means that the task is not bound by the order of its key.
+-- For a task with an ordering key, `order_at` is the run_at of its submission, or of its last rescheduling before its
+-- first run. A retry does not change `order_at`. NULL means that the task is not bound by the order of its key.
 
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;

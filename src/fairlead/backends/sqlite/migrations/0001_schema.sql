@@ -37,8 +37,8 @@ CREATE TABLE fairlead_tasks (
     order_at       INTEGER                        -- position among the tasks of the ordering key; see below
 ) STRICT;
 
--- For a task with an ordering key, `order_at` is the run_at of its submission or of its last rescheduling. A retry does
--- not change `order_at`. NULL means that the task is not bound by the order of its key.
+-- For a task with an ordering key, `order_at` is the run_at of its submission, or of its last rescheduling before its
+-- first run. A retry does not change `order_at`. NULL means that the task is not bound by the order of its key.
 
 -- A claim changes no index. The index entry of a task is deleted when the task ends or waits again.
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
