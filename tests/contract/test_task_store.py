@@ -608,6 +608,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -
     assert await store.next_due() == NOW + 9 * SECOND
     record = shown(store, tasks[3].id)
     assert (record.state, record.version, record.ready_at) == (State.SUBMITTED, 2, NOW + 7 * SECOND)
+    await store.register_node("n", [], [], NOW)
     task = (await store.claim("n", [Claim(record.id, 2, "poller", NOW)], NOW + 8 * SECOND))[0]
     assert task.ready_at == NOW + 7 * SECOND
     await store.complete("n", [done(task)])

@@ -179,7 +179,9 @@ class Reader:
         wanted = list(self._kept.values() if triggers is None else triggers)
         stuck_at = self.app.clock.now() + 3_600_000_000
         claims = [Claim(t.id, t.version, t.path, stuck_at) for t in wanted]
-        claimed = await self.app.store.claim(self.name, claims, self.app.clock.now())
+        now = self.app.clock.now()
+        await self.app.store.register_node(self.name, [], [], now)
+        claimed = await self.app.store.claim(self.name, claims, now)
         self.drop(wanted)
         return claimed
 

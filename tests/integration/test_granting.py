@@ -9,12 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 import fairlead
 from fairlead import App
 from fairlead.engine.node import Node
-from fairlead.model.peer import PeerMessage
+from fairlead.errors import StoreUnavailable
+from fairlead.model import ClaimedTask, TriggerPath
+from fairlead.model.peer import Grant, PeerMessage, Report
+from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -191,3 +195,148 @@ async def test_lost_doubled_and_late_messages_lose_no_task_and_run_none_twice(
         await settled(app, nodes[0], timeout=300.0)
         app.close()
     assert sorted(fleet.values) == [*range(200)]
+
+
+async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url: str) -> None:
+    for order in ("fair", "fifo"):
+        fleet = Fleet(sqlite_url, order=order)
+        async with fleet.nodes({"concurrency": 1}) as (node,):
+            (await fleet.submit([5.0])).close()
+            app = await fleet.submit([0.0])
+            await asyncio.sleep(1.0)
+            (waiting,) = node.parts.context.table._columns.values()
+            ((*_, trigger),) = waiting.entries
+            late = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
+            grant = Grant(node.settings.name, "former owner", 1, 0.0, False, [late])
+            node.parts.helping.on_grant(grant)
+            await settled(app, node)
+            app.close()
+        assert fleet.values == [0, 0]
+
+
+async def test_a_refused_claim_is_reported_to_the_owner(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        store = helper.parts.context.store
+        claim, refused = store.claim, []
+
+        async def refuse_once(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+            if refused:
+                return await claim(node, wanted, now)
+            refused.extend(each.id for each in wanted)
+            return []
+
+        monkeypatch.setattr(store, "claim", refuse_once)
+        app = await fleet.submit([30.0, 1.0])
+        await asyncio.sleep(0.5)
+        assert len(refused) == 1
+        assert not owner.parts.granting.is_granted(refused[0])
+        await settled(app, owner, timeout=100.0)
+        app.close()
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order: str) -> None:
+    fleet = Fleet(sqlite_url, order=order)
+    apps = [{"names": ["work"]}, {"names": ["work", "new"]}]
+    async with fleet.nodes(*[{"look_ahead": 80}] * 2, apps=apps) as nodes:
+        for number in range(60):
+            removed = await fleet.submit([0.0], name=f"removed {number}")
+            removed.close()
+        for name in ("new", "work"):
+            app = await fleet.submit([0.0] * 3, name=name)
+            app.close()
+        async with asyncio.timeout(120.0):
+            while len(fleet.ran) < 6:
+                await asyncio.sleep(0.1)
+        (await fleet.submit([0.0] * 300, name="removed")).close()
+        app = await fleet.submit([0.0] * 300)
+        async with asyncio.timeout(120.0):
+            while len(fleet.ran) < 306:
+                await asyncio.sleep(0.1)
+        assert all(len(node.parts.context.table) <= 80 for node in nodes)
+        app.close()
+
+
+async def test_a_task_with_the_longest_keys_is_granted(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        app = await fleet.submit([5.0] * 2, fairness_key="k" * 1024)
+        began = asyncio.get_running_loop().time()
+        await settled(app, nodes[0])
+        app.close()
+    assert fleet.workers == {0, 1}
+    assert asyncio.get_running_loop().time() - began < 9.0
+
+
+async def test_an_ordering_key_is_free_after_its_owner_changed_twice(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner loses its partition while a task of the key is granted and not reported."""
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        channel = helper.parts.context.channel
+        send = channel.send
+        monkeypatch.setattr(channel, "send", lambda m: None if isinstance(m, Report) else send(m))
+        (await fleet.submit([8.0])).close()
+        await asyncio.sleep(0.2)
+        app = await fleet.submit([0.1] * 3, ordering_key="k")
+        async with asyncio.timeout(20.0):
+            while not owner.parts.granting._open:
+                await asyncio.sleep(0.01)
+        owner.parts.ownership._hold({})  # as after an outage
+        monkeypatch.setattr(channel, "send", send)
+        await settled(app, owner, timeout=100.0)
+        app.close()
+    assert sorted(fleet.values) == [0, 0, 1, 2]
+
+
+async def test_a_level_of_each_node_beside_one_of_the_cluster_holds_back_no_other_node(
+    sqlite_url: str,
+) -> None:
+    fleet = Fleet(sqlite_url)
+    keys = {"other": fairlead.ClusterLimit(50)}
+    apps = [
+        {"concurrency": fairlead.LimitTree(1, fairness_keys=keys, name="tree")} for _ in range(4)
+    ]
+    async with fleet.nodes(*[{}] * 4, apps=apps) as nodes:
+        began = asyncio.get_running_loop().time()
+        app = await fleet.submit([2.0] * 8)
+        await settled(app, nodes[0])
+        took = asyncio.get_running_loop().time() - began
+        app.close()
+    assert took <= 4.5
+
+
+async def test_elected_pollers_resume_after_the_responses_of_renewals_were_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node loses its election while the store keeps its leases. It owns no partition."""
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes({}) as (first,):
+        ownership = first.parts.ownership
+        ownership._own(frozenset())
+        monkeypatch.setattr(ownership.shares, "wanted", lambda *_: [])
+        coordinator = first.parts.context.ports.coordinator
+        release = coordinator.release
+        await release(["partition/work/0"], first.settings.name)
+        await asyncio.sleep(SETTLE_SECONDS)
+        assert not ownership.owned and ownership.is_elected("due")
+        renew = coordinator.renew
+
+        async def lose_response(*given: Any) -> Any:
+            await renew(*given)
+            raise StoreUnavailable("as wanted")
+
+        monkeypatch.setattr(coordinator, "renew", lose_response)
+        async with asyncio.timeout(100.0):
+            while ownership.is_elected("due"):
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(3.0)
+        monkeypatch.setattr(coordinator, "renew", renew)
+        await asyncio.sleep(SETTLE_SECONDS)
+        assert ownership.is_elected("due")

@@ -82,6 +82,7 @@ async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_on
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     held = pay.submit(n=2)
     now = app.clock.now()
+    await app.store.register_node("ghost", [], [], now)
     assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", now)], now)) == 1
     with pytest.raises(NotAllowed, match="force"):
         app.management.resume(held.id)

@@ -684,7 +684,8 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
         Claim(handle.id, 1, "hook", now - 1, policy)
         for handle, policy in zip(handles, policies, strict=True)
     ]
-    await store.claim("ghost", wanted, now)
+    await store.register_node("ghost", [], [], now)
+    assert len(await store.claim("ghost", wanted, now)) == 3
     await Pollers(
         store,
         lambda notification: None,

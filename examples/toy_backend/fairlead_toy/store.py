@@ -284,7 +284,7 @@ class ToyStore:
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         won = []
         with self.database.lock:
-            for claim in wanted:
+            for claim in wanted if node in self._nodes else ():
                 row = self._rows.get(claim.id)
                 if row is None or row.state is not State.SUBMITTED or row.version != claim.version:
                     continue

@@ -98,8 +98,9 @@ class TaskClaimer:
         if wanted_by:
             context.observer.counted("lost_claims", len(wanted_by))
             self._release_slots(list(wanted_by.values()), holds_slots)
-            self._sources.refused([*wanted_by.values()])
         self._sources.claim_ended(triggers)
+        if wanted_by:
+            self._sources.refused([*wanted_by.values()])
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 

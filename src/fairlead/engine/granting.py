@@ -33,16 +33,20 @@ MOST_AT_ONCE = 500
 """Maximum number of triggers in one round of grants."""
 
 MOST_NAMES = 50
-"""Maximum number of task names in one call."""
+"""Maximum number of task names in one call; the next call has the next names."""
 
-MOST_CHARACTERS = 1000
-"""Maximum number of characters in the names and keys of a granted trigger; messages are short."""
+MOST_BYTES = 3600
+"""Maximum number of bytes of a granted trigger in JSON. A message between nodes has at most 4096
+(`fairlead.backends.sqlite.notifier`)."""
 
 SEARCH_SECONDS = 0.05
 """Seconds between two searches for triggers that other nodes might take."""
 
 CALL_PAUSES = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between calls that no node responds to; the last one repeats."""
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 class _OpenGrant(NamedTuple):
@@ -73,6 +77,8 @@ class Granting(SimplePart):
         """Monotonic seconds before which no further call is made."""
         self._calls = 0
         """Calls since the last offer."""
+        self._names_called = 0
+        """Names in the calls so far, of the waiting names in their order."""
         self._poked = asyncio.Event()
 
     # events ---------------------------------------------------------------------------------------
@@ -181,7 +187,11 @@ class Granting(SimplePart):
         if all(self._credits.covers(*name) for name in names):
             self._call_at = now + SEARCH_SECONDS
             return
-        self._context.channel.send(Call(self._context.name, names[:MOST_NAMES]))
+        first = self._names_called % len(names)
+        called = [*names[first:], *names[:first]][:MOST_NAMES]
+        # Names without a worker may come first at each call, so the next call has the others.
+        self._names_called = first + len(called)
+        self._context.channel.send(Call(self._context.name, called))
         self._call_at = now + CALL_PAUSES[min(self._calls, len(CALL_PAUSES) - 1)]
         self._calls += 1
 
@@ -192,7 +202,7 @@ class Granting(SimplePart):
         nodes: list[str] = []
 
         def is_wanted(trigger: Trigger) -> bool:
-            if _length(trigger) > MOST_CHARACTERS:
+            if _is_long(trigger):
                 return False
             node = self._credits.spend(trigger.queue, trigger.name)
             if node is not None:
@@ -256,5 +266,8 @@ class Granting(SimplePart):
         return self._context.clock.monotonic()
 
 
-def _length(trigger: Trigger) -> int:
-    return len(trigger.name) + len(trigger.fairness_key) + len(trigger.ordering_key or "")
+def _is_long(trigger: Trigger) -> bool:
+    """Return whether the trigger fits into no message."""
+    texts = len(trigger.name) + len(trigger.fairness_key) + len(trigger.ordering_key or "")
+    # A character has at most six bytes in JSON.
+    return texts > MOST_BYTES // 12 and len(_encode(trigger)) > MOST_BYTES

@@ -41,6 +41,11 @@ class Intake(SimplePart):
         """Version by id of every trigger in the table or in flight on this node."""
         self._queued: dict[tuple[str, int], int] = {}
         """Number of triggers of fifo queues in the table, by queue and priority."""
+        self._foreign: dict[tuple[str, int], int] = {}
+        """Number of those whose tasks have no handler here."""
+        self._left_out: set[tuple[str, int]] = set()
+        """Queues and priorities with triggers that were left out, because too many wait that have
+        no handler here."""
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -81,7 +86,7 @@ class Intake(SimplePart):
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
-        known, queued, push = self._known, self._queued, self._table.push
+        known, push = self._known, self._table.push
         healed = 0
         fair: list[Trigger] = []
         refused: list[Trigger] = []
@@ -92,12 +97,13 @@ class Intake(SimplePart):
                 if trigger.queue in self._backlogs:
                     fair.append(trigger)
                     continue
-                if trigger.ordering_key is not None and not self._ordering.admits(trigger):
+                if self._is_left_out(trigger) or (
+                    trigger.ordering_key is not None and not self._ordering.admits(trigger)
+                ):
                     del known[trigger.id]
                     refused.append(trigger)
                     continue
-                lane = (trigger.queue, trigger.priority)
-                queued[lane] = queued.get(lane, 0) + 1
+                self._count(trigger, 1)
                 push(trigger)
         if refused:
             self._channel.settled(refused)
@@ -109,7 +115,6 @@ class Intake(SimplePart):
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note triggers that left the table, to be claimed or because their partition was lost."""
-        queued = self._queued
         half = self._look_ahead // 2
         freed = False
         fair: list[Trigger] = []
@@ -117,9 +122,7 @@ class Intake(SimplePart):
             if trigger.level is not None:
                 fair.append(trigger)
                 continue
-            lane = (trigger.queue, trigger.priority)
-            remaining = queued[lane] = queued[lane] - 1
-            freed = freed or remaining == half
+            freed = self._count(trigger, -1) == half or freed
         if fair:
             self._backlogs.taken(fair)
         if freed:
@@ -152,8 +155,7 @@ class Intake(SimplePart):
             self._backlogs.returned(fair)
         for each in lent:
             if each.trigger.level is None:
-                lane = (each.trigger.queue, each.trigger.priority)
-                self._queued[lane] = self._queued.get(lane, 0) + 1
+                self._count(each.trigger, 1)
                 self._table.put_back(each)
 
     def admit(self, triggers: Iterable[Trigger]) -> None:
@@ -161,9 +163,33 @@ class Intake(SimplePart):
         order."""
         for trigger in triggers:
             self._known[trigger.id] = trigger.version
-            lane = (trigger.queue, trigger.priority)
-            self._queued[lane] = self._queued.get(lane, 0) + 1
+            self._count(trigger, 1)
             self._table.push(trigger)
+
+    def _count(self, trigger: Trigger, change: int) -> int:
+        """Count a trigger of a fifo queue that came or left; return how many are in the table."""
+        lane = (trigger.queue, trigger.priority)
+        if trigger.name not in self._context.served.handlers:
+            foreign = self._foreign[lane] = self._foreign.get(lane, 0) + change
+            if change < 0 and foreign <= self._look_ahead // 4 and lane in self._left_out:
+                self._left_out.discard(lane)
+                self._channel.redeliver()
+        queued = self._queued[lane] = self._queued.get(lane, 0) + change
+        return queued
+
+    def _is_left_out(self, trigger: Trigger) -> bool:
+        """Return whether a trigger of a fifo queue stays out of memory, because its task has no
+        handler here and half of the look-ahead waits for other nodes already. Sweeps read it
+        again. Otherwise tasks that no node knows would stop the queue."""
+        lane = (trigger.queue, trigger.priority)
+        if (
+            trigger.name in self._context.served.handlers
+            or self._foreign.get(lane, 0) < self._look_ahead // 2
+            or not self._context.kinds.shared
+        ):
+            return False
+        self._left_out.add(lane)
+        return True
 
     def drop(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers that ended on this node; a later trigger of the same task is new."""

@@ -104,7 +104,8 @@ class Ordering(SimplePart):
         ]:
             self._to_read.discard(key)
             self._overflown.discard(key)
-            if self._read_at.pop(key, None) is not None:
+            self._read_at.pop(key, None)
+            if self._ledger.is_reserved(key):
                 self._ledger.release_reservation(key)
             del self._partitions[key]
 

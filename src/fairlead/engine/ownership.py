@@ -229,6 +229,7 @@ class Ownership:
     def _elect(self, held: Iterable[str]) -> None:
         elected = pollers_of(held)
         if elected != self._elected:
+            self._settled = None
             self._elected = elected
             self.changed.set()
 

@@ -102,16 +102,23 @@ class Pollers:
         """Move the tasks that these nodes had claimed back to SUBMITTED, and drop the nodes."""
         if not dead:
             return
+        total = await self._resume_and_drop(dead)
+        # A node that only hung may have claimed more between the two. It claims none after the drop.
+        while more := await self._resume_and_drop(dead):
+            total += more
+        log.warning(
+            "nodes stopped; their tasks were resumed", extra={"nodes": dead, "resumed": total}
+        )
+        self._observer.counted("resumed_tasks", total)
+
+    async def _resume_and_drop(self, dead: Sequence[str]) -> int:
         now, total = self._clock.now(), 0
         while (woken := await self._store.resume_lost(dead, now, BATCH)).moved:
             self._announce_woken(woken)
             total += woken.moved
         for node in dead:
             self._announce(await self._store.drop_node(node))
-        log.warning(
-            "nodes stopped; their tasks were resumed", extra={"nodes": dead, "resumed": total}
-        )
-        self._observer.counted("resumed_tasks", total)
+        return total
 
     async def stuck(self) -> float | None:
         """Resume tasks in PROCESSING past their `max_stuck`, or move them to ERROR, by their

@@ -77,10 +77,10 @@ def recipient_of(message: PeerMessage) -> str | None:
 
 
 def split(message: PeerMessage) -> list[PeerMessage]:
-    """Split a message that is too long. Return both halves of a Grant or a Report.
+    """Split a message that is too long. Return both halves of a Call, a Grant or a Report.
 
-    Return a Call or an Offer with only the first half of its names. Return an empty list for a
-    message that cannot be split.
+    Return an Offer with only the first half of its names. Return an empty list for a message that
+    cannot be split.
     """
     replace = msgspec.structs.replace
     if isinstance(message, Grant) and len(message.triggers) > 1:
@@ -88,7 +88,11 @@ def split(message: PeerMessage) -> list[PeerMessage]:
         parts = message.triggers[:middle], message.triggers[middle:]
         return [replace(message, triggers=part) for part in parts]
     if isinstance(message, Call | Offer) and len(message.names) > 1:
-        return [replace(message, names=message.names[: len(message.names) // 2])]
+        middle = len(message.names) // 2
+        first = replace(message, names=message.names[:middle])
+        if isinstance(message, Offer):
+            return [first]
+        return [first, replace(message, names=message.names[middle:])]
     if isinstance(message, Report):
         for field in ("claimed", "returned", "ended"):
             if len(entries := getattr(message, field)) > 1:

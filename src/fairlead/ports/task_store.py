@@ -157,7 +157,8 @@ class TaskStore(ClusterState, Protocol):
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         """Move the tasks that still have the wanted version from SUBMITTED to PROCESSING; of many
-        claims of a task exactly one wins. A task with an ordering key is refused until all tasks
+        claims of a task exactly one wins. Refuse all of a node that is not registered, because
+        nobody would notice its death. A task with an ordering key is refused until all tasks
         before it, in (run_at, submission) order, have ended."""
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
@@ -234,7 +235,8 @@ class TaskStore(ClusterState, Protocol):
         never registered or another node dropped it as dead."""
 
     async def drop_node(self, node: str) -> Notification:
-        """Remove a node that stopped, or whose tasks have all been resumed. Return the notification
+        """Remove a node that stopped, or whose tasks have all been resumed, so that it claims
+        nothing until it registers again; `resume_lost` still finds tasks that it holds. Return the notification
         to announce, so that other nodes take over its partitions."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:

@@ -85,6 +85,7 @@ UPDATE fairlead_tasks t
        claimed_at = $7, trigger_path = w.path, stuck_at = w.stuck_at, policy = w.policy
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[], $5::smallint[]) AS w (id, version, path, stuck_at, policy)
  WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
+   AND EXISTS (SELECT 1 FROM fairlead_nodes WHERE fairlead_nodes.node = $6)
    AND (t.ordering_key IS NULL
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key

@@ -53,6 +53,7 @@ UPDATE fairlead_tasks
        claimed_at = ?3, trigger_path = ?4, stuck_at = ?5, policy = ?6
   FROM (SELECT value ->> 0 AS id, value ->> 1 AS version FROM json_each(?1)) AS w
  WHERE fairlead_tasks.id = w.id AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'
+   AND EXISTS (SELECT 1 FROM fairlead_nodes WHERE node = ?2)
    AND (fairlead_tasks.ordering_key IS NULL
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
@@ -76,7 +77,11 @@ INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING
 DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
 
 -- name: drop_claims_of
-DELETE FROM fairlead_claims WHERE node = ?1
+-- Keeps batches with tasks that were claimed just before, which `held_by` must find.
+DELETE FROM fairlead_claims
+ WHERE node = ?1
+   AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
+                    WHERE t.state = 'PROCESSING' AND t.node = ?1)
 
 -- name: record_done
 -- ?1: [[seq, version, started_at, finished_at], ...] of tasks that this node (?2) holds

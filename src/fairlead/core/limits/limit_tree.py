@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limits import Full, positive
@@ -21,6 +21,14 @@ class TreeLevel(NamedTuple):
 
     level: LevelName
     n: int
+    is_cluster_wide: bool
+
+
+class TreeLimit(NamedTuple):
+    """Identity of one level of a tree, as a limit that stops triggers."""
+
+    tree: LimitTree
+    level: LevelName
     is_cluster_wide: bool
 
 
@@ -91,7 +99,7 @@ class LimitTree:
                     running[level] = count + 1
                     continue
             self._release_levels(levels[:number])
-            return Full((self, level))
+            return Full(TreeLimit(self, level, is_cluster_wide))
         return None
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
@@ -101,7 +109,7 @@ class LimitTree:
 
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
-        return [(self, tuple(pool.split(":", 1))) for pool in pools]
+        return [TreeLimit(self, cast(LevelName, tuple(pool.split(":", 1))), True) for pool in pools]
 
     def pass_time(self, now: float) -> None:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
@@ -119,7 +127,7 @@ class LimitTree:
             if is_cluster_wide:
                 pool = _pool(level)
                 if self._permits.release(pool):
-                    freed.append((self, level))
+                    freed.append(TreeLimit(self, level, True))
                 elif self._permits.must_return(pool):
                     self._request_round()
                 continue
@@ -128,7 +136,7 @@ class LimitTree:
                 running[level] = left
             else:
                 del running[level]  # keep only the levels in use
-            freed.append((self, level))
+            freed.append(TreeLimit(self, level, False))
         return freed
 
     def _levels(self, trigger: Trigger) -> list[TreeLevel]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
+from fairlead.core.limits.limit_tree import TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full
 from fairlead.model import Trigger
 
@@ -54,6 +55,8 @@ def stops_all_nodes(limit: Hashable) -> bool:
     a limit of the cluster."""
     if isinstance(limit, OrderingKey):
         return True
+    if isinstance(limit, TreeLimit):  # other levels of its tree may limit each node
+        return limit.is_cluster_wide
     return isinstance(limit, tuple) and any(
         getattr(part, "is_cluster_wide", False) for part in limit
     )
@@ -247,6 +250,10 @@ class SlotLedger:
         self._ordering_keys.pop(ordering_key, None)
         self._awaited.discard(ordering_key)
         return [ordering_key]
+
+    def is_reserved(self, ordering_key: OrderingKey) -> bool:
+        """Return whether the ordering key is reserved for a task without a slot."""
+        return ordering_key in self._awaited
 
     def has_reservation(self, trigger: Trigger) -> bool:
         """Return whether the ordering key of the trigger is reserved for this task."""

@@ -480,7 +480,7 @@ def _is_own(trigger: Trigger) -> bool:
     return trigger.path != TriggerPath.GRANT
 
 
-def _identity(trigger: Trigger) -> tuple[str, int, int]:
+def _identity(trigger: Trigger) -> tuple[str, int, int, bool]:
     """Return the identity of a trigger. Several versions of a task may wait until all but one are
-    refused."""
-    return trigger.id, trigger.version, trigger.order_at
+    refused; so may a trigger of this node beside the same one in a late grant."""
+    return trigger.id, trigger.version, trigger.order_at, _is_own(trigger)

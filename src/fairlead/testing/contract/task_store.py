@@ -33,6 +33,7 @@ from fairlead.testing.contract.tasks import (
     ready,
     ready_ids,
     submit,
+    wanted,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -384,6 +385,7 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStor
     assert ready_ids(store) == [tasks[3].id, tasks[1].id, tasks[0].id]
     assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
+    await store.register_node("n", [], [], NOW)
     (task,) = await store.claim("n", [Claim(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
     assert task.ready_at == NOW + 7 * SECOND
 
@@ -412,6 +414,18 @@ async def test_tasks_of_a_dead_node_are_resumed(store: TaskStore) -> None:
     assert await store.held("alive") == [(tasks[3].id, 2)]
     (task,) = await claimed(store, tasks[:1], version=3)
     assert (task.attempt, task.tries) == (2, 2)
+
+
+async def test_a_node_that_was_dropped_claims_nothing_and_leaves_nothing(store: TaskStore) -> None:
+    """`claim` refuses a node that is not registered; `resume_lost` finds what it held."""
+    tasks = make(2)
+    submit(store, tasks)
+    await claimed(store, tasks[:1])
+    await store.drop_node("node-1")
+    assert await store.claim("node-1", wanted(tasks[1:]), NOW) == []
+    assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 1
+    await store.drop_node("node-1")
+    assert len(await claimed(store, tasks[1:])) == 1
 
 
 async def test_a_task_that_a_dead_node_claimed_twice_is_lost_once(store: TaskStore) -> None:

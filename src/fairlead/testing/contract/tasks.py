@@ -80,7 +80,8 @@ def wanted(
 async def claimed(
     store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
 ) -> list[ClaimedTask]:
-    """Claim the tasks one microsecond after NOW; return the won ones."""
+    """Register the node, and claim the tasks one microsecond after NOW; return the won ones."""
+    await store.register_node(node, [], [], NOW)
     return await store.claim(node, wanted(tasks, **more), NOW + 1)
 
 
