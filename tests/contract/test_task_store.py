@@ -48,6 +48,7 @@ from fairlead.testing.contract.tasks import (
     make,
     ready_ids,
     submit,
+    wanted,
     without_positions,
 )
 
@@ -528,10 +529,11 @@ async def test_a_task_handed_back_keeps_its_position_and_spends_no_attempt(store
 @pytest.mark.parametrize("count", [1, 100])
 async def test_a_task_that_succeeds_costs_four_row_operations(store: Store, count: int) -> None:
     """A task costs one insert, one update and one delete, and one insert of its attempt."""
+    await store.register_node("node-1", [], [], NOW)
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
-    held = await claimed(store, tasks)
+    held = await store.claim("node-1", wanted(tasks), NOW + 1)
     await store.complete("node-1", [done(task) for task in held])
     rows = store.database.run(
         _statement("SELECT operation, count(*) FROM row_operations GROUP BY operation")

@@ -14,6 +14,7 @@ import pytest
 
 import fairlead
 from fairlead import App
+from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask, TriggerPath
@@ -242,7 +243,7 @@ async def test_a_refused_claim_is_reported_to_the_owner(
 async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order: str) -> None:
     fleet = Fleet(sqlite_url, order=order)
     apps = [{"names": ["work"]}, {"names": ["work", "new"]}]
-    async with fleet.nodes(*[{"look_ahead": 80}] * 2, apps=apps) as nodes:
+    async with fleet.nodes(*[{"look_ahead": 80}] * 2, apps=apps):
         for number in range(60):
             removed = await fleet.submit([0.0], name=f"removed {number}")
             removed.close()
@@ -257,7 +258,9 @@ async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order
         async with asyncio.timeout(120.0):
             while len(fleet.ran) < 306:
                 await asyncio.sleep(0.1)
-        assert all(len(node.parts.context.table) <= 80 for node in nodes)
+        async with running(fleet.app(2, ["removed"])), asyncio.timeout(120.0):
+            while len(fleet.ran) < 606:
+                await asyncio.sleep(0.1)
         app.close()
 
 
@@ -340,3 +343,62 @@ async def test_elected_pollers_resume_after_the_responses_of_renewals_were_lost(
         monkeypatch.setattr(coordinator, "renew", renew)
         await asyncio.sleep(SETTLE_SECONDS)
         assert ownership.is_elected("due")
+
+
+async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url, cost="runtime")
+    async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
+        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        channel = helper.parts.context.channel
+        send = channel.send
+
+        def lose_ends(message: PeerMessage) -> None:
+            if not (isinstance(message, Report) and message.ended):
+                send(message)
+
+        monkeypatch.setattr(channel, "send", lose_ends)
+        app = await fleet.submit([1.0] * 6)
+        await settled(app, owner)
+        assert owner.parts.granting._running
+        async with asyncio.timeout(60.0):
+            while owner.parts.granting._running:
+                await asyncio.sleep(0.1)
+        app.close()
+
+
+@pytest.mark.parametrize("queue", [{}, {"cost": "runtime"}], ids=str)
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_helper_alone_runs_what_its_owner_cannot(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, queue: dict[str, Any], key: str | None
+) -> None:
+    """The owner has no handler, and its first grant is lost."""
+    fleet = Fleet(sqlite_url, **queue)
+    names: list[list[str]] = [["work"], ["work", "new"]]
+    apps = [fleet.app(number, each) for number, each in enumerate(names)]
+    apps[0].migrate()
+    monkeypatch.setattr(PartitionShares, "beyond", lambda *_: [])  # the first owner stays
+    async with running(apps[0]) as owner:
+        await asyncio.sleep(SETTLE_SECONDS)
+        async with running(apps[1]):
+            await asyncio.sleep(SETTLE_SECONDS)
+            assert owner.parts.ownership.owned
+            channel = owner.parts.context.channel
+            send, lost = channel.send, []
+
+            def lose_first(message: PeerMessage) -> None:
+                if isinstance(message, Grant) and not lost:
+                    lost.append(message)
+                else:
+                    send(message)
+
+            monkeypatch.setattr(channel, "send", lose_first)
+            began = asyncio.get_running_loop().time()
+            app = await fleet.submit([0.0] * 12, name="new", ordering_key=key)
+            await settled(app, owner, timeout=100.0)
+            app.close()
+            assert lost and sorted(fleet.values) == [*range(12)]
+            assert asyncio.get_running_loop().time() - began < 20.0
+    for each in apps:
+        each.close()

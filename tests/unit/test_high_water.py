@@ -247,7 +247,7 @@ def test_a_mark_shows_which_rows_are_missing() -> None:
     assert (water.doubles, water.early) == (1, 1)
     water.passes(STORE, Position(0, 5), Position(0, 5))
     water.passes(STORE, Position(0, 7), Position(0, 6))
-    with pytest.raises(CheckFailed, match=r"behind 0\.7 and up to 0\.9"):
+    with pytest.raises(CheckFailed, match=r"after 0\.7 and up to 0\.9"):
         water.passes(STORE, Position(0, 10), Position(0, 9))
     assert water.positions[STORE] == Position(0, 7)
 

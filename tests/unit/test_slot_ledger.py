@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limit_tree import LimitTree, TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
 from fairlead.errors import ConfigurationError
@@ -242,7 +242,7 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
     for n, (name, key, frees) in enumerate(steps):
         if frees and running:
             gone = running.pop(n % len(running))
-            assert (tree, ("total", "")) in list(tree.release(gone, 0))
+            assert TreeLimit(tree, ("total", ""), False) in list(tree.release(gone, 0))
             continue
         names, keys = Counter(t.name for t in running), Counter(t.fairness_key for t in running)
         has_room = {
@@ -255,18 +255,18 @@ def test_a_limit_tree_is_never_exceeded_at_any_level_and_refuses_only_when_one_i
         if full is None:
             running.append(trigger(n, name, key))
         else:
-            _, level = full.limit  # type: ignore[misc]
-            assert not has_room[level]
+            assert isinstance(full.limit, TreeLimit)
+            assert not has_room[full.limit.level]
 
 
 def test_limits_of_a_total_a_name_and_a_partner_hold_at_the_same_time() -> None:
     tree = LimitTree(30, names={"payout": 15}, fairness_keys={"acme": 3})
     acme = [tree.acquire(trigger(n, "payout", "acme"), 0) for n in range(4)]
-    assert acme == [None] * 3 + [Full((tree, ("fairness_key", "acme")))]
+    assert acme == [None] * 3 + [Full(TreeLimit(tree, ("fairness_key", "acme"), False))]
     payouts = [tree.acquire(trigger(n, "payout", f"p{n}"), 0) for n in range(13)]
-    assert payouts == [None] * 12 + [Full((tree, ("name", "payout")))]
+    assert payouts == [None] * 12 + [Full(TreeLimit(tree, ("name", "payout"), False))]
     rest = [tree.acquire(trigger(n, "mail", f"p{n}"), 0) for n in range(16)]
-    assert rest == [None] * 15 + [Full((tree, ("total", "")))]
+    assert rest == [None] * 15 + [Full(TreeLimit(tree, ("total", ""), False))]
 
 
 @given(

@@ -294,7 +294,8 @@ class FairPartition:
         """Acknowledge triggers whose claim ended, won or lost."""
         lane = self._lanes.get(priority)
         if lane is not None:
-            lane.backlog.ack(triggers)
+            # After another take-over, a trigger that was taken before is loaded and waits again.
+            lane.backlog.ack([trigger for trigger in triggers if lane.backlog.has_taken(trigger)])
             lane.evictions.ran += len(triggers)
             self._work.set()
 
@@ -317,10 +318,11 @@ class FairPartition:
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
-            lane.backlog.take_back(known)
+            taken = [trigger for trigger in known if lane.backlog.has_taken(trigger)]
+            lane.backlog.take_back(taken)
             if lane.shares is not None:
-                lane.shares.returned(known, self._clock.monotonic())
-            self._push(lane, known)
+                lane.shares.returned(taken, self._clock.monotonic())
+            self._push(lane, taken)
         kept = {trigger.id for trigger in known}
         self._events.on_dropped([trigger for trigger in triggers if trigger.id not in kept])
 

@@ -23,6 +23,7 @@ from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import identity_of
 from fairlead.engine.ordering import Ordering
+from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Offer, Report
 
@@ -38,6 +39,9 @@ MOST_NAMES = 50
 MOST_BYTES = 3600
 """Maximum number of bytes of a granted trigger in JSON. A message between nodes has at most 4096
 (`fairlead.backends.sqlite.notifier`)."""
+
+CHECK_SECONDS = 15.0
+"""Seconds between two looks at runs on other nodes whose end was not reported."""
 
 SEARCH_SECONDS = 0.05
 """Seconds between two searches for triggers that other nodes might take."""
@@ -71,6 +75,10 @@ class Granting(SimplePart):
         """Grants that were not reported, by task id, the oldest first."""
         self._running: dict[str, tuple[Trigger, str]] = {}
         """Trigger and node, by task id, of runs that the node reports when they end."""
+        self._checked: frozenset[str] = frozenset()
+        """Task ids in `_running` at the last check."""
+        self._check_at = 0.0
+        """Monotonic seconds of the next check."""
         self._is_alone = True
         """Whether no other node shares a queue with this one."""
         self._call_at = 0.0
@@ -151,6 +159,8 @@ class Granting(SimplePart):
         while True:
             self._poked.clear()
             self._round()
+            if self._running and self._now() >= self._check_at:
+                await self._check_running()
             await asyncio.sleep(0)  # one cycle of the event loop gathers several reports
             await self._wait()
 
@@ -161,6 +171,8 @@ class Granting(SimplePart):
             ends.append(self._call_at)
         if self._open:
             ends.append(next(iter(self._open.values())).until)
+        if self._running:
+            ends.append(self._check_at)
         try:
             async with asyncio.timeout(max(0.001, min(ends) - now) if ends else None):
                 await self._poked.wait()
@@ -213,6 +225,7 @@ class Granting(SimplePart):
         if not lent:
             return False
         self._intake.taken([each.trigger for each in lent])
+        self._context.events.on_ready()  # this may have brought the next triggers of their keys
         by_node: dict[str, list[Trigger]] = {}
         for each, node in zip(lent, nodes, strict=True):
             trigger = each.trigger
@@ -229,6 +242,23 @@ class Granting(SimplePart):
             self._call_at = 0.0  # these nodes offer nothing more until the next call
         self._context.observer.counted("granted_tasks", len(lent))
         return len(lent) == MOST_AT_ONCE
+
+    async def _check_running(self) -> None:
+        """End the runs that their nodes no longer hold: the report of their end was lost."""
+        by_node: dict[str, list[str]] = {}
+        for task_id, (_, node) in self._running.items():
+            if task_id in self._checked:
+                by_node.setdefault(node, []).append(task_id)
+        self._checked = frozenset(self._running)
+        self._check_at = self._now() + CHECK_SECONDS
+        for node, task_ids in by_node.items():
+            try:
+                held = await self._context.store.still_held(node, task_ids)
+            except StoreUnavailable:
+                return  # the next check looks again
+            for task_id in task_ids:
+                if task_id not in held and (running := self._running.pop(task_id, None)):
+                    self._ended(running[0], 0)
 
     def _expire(self, now: float) -> None:
         expired = []

@@ -59,6 +59,9 @@ class IncidentReports(SimplePart):
                     )
                     await self._clock.sleep(_PAUSE)
                     continue
+                except Exception:
+                    # A report that the store cannot take must not end the node.
+                    log.exception("incidents cannot be recorded", extra={"reports": len(reports)})
                 for report in reports:
                     key = (report.kind, report.subject, report.version)
                     if self._waiting.get(key) is report:

@@ -44,8 +44,9 @@ class Intake(SimplePart):
         self._foreign: dict[tuple[str, int], int] = {}
         """Number of those whose tasks have no handler here."""
         self._left_out: set[tuple[str, int]] = set()
-        """Queues and priorities with triggers that were left out, because too many wait that have
-        no handler here."""
+        """Queues and priorities with triggers that `_is_left_out` kept out of memory."""
+        self._known_names = frozenset[str]()
+        """Names of the tasks that some living node knows."""
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -75,6 +76,13 @@ class Intake(SimplePart):
         if most != self._look_ahead:
             self._look_ahead = most
             self._channel.room_freed()
+
+    def set_known_names(self, names: frozenset[str]) -> None:
+        """Note the names of the tasks that some living node knows. Read triggers of new names."""
+        if names - self._known_names and self._left_out:
+            self._left_out.clear()
+            self._channel.redeliver()
+        self._known_names = names
 
     def behind(self, lane: LaneKey) -> int:
         """Return how many triggers behind the position may be read again. New ones among them run
@@ -178,15 +186,16 @@ class Intake(SimplePart):
         return queued
 
     def _is_left_out(self, trigger: Trigger) -> bool:
-        """Return whether a trigger of a fifo queue stays out of memory, because its task has no
-        handler here and half of the look-ahead waits for other nodes already. Sweeps read it
-        again. Otherwise tasks that no node knows would stop the queue."""
+        """Return whether a trigger of a fifo queue stays out of memory, so that it does not hold up
+        others: no living node knows its task, or only other nodes do and half of the look-ahead
+        waits for them already. Sweeps read it again."""
+        kinds = self._context.kinds
+        is_shared = kinds.shared and not kinds.channel_decides_order
+        if trigger.name in self._context.served.handlers or not is_shared:
+            return False
         lane = (trigger.queue, trigger.priority)
-        if (
-            trigger.name in self._context.served.handlers
-            or self._foreign.get(lane, 0) < self._look_ahead // 2
-            or not self._context.kinds.shared
-        ):
+        has_room = self._foreign.get(lane, 0) < self._look_ahead // 2
+        if has_room and trigger.name in self._known_names:
             return False
         self._left_out.add(lane)
         return True

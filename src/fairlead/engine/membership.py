@@ -191,7 +191,9 @@ class Membership(SimplePart):
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
         members = self._members_of(living, restarting)
         present = frozenset(each.node for each in living) - restarting
-        self._context.events.on_view(View(queues, *await self._changed(queues), members, present))
+        names = frozenset(name for each in living for name in each.names)
+        changed = await self._changed(queues)
+        self._context.events.on_view(View(queues, *changed, members, present, names))
         held = list(self._claimer.held())
         if held:
             kept = await self._store.still_held(self._node, held)

@@ -103,7 +103,7 @@ class Pollers:
         if not dead:
             return
         total = await self._resume_and_drop(dead)
-        # A node that only hung may have claimed more between the two. It claims none after the drop.
+        # A node that only hung may have claimed more meanwhile; after the drop it claims nothing.
         while more := await self._resume_and_drop(dead):
             total += more
         log.warning(

@@ -27,3 +27,5 @@ class View(msgspec.Struct, frozen=True):
     """Living nodes that share a queue with this one."""
     present: frozenset[str] = frozenset()
     """Names of the living nodes that are not about to restart, of all queues."""
+    names: frozenset[str] = frozenset()
+    """Names of the tasks that some living node knows."""

@@ -236,8 +236,8 @@ class TaskStore(ClusterState, Protocol):
 
     async def drop_node(self, node: str) -> Notification:
         """Remove a node that stopped, or whose tasks have all been resumed, so that it claims
-        nothing until it registers again; `resume_lost` still finds tasks that it holds. Return the notification
-        to announce, so that other nodes take over its partitions."""
+        nothing until it registers again; `resume_lost` still finds tasks that it holds. Return the
+        notification to announce, so that other nodes take over its partitions."""
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         """Register the queues; return the settings of each."""

@@ -42,9 +42,8 @@ class FilePresence:
         if fcntl is None or node in self._held:
             return
         try:
-            self._folder.mkdir(exist_ok=True)
-            self._remove_old()
             self._held[node] = self._lock(self._file(node))
+            self._remove_old()
         except OSError as error:
             log.warning(
                 "cannot lock a file: if this worker dies, others see only its missing heartbeats",
@@ -68,13 +67,16 @@ class FilePresence:
 
     def _lock(self, file: Path) -> int:
         while True:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            self._folder.mkdir(exist_ok=True)
+            try:
+                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # the last other node has just removed the folder
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.stat(file).st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
             os.close(descriptor)  # another process has just removed the file
-            self._folder.mkdir(exist_ok=True)
 
     def _remove_old(self) -> None:
         """Remove the files of nodes that died long ago, and mark those of other dead nodes: a node

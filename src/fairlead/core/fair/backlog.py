@@ -145,6 +145,10 @@ class Backlog:
         """Return whether the trigger is in memory: loaded, or taken."""
         return trigger.level in self._loaded or trigger.level in self._taken
 
+    def has_taken(self, trigger: Trigger) -> bool:
+        """Return whether the trigger was taken and its claim has not ended."""
+        return trigger.level in self._taken
+
     def loaded(self) -> list[Trigger]:
         """Return the triggers that may be dispatched, lowest level first."""
         return [self._loaded[level] for level in sorted(self._loaded)]

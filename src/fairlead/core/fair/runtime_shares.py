@@ -121,7 +121,12 @@ class RuntimeShares:
             flow, key = self._flows[fairness_key, name, ordering_key], self._keys[fairness_key]
             if fairness_key not in key_times:
                 key_times[fairness_key] = self._keep_within(key, now, saved=MOST_OWED)
-            room = self._room(name, fairness_key) if ordering_key is None else len(flow.waiting)
+            # All tasks of an ordering key: the only one that may run is any of them.
+            room = (
+                self._room(name, fairness_key)
+                if ordering_key is None
+                else len(flow.waiting) + len(flow.in_table)
+            )
             # The pass is never below that of a trigger of the flow that is in the table already,
             # even if a run that took less than its charge has lowered the time of the key since.
             latest = max(
