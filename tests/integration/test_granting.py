@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -402,3 +403,25 @@ async def test_a_helper_alone_runs_what_its_owner_cannot(
             assert asyncio.get_running_loop().time() - began < 20.0
     for each in apps:
         each.close()
+
+
+async def test_a_trigger_granted_by_two_owners_pauses_the_offers_for_its_name(
+    sqlite_url: str,
+) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes({"concurrency": 2}) as (node,):
+        (await fleet.submit([60.0] * 2)).close()
+        app = await fleet.submit([0.0])
+        await asyncio.sleep(1.0)
+        ((*_, trigger),) = next(iter(node.parts.context.table._columns.values())).entries
+        granted = msgspec.structs.replace(
+            trigger, id=str(uuid.uuid4()), path=TriggerPath.GRANT, level=None
+        )
+        helping, name = node.parts.helping, (trigger.queue, trigger.name)
+        helping.on_grant(Grant(node.settings.name, "one", 1, 0.0, True, [granted]))
+        assert name not in helping._pauses
+        helping.on_grant(Grant(node.settings.name, "two", 1, 0.0, True, [granted]))
+        assert helping._room_of(*name) == 0 and name in helping._pauses
+        assert helping._unreported["two"].returned == [granted.id]
+        app.close()
+        node.stop()

@@ -80,6 +80,8 @@ class Helping(SimplePart):
         for trigger in grant.triggers:
             if self._is_stopping or trigger.id in self._waiting:
                 self._unreported_to(grant.owner).returned.append(trigger.id)
+                # Else two owners of one trigger could grant it again and again without a pause.
+                self._pauses[trigger.queue, trigger.name] = now + PAUSE_SECONDS
             else:
                 until = now + self._patience(trigger)
                 self._waiting[trigger.id] = _Granted(trigger, grant.owner, until)
