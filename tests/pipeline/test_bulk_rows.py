@@ -366,6 +366,9 @@ def test_ids_of_a_later_part_come_after_all_of_an_earlier_one() -> None:
     last = IdSpace(1, 4, 2**26 - 1).lows(2**34 - 2, 1)
     assert IdSpace(1, 4, 0).high < IdSpace(1, 8, 0).high
     assert IdSpace(1, 5, 0).lows(0, 1)[0] > last[0]
+    assert IdSpace(1, 5, 0).lows(2**34 - 1, 1).size == 1  # the last row that a partition may have
+    with pytest.raises(ConfigurationError, match="17,179,869,184"):
+        IdSpace(1, 5, 0).lows(2**34 - 1, 2)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4, 7, 8])

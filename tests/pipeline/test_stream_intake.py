@@ -17,11 +17,13 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.hashing import SECRET, start_hashing
+from fairlead.pipeline.history_rows import RECORDED_FIELDS
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.stream.cursors import cursors_of, topics_of
+from fairlead.pipeline.stream.messages import recorded_of
 from fairlead.ports.history import START, Position
 from tests.pipeline.filling import connected
 from tests.pipeline.tables_by_hand import rows_of
@@ -411,3 +413,7 @@ def test_an_erased_key_is_not_admitted_again_and_the_lake_still_agrees(
     } - {"tenant-3"}
     relayed.poll().round()
     assert reconcile(relayed.history, relayed.lake, SYSTEM_CLOCK).rows == 20
+
+
+def test_a_page_without_attempts_has_empty_columns() -> None:
+    assert recorded_of([]) == dict.fromkeys(RECORDED_FIELDS, ())

@@ -216,3 +216,14 @@ def test_an_unknown_catch_up_policy_is_refused(app: App) -> None:
 
         @app.periodic("* * * * *", catch_up="some")
         async def tick() -> None: ...
+
+
+@pytest.mark.parametrize("text", ["\u00b2s", "s", "-1s", "1.5s", "1 s", "1"])
+def test_durations_that_cannot_be_read_are_refused(text: str) -> None:
+    from fairlead.cli.output import duration
+    from fairlead.pipeline.settings import Slo
+
+    with pytest.raises(InvalidTask, match="use a number and"):
+        duration(text)
+    with pytest.raises(ConfigurationError, match="use a number and"):
+        _ = Slo(id="slo", queue="mail", threshold=text, objective=0.9).threshold_us

@@ -40,6 +40,9 @@ class Listener:
                     outer.took.append(json.loads(body))
                     outer.bodies.append(body)
                     outer.headers.append(dict(self.headers))
+                if not status:
+                    self.wfile.write(b"no HTTP\r\n")
+                    return
                 self.send_response(status)
                 self.end_headers()
 
@@ -173,7 +176,17 @@ def test_only_the_newest_alerts_are_remembered(
     assert len(listener.took) == 5
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "hook", "http://"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://host/x", "hook", "http://", "http://[x", "http://h:abc/"]
+)
 def test_an_invalid_address_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="https://"):
         Webhook(url, tmp_path / "waiting.json")
+
+
+def test_a_response_that_is_not_http_is_an_outage(listener: Listener, tmp_path: Path) -> None:
+    hook = Webhook(listener.url, tmp_path / "waiting.json")
+    listener.answers = [0]
+    assert hook.send([notice("a")]) == 1
+    assert hook.send([]) == 0
+    assert listener.texts == ["a"]

@@ -93,6 +93,6 @@ def duration(text: str | None) -> timedelta | None:
     if text is None:
         return None
     number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS or not number.isdigit():
+    if unit not in _UNITS or not (number.isascii() and number.isdigit()):
         raise InvalidTask(f"duration {text!r}: use a number and s, m, h or d, as in 2h")
     return timedelta(seconds=int(number) * _UNITS[unit])

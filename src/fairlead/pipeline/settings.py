@@ -35,7 +35,7 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Threshold in microseconds. Raise ConfigurationError."""
         number = self.threshold.rstrip("usmh")
         unit = _UNITS.get(self.threshold[len(number) :])
-        if unit is None or not number.isdigit():
+        if unit is None or not (number.isascii() and number.isdigit()):
             raise ConfigurationError(
                 f"threshold {self.threshold!r}: use a number and us, ms, s, m or h, as in 500ms"
             )

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from cassandra.query import UNSET_VALUE
 
-from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl
+from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl, bytes_of
 from fairlead.model import (
     LaneKey,
     LaneRecord,
@@ -197,12 +197,7 @@ def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
     piece: list[Trigger] = []
     room = MOST_BYTES
     for entry in entries:
-        size = (
-            _ROW_OVERHEAD
-            + len(entry.name)
-            + len(entry.fairness_key)
-            + len(entry.ordering_key or "")
-        )
+        size = _ROW_OVERHEAD + bytes_of(entry.name, entry.fairness_key, entry.ordering_key)
         if piece and size > room:
             yield piece
             piece, room = [], MOST_BYTES

@@ -46,7 +46,7 @@ import msgspec
 
 from fairlead.backends.cassandra.datacentres import Datacentres
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
-from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl
+from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl, bytes_of
 from fairlead.backends.sql.schedule import append_attempts
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -163,7 +163,7 @@ class CassandraScheduleStore:
                 hour_of(key),
                 "persist",
                 (*partition, hour_of(key), *key, task_id, task, stamp),
-                len(task),
+                bytes_of(task_id, task, *key),
             )
             for key, task_id, task in new
         )
@@ -185,13 +185,14 @@ class CassandraScheduleStore:
             key, task_id = end.scheduled.key, end.scheduled.task.id
             hour = hour_of(key)
             row = (*partition, hour, *key)
+            size = bytes_of(*key)
             if end.completes:
-                writes.append((hour, "complete", (*row, end.finished_at, stamp), 0))
-                writes.append((hour, "mark_done", (stamp, *row), 0))
+                writes.append((hour, "complete", (*row, end.finished_at, stamp), size))
+                writes.append((hour, "mark_done", (stamp, *row), size))
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
             else:
                 runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
-                writes.append((hour, "try_again", (stamp, runs, *row), 0))
+                writes.append((hour, "try_again", (stamp, runs, *row), size + bytes_of(runs)))
         unnoted = owner.ends_to_note(finished)
         noted = [("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()]
         await self._write([*([noted] if noted else []), *_batches(writes)])

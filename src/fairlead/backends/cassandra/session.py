@@ -63,6 +63,11 @@ _NAME = r"[A-Za-z0-9_.-]+"
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
 
+def bytes_of(*values: object) -> int:
+    """Return the bytes of the texts among the values, in UTF-8."""
+    return sum(len(value.encode()) for value in values if isinstance(value, str))
+
+
 class CassandraUrl(msgspec.Struct, frozen=True):
     """Parts of a URL
     `cassandra://user:password@host:port,host:port/keyspace?replication=1&consistency=LOCAL_QUORUM&local_dc=dc1`.

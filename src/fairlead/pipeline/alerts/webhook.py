@@ -9,6 +9,7 @@ import logging
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -80,8 +81,12 @@ class Webhook:
         secret: key of the HMAC of the body, which is sent in the header SIGNATURE as "sha256=" and
         hex.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            is_usable = parts.port != 0
+        except ValueError:  # a bracket or a port that cannot be read
+            is_usable = False
+        if not is_usable or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError("webhook: use a URL such as https://alerts.example/hook")
         self._url = url
         self._host = f"{parts.scheme}://{parts.hostname}"
@@ -118,7 +123,7 @@ class Webhook:
         try:
             with urllib.request.urlopen(request, timeout=RESPONSE_SECONDS):  # noqa: S310
                 pass
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             if (
                 isinstance(error, urllib.error.HTTPError)
                 and error.code not in (408, 429)

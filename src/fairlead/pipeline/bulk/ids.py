@@ -52,7 +52,7 @@ class IdSpace(NamedTuple):
         for more rows than a partition may have."""
         import numpy as np
 
-        if (first + count) >> _ORDINAL_BITS:
+        if first + count > 1 << _ORDINAL_BITS:
             raise ConfigurationError(
                 f"a partition of a bulk submit has at most {1 << _ORDINAL_BITS:,} rows"
             )

@@ -53,7 +53,7 @@ def session_of(options: SparkOptions) -> Iterator[Any]:
     from fairlead.pipeline.session import session
 
     conf = options.conf or []
-    wrong = [setting for setting in conf if not setting.partition("=")[2]]
+    wrong = [setting for setting in conf if not all(setting.partition("="))]
     if wrong:
         raise ConfigurationError(
             f"--conf {wrong[0]!r}: use KEY=VALUE, as in spark.driver.memory=4g"

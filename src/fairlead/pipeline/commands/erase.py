@@ -70,11 +70,16 @@ def erase(options: EraseOptions) -> None:
         lake, kept = lake_in(options.tables.lake), duration(options.grace)
         assert kept is not None
         if options.readmit:
+            if options.dry_run:
+                raise ConfigurationError("--readmit cannot be tried: leave out --dry-run")
             if not job.readmit_key(lake, name, SYSTEM_CLOCK):
                 raise ConfigurationError(
                     "this key was not erased from this lake, so it cannot be readmitted"
                 )
-            print("later exports may contain this key again")
+            if options.json:
+                as_json({"is_readmitted": True})
+            else:
+                print("later exports may contain this key again")
             return
         grace_us = round(kept.total_seconds() * MICROS)
         with catalog_of(options.tables) as where, watching("erasing") as on_rows:

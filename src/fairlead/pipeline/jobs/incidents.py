@@ -73,6 +73,8 @@ def incidents(
         last = to_datetime(micros_of(hours[-1])) if until is None else until
         first = last - timedelta(days=BY_DEFAULT - 1) if since is None else since
         days = _days(first, last)
+        if until is not None and not days:
+            raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
         # Read one more day on either side, so that an incident of the day before is not reported as
         # new, and the end of one that continues is found.
         wider_days = _days(first - timedelta(days=1), last + timedelta(days=1))

@@ -129,11 +129,10 @@ class ReadOptions:
 
 
 def is_kafka(options: Mapping[str, str]) -> bool:
-    """Return whether the option `url` names Kafka; then the read is of a topic (see
-    `source.kafka`)."""
-    return any(
-        name.lower() == "url" and value.startswith("kafka:") for name, value in options.items()
-    )
+    """Return whether the option `url`, by default $FAIRLEAD_URL, names Kafka; then the read is of a
+    topic (see `source.kafka`)."""
+    given = [value for name, value in options.items() if name.lower() == "url"]
+    return (given[0] if given else os.environ.get("FAIRLEAD_URL", "")).startswith("kafka:")
 
 
 def url_of(text: str | None) -> str:

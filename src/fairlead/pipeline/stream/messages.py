@@ -130,7 +130,8 @@ class Batch:
 def recorded_of(attempts: Sequence[Attempt]) -> dict[str, Sequence[object]]:
     """Return the RECORDED_FIELDS of the attempts, column by column."""
     rows = [msgspec.structs.astuple(attempt)[_BEFORE:] for attempt in attempts]
-    return dict(zip(RECORDED_FIELDS, zip(*rows, strict=True), strict=True))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(RECORDED_FIELDS)
+    return dict(zip(RECORDED_FIELDS, columns, strict=True))
 
 
 def read(value: bytes, where: str) -> Message:

@@ -1,0 +1,28 @@
+"""Batches of statements for Cassandra: no larger than its server takes, whatever the texts."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cassandra", reason="needs the extra cassandra")
+
+from fairlead.backends.cassandra.backlog import _pieces
+from fairlead.backends.cassandra.schedule import _batches
+from fairlead.backends.cassandra.session import MOST_BYTES, bytes_of
+from fairlead.model import Trigger
+
+LONG = "\u4e2d" * 1000  # 3,000 bytes
+
+
+def test_pieces_of_a_backlog_are_measured_in_bytes() -> None:
+    entries = [Trigger(str(n), 1, "q", 0, "t", 5, LONG, 1.0, None) for n in range(600)]
+    pieces = list(_pieces(entries))
+    assert [each for piece in pieces for each in piece] == entries
+    assert all(sum(bytes_of(t.fairness_key) for t in piece) <= MOST_BYTES for piece in pieces)
+
+
+def test_batches_of_a_schedule_have_a_limited_number_of_bytes() -> None:
+    writes = [(1, "persist", (LONG,), bytes_of(LONG, None, 7)) for _ in range(600)]
+    batches = _batches(writes)
+    assert sum(map(len, batches)) == 600
+    assert all(sum(bytes_of(*row) for _, row in batch) <= MOST_BYTES for batch in batches)
