@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,6 +137,24 @@ async def test_the_death_of_a_node_that_lived_for_hours_is_seen(tmp_path: Path) 
         assert not file.exists()
     for each in (one, two, three):
         await each.close()
+
+
+async def test_a_node_gets_its_lock_although_another_one_removes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opened, removed = tmp_path / "tasks.db-nodes", os.open, []
+
+    def open_later(path: Any, *more: Any) -> int:
+        if not removed:
+            removed.append(path)
+            folder.rmdir()
+        return opened(path, *more)
+
+    monkeypatch.setattr(os, "open", open_later)
+    presence = FilePresence(tmp_path / "tasks.db")
+    await presence.hold("node", lambda: None)
+    assert removed and (folder / "node").exists()
+    await presence.close()
 
 
 async def test_two_watchers_of_one_node_see_its_lock_alike(store_url: str) -> None:

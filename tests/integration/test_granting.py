@@ -425,3 +425,34 @@ async def test_a_trigger_granted_by_two_owners_pauses_the_offers_for_its_name(
         assert helping._unreported["two"].returned == [granted.id]
         app.close()
         node.stop()
+
+
+async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node fences the owner while a stored trigger is granted, and the grant expires."""
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 1, "look_ahead": 5}] * 2) as nodes:
+        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        app = await fleet.submit([1.0] * 80)
+        await asyncio.sleep(35.0)
+        context, granting = owner.parts.context, owner.parts.granting
+        send = context.channel.send
+        monkeypatch.setattr(
+            context.channel, "send", lambda m: None if isinstance(m, Grant) else send(m)
+        )
+        async with asyncio.timeout(60.0):
+            while not granting._open:
+                await asyncio.sleep(0.05)
+        monkeypatch.setattr(context.channel, "send", send)
+        context.table.pause("work")
+        (partition,) = owner.parts.backlogs._partitions
+        await helper.parts.context.ports.backlog.take_over([partition])
+        (await fleet.submit([0.0] * 3)).close()  # the next write of the owner finds the fence
+        async with asyncio.timeout(60.0):
+            while granting._open:
+                await asyncio.sleep(0.05)
+        context.table.resume("work")
+        await settled(app, owner, timeout=300.0)
+        app.close()
+    assert sorted(fleet.values) == sorted([*range(80), *range(3)])

@@ -1,0 +1,40 @@
+"""Reports of incidents on their way into the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.engine.incident_reports import IncidentReports
+from fairlead.model import IncidentKind, IncidentReport
+from fairlead.ports.incident_store import IncidentStore
+
+SOON = 20.0  # seconds; a guard against a hang
+
+
+async def test_a_report_that_the_store_cannot_take_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken: list[str] = []
+
+    class Store:
+        async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
+            if reports[0].subject == "bad":
+                raise ValueError("not storable")
+            taken.extend(report.subject for report in reports)
+
+    written = asyncio.Event()
+    reports = IncidentReports(cast(IncidentStore, Store()), SYSTEM_CLOCK, written.set)
+    running = asyncio.create_task(reports.run())
+    for subject in ("bad", "good"):
+        written.clear()
+        kind = IncidentKind.UNSERVED_QUEUE
+        reports.add([IncidentReport(kind=kind, subject=subject, details="", since=1, queue="q")])
+        async with asyncio.timeout(SOON):
+            await written.wait()
+    running.cancel()
+    assert taken == ["good"] and "incidents cannot be recorded" in caplog.text
