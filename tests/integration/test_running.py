@@ -871,10 +871,8 @@ async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
     handles = note.submit_many([{"n": n} for n in range(50)])
     ghost_beats(app, 60)
     now = app.clock.now()
-    assert (
-        len(await app.store.claim("ghost", [Claim(h.id, 1, "hook", now) for h in handles], now))
-        == 50
-    )
+    wanted = [Claim(handle.id, 1, "hook", 1 << 62) for handle in handles]  # never stuck
+    assert len(await app.store.claim("ghost", wanted, now)) == 50
     await drain(app)
     assert sorted(runs) == list(range(50))
     assert {tuple(outcomes(app, handle)) for handle in handles} == {("lost", "done")}
