@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
@@ -102,6 +102,18 @@ class Fleet:
     def workers(self) -> set[int]:
         """Numbers of the applications that ran a task."""
         return {number for number, _ in self.ran}
+
+
+def owner_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes, the owner of the partition first."""
+    return sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until the condition is true, at most two virtual minutes."""
+    async with asyncio.timeout(120.0):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 async def test_nodes_of_one_slot_share_jobs_of_mixed_length(sqlite_url: str) -> None:
@@ -221,7 +233,7 @@ async def test_a_refused_claim_is_reported_to_the_owner(
 ) -> None:
     fleet = Fleet(sqlite_url)
     async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        owner, helper = owner_first(nodes)
         store = helper.parts.context.store
         claim, refused = store.claim, []
 
@@ -251,17 +263,12 @@ async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order
         for name in ("new", "work"):
             app = await fleet.submit([0.0] * 3, name=name)
             app.close()
-        async with asyncio.timeout(120.0):
-            while len(fleet.ran) < 6:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(fleet.ran) == 6)
         (await fleet.submit([0.0] * 300, name="removed")).close()
         app = await fleet.submit([0.0] * 300)
-        async with asyncio.timeout(120.0):
-            while len(fleet.ran) < 306:
-                await asyncio.sleep(0.1)
-        async with running(fleet.app(2, ["removed"])), asyncio.timeout(120.0):
-            while len(fleet.ran) < 606:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(fleet.ran) == 306)
+        async with running(fleet.app(2, ["removed"])):
+            await until(lambda: len(fleet.ran) == 606)
         app.close()
 
 
@@ -282,16 +289,14 @@ async def test_an_ordering_key_is_free_after_its_owner_changed_twice(
     """The owner loses its partition while a task of the key is granted and not reported."""
     fleet = Fleet(sqlite_url)
     async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        owner, helper = owner_first(nodes)
         channel = helper.parts.context.channel
         send = channel.send
         monkeypatch.setattr(channel, "send", lambda m: None if isinstance(m, Report) else send(m))
         (await fleet.submit([8.0])).close()
         await asyncio.sleep(0.2)
         app = await fleet.submit([0.1] * 3, ordering_key="k")
-        async with asyncio.timeout(20.0):
-            while not owner.parts.granting._open:
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(owner.parts.granting._open))
         owner.parts.ownership._hold({})  # as after an outage
         monkeypatch.setattr(channel, "send", send)
         await settled(app, owner, timeout=100.0)
@@ -337,9 +342,7 @@ async def test_elected_pollers_resume_after_the_responses_of_renewals_were_lost(
             raise StoreUnavailable("as wanted")
 
         monkeypatch.setattr(coordinator, "renew", lose_response)
-        async with asyncio.timeout(100.0):
-            while ownership.is_elected("due"):
-                await asyncio.sleep(0.1)
+        await until(lambda: not ownership.is_elected("due"))
         await asyncio.sleep(3.0)
         monkeypatch.setattr(coordinator, "renew", renew)
         await asyncio.sleep(SETTLE_SECONDS)
@@ -351,7 +354,7 @@ async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
 ) -> None:
     fleet = Fleet(sqlite_url, cost="runtime")
     async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
-        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        owner, helper = owner_first(nodes)
         channel = helper.parts.context.channel
         send = channel.send
 
@@ -363,9 +366,7 @@ async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
         app = await fleet.submit([1.0] * 6)
         await settled(app, owner)
         assert owner.parts.granting._running
-        async with asyncio.timeout(60.0):
-            while owner.parts.granting._running:
-                await asyncio.sleep(0.1)
+        await until(lambda: not owner.parts.granting._running)
         app.close()
 
 
@@ -433,7 +434,7 @@ async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
     """Another node fences the owner while a stored trigger is granted, and the grant expires."""
     fleet = Fleet(sqlite_url)
     async with fleet.nodes(*[{"concurrency": 1, "look_ahead": 5}] * 2) as nodes:
-        owner, helper = sorted(nodes, key=lambda node: not node.parts.ownership.owned)
+        owner, helper = owner_first(nodes)
         app = await fleet.submit([1.0] * 80)
         await asyncio.sleep(35.0)
         context, granting = owner.parts.context, owner.parts.granting
@@ -441,17 +442,13 @@ async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
         monkeypatch.setattr(
             context.channel, "send", lambda m: None if isinstance(m, Grant) else send(m)
         )
-        async with asyncio.timeout(60.0):
-            while not granting._open:
-                await asyncio.sleep(0.05)
+        await until(lambda: bool(granting._open))
         monkeypatch.setattr(context.channel, "send", send)
         context.table.pause("work")
         (partition,) = owner.parts.backlogs._partitions
         await helper.parts.context.ports.backlog.take_over([partition])
         (await fleet.submit([0.0] * 3)).close()  # the next write of the owner finds the fence
-        async with asyncio.timeout(60.0):
-            while granting._open:
-                await asyncio.sleep(0.05)
+        await until(lambda: not granting._open)
         context.table.resume("work")
         await settled(app, owner, timeout=300.0)
         app.close()

@@ -894,38 +894,3 @@ async def test_the_start_of_a_node_changes_no_task_of_a_living_node(app: App) ->
         await reaches(app, other, State.DONE)
     record = held.record()
     assert (record.state, record.node, record.version) == (State.PROCESSING, "ghost", 2)
-
-
-async def test_repeated_reads_fill_a_fifo_queue_by_a_page_beyond_its_look_ahead(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks behind the reader are new to the node if a later one arrived first."""
-    monkeypatch.setattr("fairlead.engine.intake.AGAIN", 20)
-    app = App(sqlite_url)
-    app.migrate()
-    app.queue("mail", order="fifo", partitions=1)
-    ran: list[int] = []
-    gate = asyncio.Event()
-
-    @app.task(queue="mail")
-    async def send(n: int) -> None:
-        await gate.wait()
-        most.append(len(node.parts.context.table))
-        ran.append(n)
-
-    most: list[int] = []
-    async with running(app, look_ahead=100, concurrency=10) as node:
-        send.submit_many([{"n": n} for n in range(1000)])
-        async with asyncio.timeout(SOON):
-            while not app.channel._lanes or node.in_flight < 10:
-                await asyncio.sleep(0.01)
-        (lane,) = app.channel._lanes.values()
-        for _ in range(20):
-            lane.read_seq, lane.highest_seq, lane.sweep_seq = 1000, 1000, lane.read_seq
-            app.channel.room_freed()
-            await asyncio.sleep(1.0)  # of the virtual clock: a page of the sweep
-        most.append(len(node.parts.context.table))
-        gate.set()
-        await settled(app, node)
-    assert 100 < max(most) <= 120
-    assert sorted(ran) == list(range(1000))

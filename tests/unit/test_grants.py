@@ -150,6 +150,16 @@ def test_an_owner_that_calls_again_gets_a_new_offer_since_it_may_have_lost_the_f
     assert second.session > first.session and second.total == 2
 
 
+def test_a_call_in_two_parts_counts_whole_and_a_later_one_replaces_it() -> None:
+    promises, names = Promises("n"), [PAY, ("q", "mail"), ("q", "post")]
+    for name in names:
+        promises.called(Call("o", [name]), 0.0)
+    (offer,) = promises.offers(6, lambda *_: 2, 0.0)
+    assert [(queue, name) for queue, name, _ in offer.names] == names
+    promises.called(Call("o", [PAY]), 2 * RECENT)
+    assert promises._owners["o"].names == [PAY]
+
+
 def test_a_call_expires() -> None:
     promises = Promises("n")
     promises.called(Call("o", [PAY]), 0.0)
@@ -320,6 +330,8 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
 def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) -> None:
     parts = [decode(piece).peer for piece in pieces(Notification(peer=message), 1000)]
     assert all(type(part) is type(message) for part in parts)
+    if isinstance(message, Call):
+        assert [each for part in parts for each in part.names] == message.names  # type: ignore[union-attr]
     if isinstance(message, Grant):
         assert [each for part in parts for each in part.triggers] == message.triggers  # type: ignore[union-attr]
     if isinstance(message, Report):

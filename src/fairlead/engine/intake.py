@@ -44,9 +44,11 @@ class Intake(SimplePart):
         self._foreign: dict[tuple[str, int], int] = {}
         """Number of those whose tasks have no handler here."""
         self._left_out: set[tuple[str, int]] = set()
-        """Queues and priorities with triggers that `_is_left_out` kept out of memory."""
+        """Queues and priorities with triggers kept out of memory for lack of room."""
         self._known_names = frozenset[str]()
         """Names of the tasks that some living node knows."""
+        self._has_met_others = False
+        """Whether a trigger of another name was kept out of memory."""
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -79,8 +81,8 @@ class Intake(SimplePart):
 
     def set_known_names(self, names: frozenset[str]) -> None:
         """Note the names of the tasks that some living node knows. Read triggers of new names."""
-        if names - self._known_names and self._left_out:
-            self._left_out.clear()
+        if self._has_met_others and not names <= self._known_names:
+            self._has_met_others = False
             self._channel.redeliver()
         self._known_names = names
 
@@ -189,13 +191,16 @@ class Intake(SimplePart):
         """Return whether a trigger of a fifo queue stays out of memory, so that it does not hold up
         others: no living node knows its task, or only other nodes do and half of the look-ahead
         waits for them already. Sweeps read it again."""
-        kinds = self._context.kinds
-        is_shared = kinds.shared and not kinds.channel_decides_order
-        if trigger.name in self._context.served.handlers or not is_shared:
+        if trigger.name in self._context.served.handlers:
             return False
+        kinds = self._context.kinds
+        if not kinds.shared or kinds.channel_decides_order:
+            return False
+        if trigger.name not in self._known_names:
+            self._has_met_others = True
+            return True
         lane = (trigger.queue, trigger.priority)
-        has_room = self._foreign.get(lane, 0) < self._look_ahead // 2
-        if has_room and trigger.name in self._known_names:
+        if self._foreign.get(lane, 0) < self._look_ahead // 2:
             return False
         self._left_out.add(lane)
         return True

@@ -84,7 +84,9 @@ class Promises:
         late = now - RECENT - 2 * self._delay
         if promise is None or (promise.open and promise.offered_at < late):
             promise = self._begin(call.owner)
-        promise.names, promise.called_at = call.names, now
+        # A long call arrives in parts, right after each other.
+        before = promise.names if now - promise.called_at < RECENT else ()
+        promise.names, promise.called_at = [*dict.fromkeys([*before, *call.names])], now
 
     def granted(self, grant: Grant, now: float) -> None:
         """Record a grant."""
