@@ -14,7 +14,7 @@ from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.logs import name_node
 from fairlead.cli.output import expected
-from fairlead.cli.worker import WorkerOptions
+from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.node import Node
 from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError

@@ -2,111 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
-
 import typer
 
 from fairlead.cli.logs import configure
 from fairlead.cli.output import one_line_errors
-from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.errors import ConfigurationError
-from fairlead.supervisor.processes import usable_cores
-
-
-class LogFormat(StrEnum):
-    """The format of log lines."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """The lowest level of log lines to print."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `worker`."""
-
-    application: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:APP", help="The App, for example shop:app."),
-    ]
-    queues: Annotated[
-        str | None,
-        typer.Option(help="Queues to serve, separated by commas."),
-    ] = None
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the node, the same after each restart, so that a restarted worker keeps"
-            " its partitions. With --workers, the nodes are NAME-1, NAME-2, ..."
-        ),
-    ] = None
-    restart: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="With --name: seconds after a stop in which no other worker takes its partitions.",
-        ),
-    ] = 30.0
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|auto",
-            help="Run N worker processes under a supervisor, or with auto one for each usable core."
-            " The options below apply to each process.",
-        ),
-    ] = None
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tasks that run at once.")
-    ] = 500
-    threads: Annotated[
-        int, typer.Option(min=1, help="Maximum number of synchronous handlers that run at once.")
-    ] = 16
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Maximum number of handlers with executor='process' that run at once."
-        ),
-    ] = 2
-    drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that running tasks may still take after a stop.")
-    ] = 20.0
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Stop when no task is left to run or retry.")
-    ] = False
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(help="Port on which to serve Prometheus metrics, /live and /ready."),
-    ] = None
-    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1"
-    log_level: Annotated[LogLevel, typer.Option()] = LogLevel.INFO
-    log_format: Annotated[LogFormat, typer.Option()] = LogFormat.TEXT
-
-    def names_of_queues(self) -> list[str] | None:
-        """Return the names of the queues to serve, or None for all queues."""
-        if self.queues is None:
-            return None
-        return [name.strip() for name in self.queues.split(",") if name.strip()]
-
-    def number_of_workers(self) -> int | None:
-        """Return the number of worker processes under a supervisor, or None for one process without
-        a supervisor. Raise ConfigurationError for an invalid number."""
-        if self.workers is None:
-            return None
-        if self.workers == "auto":
-            return usable_cores()
-        if not self.workers.isdecimal() or not int(self.workers):
-            raise ConfigurationError(
-                f"--workers {self.workers}: use a whole number of at least 1, or auto"
-            )
-        return int(self.workers)
+from fairlead.cli.parameters import with_options
+from fairlead.cli.worker_options import WorkerOptions
 
 
 @with_options
