@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from fairlead import App, Draft, Limit
+from fairlead import App, Draft, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.triggers import evictions as aside
 from fairlead.declare.options import Options
@@ -168,6 +168,79 @@ async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(ap
     await drain(app, look_ahead=25, concurrency=10)
     assert sorted(quick_ran) == sorted([*range(300), *range(300)])
     assert Counter(slow_ran) == {"slow": 300, "of a key": 300}
+
+
+LANE_WIDE_LIMITS = {
+    "a limit": lambda: Limit(2),
+    "a rate": lambda: RateLimit(1, per=2.0),
+    "the total of a tree": lambda: LimitTree(2, names={"other": 1}, fairness_keys={"other": 1}),
+}
+
+
+@pytest.mark.parametrize("limit", LANE_WIDE_LIMITS)
+@pytest.mark.parametrize("declares", ["queue", "task"])
+async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
+    app: App, limit: str, declares: str
+) -> None:
+    """Two keys of equal weight wait beyond memory; later, other keys arrive."""
+    of = {"concurrency": LANE_WIDE_LIMITS[limit]()}
+    app.queue("q", partitions=1, **(of if declares == "queue" else {}))
+    started: list[str] = []
+    arrived: dict[str, int] = {}
+
+    @app.task(queue="q", **(of if declares == "task" else {}))
+    async def note(key: str) -> None:
+        started.append(key)
+        if len(started) % 100 == 0:
+            newcomer = f"new {len(started)}"
+            arrived[newcomer] = len(started)
+            await note.options(fairness_key=newcomer).submit_async(key=newcomer)
+        await asyncio.sleep(4.0)
+
+    for key in "ab":
+        note.options(fairness_key=key).submit_many([{"key": key} for _ in range(300)])
+    await drain(app, timeout=5000.0, look_ahead=25, concurrency=50)
+    a = 0
+    # Two tasks of one claim start in any order.
+    for n, key in enumerate([key for key in started if key in "ab"][:550], 1):
+        a += key == "a"
+        assert abs(2 * a - n) <= 2 + 2, f"{a} of the first {n} are of a"
+    for newcomer, position in arrived.items():
+        waited = started.index(newcomer) - position
+        assert waited <= 6, f"{newcomer} waited for {waited} other tasks"
+
+
+async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_other_key(
+    app: App,
+) -> None:
+    """Tasks of the full name fill memory, while tasks of another name wait in the store."""
+    app.queue("q", partitions=1)
+    slow_ran: list[str] = []
+    quick_ran: list[int] = []
+
+    @app.task(queue="q", concurrency=Limit(1))
+    async def slow(key: str) -> None:
+        slow_ran.append(key)
+        if len(slow_ran) in (5, 20):
+            slow.options(fairness_key=f"new {len(slow_ran)}").submit(key=f"new {len(slow_ran)}")
+        await asyncio.sleep(20.0)
+
+    @app.task(queue="q")
+    async def quick(n: int) -> None:
+        quick_ran.append(n)
+        await asyncio.sleep(1.0)
+
+    for key in "ab":
+        slow.options(fairness_key=key).submit_many([{"key": key} for _ in range(150)])
+    quick.options(fairness_key="c").submit_many([{"n": n} for n in range(300)])
+    async with running(app, look_ahead=25, concurrency=10) as node:
+        async with asyncio.timeout(2000.0):
+            while len(slow_ran) < 30:  # noqa: ASYNC110 - many tasks end until then
+                await asyncio.sleep(1.0)
+        node.stop()
+    assert len(quick_ran) == 300
+    assert slow_ran.index("new 5") - 5 <= 3
+    assert slow_ran.index("new 20") - 20 <= 3
 
 
 async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(

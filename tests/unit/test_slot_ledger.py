@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit
 from fairlead.core.limits.limit_tree import LimitTree, TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
+from fairlead.core.limits.permits import Permits
 from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -167,6 +169,48 @@ def test_columns_follow_the_queue_the_name_and_the_columns_of_the_policies() -> 
 
 
 # policies that misbehave --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "stops_all"),
+    [
+        (Limit(1), True),
+        (Limit(1, per="fairness_key"), False),
+        (RateLimit(1, per=9.0), True),
+        (RateLimit(1, per=9.0, key="name"), False),
+        (LimitTree(1, per_fairness_key=9), True),
+        (LimitTree(9, per_fairness_key=1), False),
+        (LimitTree(9, names={"pay": 1}), False),
+        (ClusterLimit(1).on_node(Permits("n", 15.0), print), True),
+        (ClusterLimit(1, per="name").on_node(Permits("n", 15.0), print), False),
+        (ClusterRateLimit(1, 9.0).on_node(Permits("n", 15.0), print), True),
+        (ClusterRateLimit(1, 9.0, key="fairness_key").on_node(Permits("n", 15.0), print), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_limit_stops_all_tasks_of_a_queue_only_if_all_share_its_slots(
+    policy: ConcurrencyPolicy, stops_all: bool
+) -> None:
+    made = slot_ledger(policy)
+    full = made.acquire(trigger(1), 1.0) or made.acquire(trigger(2), 1.0)
+    assert full is not None
+    assert made.stops_all(full.limit, "q", None) is stops_all
+    assert made.stops_all(full.limit, "q", NAMES) is stops_all
+
+
+def test_a_limit_of_one_task_stops_all_only_while_the_queue_has_no_other_name() -> None:
+    made = slot_ledger()
+    made.register_task("q", "pay", limit := Limit(1))
+    made.register_names(["pay", "mail"])
+    assert made.stops_all((limit, None), "q", ["pay"])
+    assert not made.stops_all((limit, None), "q", ["pay", "mail"])
+    assert not made.stops_all((limit, None), "q", None)
+    assert made.stops_all((limit, None), "q", ["pay", "without a handler here"])
+
+
+def test_a_policy_that_cannot_tell_counts_as_one_that_does_not_stop_all() -> None:
+    made = slot_ledger(Broken(acquire=Full("mine")))
+    assert not made.stops_all("mine", "q", NAMES)
 
 
 @pytest.mark.parametrize(

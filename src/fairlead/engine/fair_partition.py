@@ -465,7 +465,7 @@ class FairPartition:
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
             return
-        held = self._table.held_back(lane.key)
+        held = self._table.held_back(lane.key, lane.backlog.names)
         if lane.shares is not None:
             held = [_with_followers(column, lane.shares) for column in held]
         chosen = lane.evictions.choose(lane.backlog, held, now)

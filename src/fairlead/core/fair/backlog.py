@@ -15,7 +15,7 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,6 +117,10 @@ class Backlog:
         """Loaded or taken triggers that are not yet in the store."""
         self._acked: dict[Level, None] = {}
         """Stored levels above A that were acked, oldest ack first."""
+        self._names: set[str] = set()
+        """Names of the triggers levelled or read so far."""
+        self._knows_names = is_new
+        """Whether no trigger of another name is stored."""
         self._waiting: defaultdict[str, int] = defaultdict(int)
         """Number of loaded or taken triggers by task name."""
         self._served: dict[str, int] = {}
@@ -159,6 +163,12 @@ class Backlog:
         return self.max_level > self.ack_level
 
     @property
+    def names(self) -> Collection[str] | None:
+        """All names of tasks that the lane may hold; None while a former owner may have stored
+        others."""
+        return self._names if self._knows_names else None
+
+    @property
     def acks(self) -> int:
         """Number of triggers acked since the last delete."""
         return self._acks
@@ -190,19 +200,18 @@ class Backlog:
         return self._write(levelled, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
-        """Give new levels to triggers in memory that a limit holds back. `kept` get the virtual
-        time, so that they no longer pin A; `evicted` get levels after all others of their keys, so
-        that they make room in memory for triggers that may run. Treat all of them as newly arrived,
-        as start-time fair queueing treats a flow that could not be served. Not allowed while a
-        write is under way."""
+        """Give new levels to triggers in memory that a limit holds back. `kept` start again at the
+        virtual time, so that they no longer pin A; `evicted` get levels after all others of their
+        keys, so that they make room in memory for triggers that may run. Treat all of them as newly
+        arrived, as start-time fair queueing treats a flow that could not be served. Not allowed
+        while a write is under way."""
         assert self._writing is None
         for level in map(_level, [*kept, *evicted]):
             self._taken[level] = self._loaded.pop(level)
         for trigger in evicted:
             self._passes.withdraw(trigger.fairness_key, trigger.name)
         return self._write(
-            [*(self._renew(trigger) for trigger in kept), *map(self._level, evicted)],
-            [*kept, *evicted],
+            [*self._start_again(kept), *map(self._level, evicted)], [*kept, *evicted]
         )
 
     def _write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
@@ -292,7 +301,9 @@ class Backlog:
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
             self.max_level = max(self.max_level, self.read_level)
+        self._names.update(trigger.name for trigger in entries)
         self.is_at_end = len(entries) < reading.limit
+        self._knows_names |= self.is_at_end
         self._advance()
         if self._landed is None:
             return Changes(added=new)
@@ -434,6 +445,7 @@ class Backlog:
 
     def _level(self, trigger: Trigger) -> Trigger:
         name = trigger.name
+        self._names.add(name)
         if not self._waiting.get(name):
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
@@ -444,10 +456,17 @@ class Backlog:
         self.read_seq = max(self.read_seq, trigger.seq)
         return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
 
-    def _renew(self, trigger: Trigger) -> Trigger:
-        self._last_id += 1
-        pass_ = max(self.virtual_time, self.ack_level.pass_)
-        return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
+    def _start_again(self, triggers: Sequence[Trigger]) -> Iterator[Trigger]:
+        """Yield the triggers with levels from the virtual time on, a step apart for each key, so
+        that a key that arrives later waits for one task of each of them and not for all."""
+        start = max(self.virtual_time, self.ack_level.pass_)
+        next_passes: dict[str, int] = {}
+        for trigger in sorted(triggers, key=_level):
+            key = trigger.fairness_key
+            pass_ = next_passes.get(key, start)
+            next_passes[key] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            self._last_id += 1
+            yield msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)

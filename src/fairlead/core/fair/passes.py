@@ -37,14 +37,18 @@ class Passes:
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """Return the pass of one more task of the key. `weight`, `name`: of the task."""
         pass_ = max(virtual_time, self._counters.next_pass(key))
-        self._counters.put(key, pass_ + stride(self.weights.get(key, weight)), virtual_time)
+        self._counters.put(key, pass_ + self.step(key, weight, name), virtual_time)
         return pass_
+
+    def step(self, key: str, weight: float, name: str = "") -> int:
+        """Return the virtual time from one task of the key to the next (dimensionless)."""
+        return stride(self.weights.get(key, weight))
 
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
         """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
-        next_pass = pass_ + stride(self.weights.get(key, weight))
+        next_pass = pass_ + self.step(key, weight, name)
         if next_pass > self._counters.next_pass(key):
             self._counters.put(key, next_pass, virtual_time)
 

@@ -70,6 +70,10 @@ class TimePasses(Passes):
         self._counters.put(key, pass_ + step, virtual_time)
         return pass_
 
+    def step(self, key: str, weight: float, name: str = "") -> int:
+        """Return the virtual time from one task of the key to the next (dimensionless)."""
+        return self._stride(self._run_times.charge(name, key), self.weights.get(key, weight))
+
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:

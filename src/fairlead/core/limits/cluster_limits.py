@@ -149,6 +149,9 @@ class _NodeLimit:
 
     cancel = release
 
+    def stops_all(self, limit: Hashable) -> bool:
+        return self._declared.per is None and limit == (self, "")
+
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]
 
@@ -196,6 +199,9 @@ class _NodeRateLimit:
                 cooling.remove(unit)
                 return ((self, pool),) if self._permits.release(pool) else ()
         return ()  # the time of the unit is over
+
+    def stops_all(self, limit: Hashable) -> bool:
+        return self._declared.key is None and limit == (self, "")
 
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         return [(self, pool) for pool in pools]

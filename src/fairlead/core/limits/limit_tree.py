@@ -107,6 +107,9 @@ class LimitTree:
 
     cancel = release
 
+    def stops_all(self, limit: Hashable) -> bool:
+        return isinstance(limit, TreeLimit) and limit[:2] == (self, self._total.level)
+
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
         return [TreeLimit(self, cast(LevelName, tuple(pool.split(":", 1))), True) for pool in pools]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -46,6 +46,17 @@ class ConcurrencyPolicy(Protocol):
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
         """Release a slot whose task did not run here (another node claimed it); return the limits
         that have room again. `now`: monotonic seconds."""
+
+
+@runtime_checkable
+class StopsAll(Protocol):
+    """A policy that knows which of its limits stop every task it applies to. While such a limit
+    holds back a whole queue, fair tasks keep their positions; without this method, Fairlead tries
+    to bring tasks into memory that the limit may not stop."""
+
+    def stops_all(self, limit: Hashable) -> bool:
+        """Return whether the limit, one that this or another policy returned in Full, stops all
+        triggers that this policy applies to."""
 
 
 class Limit:
@@ -86,6 +97,9 @@ class Limit:
         return ((self, key),)
 
     cancel = release
+
+    def stops_all(self, limit: Hashable) -> bool:
+        return limit == (self, None)
 
 
 class RateLimit:
@@ -153,6 +167,9 @@ class RateLimit:
         key = key_of(self.key, trigger)
         self._full_at[key] -= self._token
         return ((self, key),)
+
+    def stops_all(self, limit: Hashable) -> bool:
+        return limit == (self, None)
 
     def _drop_full(self, instant: int) -> None:
         self._full_at = {

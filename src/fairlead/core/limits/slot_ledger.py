@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits.limit_tree import TreeLimit
-from fairlead.core.limits.limits import ConcurrencyPolicy, Full
+from fairlead.core.limits.limits import ConcurrencyPolicy, Full, StopsAll
 from fairlead.model import Trigger
 
 log = logging.getLogger("fairlead.slots")
@@ -160,6 +160,20 @@ class SlotLedger:
         """Set the limits of fairness keys at any time; return those that have room. If the set of
         limited keys changes, columns change too, so call TriggerTable.set_limits instead."""
         return self._keys.set(queue, limits)
+
+    def stops_all(self, limit: Hashable, queue: str, names: Iterable[str] | None) -> bool:
+        """Return whether a full limit stops all tasks of the queue that have these names and may
+        start here. `names`: None stands for any name."""
+        chains = (
+            [self._chains.of_queue.get(queue, ())]
+            if names is None
+            else [self._chains[queue, name] for name in names]
+        )
+        return all(
+            chain == (_NOT_HERE,)
+            or any(isinstance(policy, StopsAll) and policy.stops_all(limit) for policy in chain)
+            for chain in chains
+        )
 
     def uses(self, trigger: Trigger, policy: ConcurrencyPolicy) -> bool:
         """Return whether the policy applies to the trigger."""

@@ -150,14 +150,21 @@ class TriggerTable:
             entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries
         ]
 
-    def held_back(self, lane: LaneKey) -> list[Held]:
+    def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
         """Return the triggers of a fair lane that limits stop, by column, with the number of
-        triggers that left each column since the last call."""
+        triggers that left each column since the last call; but none that a limit of all these
+        `names` stops (None: of all names), because no other trigger of the lane could run."""
         found = []
+        stops_all: dict[Hashable, bool] = {}
         for column in self._columns.values():
             if column.priority == lane.priority:
                 taken, column.taken = column.taken, 0
-                if column.is_held:
+                if not column.is_held:
+                    continue
+                limit = self._stopped_by(column)
+                if limit not in stops_all:
+                    stops_all[limit] = self._slot_ledger.stops_all(limit, lane.queue, names)
+                if not stops_all[limit]:
                     waiting = [
                         trigger
                         for *_, trigger in sorted(column.entries)
