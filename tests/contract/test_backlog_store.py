@@ -523,6 +523,32 @@ async def test_levelled_returns_the_tasks_with_an_entry_above_a_level_and_the_sa
     assert await store.levelled(LANE, Level(5000, 5000), asked) == set()
 
 
+async def test_last_passes_shows_where_the_entries_of_each_key_end(store: Adapter) -> None:
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    entries = make(30)
+    light = msgspec.structs.replace(entries[29], weight=0.5)
+    await store.write(LANE, range_id, [*entries[:29], light], record_of(entries))
+    for start, limit in ((0, 40), (0, 7), (12, 1)):
+        above = entries[start].level
+        learnt: dict[str, tuple[int, float]] = {}
+        while above is not None:
+            found = await store.last_passes(LANE, above, limit)
+            assert len(found.keys) <= limit
+            for key, pass_, weight in found.keys:
+                learnt[key] = pass_, min(weight, learnt.get(key, (0, weight))[1])
+            above = found.through
+        rows = [*entries[:29], light][start + 1 :]
+        assert learnt == {
+            row.fairness_key: (
+                max(r.level.pass_ for r in rows if r.fairness_key == row.fairness_key),
+                min(r.weight for r in rows if r.fairness_key == row.fairness_key),
+            )
+            for row in rows
+        }
+    assert await store.last_passes(LANE, Level(10**6, 0), 5) == ([], None)
+    assert await store.last_passes(LANE._replace(priority=4), LOWEST, 5) == ([], None)
+
+
 async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(
     store: Adapter,
 ) -> None:

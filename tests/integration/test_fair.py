@@ -13,8 +13,10 @@ import pytest
 
 from fairlead import App, Draft, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
+from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions as aside
 from fairlead.declare.options import Options
+from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
@@ -313,6 +315,42 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     counts = Counter(ran)
     assert counts["b"] == 50  # these had been completed before the crash
     assert 2000 <= counts["a"] <= 2100  # runs whose end was not stored yet run again
+
+
+async def test_new_tasks_run_after_older_ones_of_their_key_however_many_keys_a_new_owner_finds(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "HEAVIEST_KEPT", 10)
+    monkeypatch.setattr(fair_partition, "MOST_LEARNT", 70)
+    app.queue("q", partitions=1)
+    ran: list[tuple[str, int]] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(key: str, n: int) -> None:
+        await go_on.wait()
+        ran.append((key, n))
+
+    keys = [f"k{n}" for n in range(60)]
+
+    def push(numbers: range) -> None:
+        app.submit_many(
+            [note.options(fairness_key=k).draft(key=k, n=n) for n in numbers for k in keys]
+        )
+
+    push(range(8))
+    async with running(app, concurrency=1, look_ahead=25, drain=0.0):
+        async with asyncio.timeout(SOON):
+            while stored(app) < 8 * len(keys) - 1:  # noqa: ASYNC110 - another coroutine writes
+                await asyncio.sleep(0.01)
+    push(range(8, 10))
+    go_on.set()
+    await drain(app, concurrency=1, look_ahead=25)
+    assert len(ran) >= 10 * len(keys)
+    for key in keys:
+        order = list(dict.fromkeys(n for k, n in ran if k == key))
+        # The task that the first owner had begun waits for its next attempt.
+        assert [n for n in order if n] == [*range(1, 10)]
 
 
 async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) -> None:

@@ -50,6 +50,9 @@ AGAIN_SHARE = 0.05
 MOST_READ = 5000
 """Triggers in one read from the backlog store."""
 
+MOST_LEARNT = 50_000
+"""Stored entries of a former owner from which one call learns the next passes of keys."""
+
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
@@ -254,7 +257,7 @@ class FairPartition:
             self._separate(lane, triggers)
         else:
             lane.inbox += triggers  # a trigger unknown in memory is new
-        if lane.write is None and not lane.unchecked and not lane.backlog.may_be_empty:
+        if lane.write is None and not lane.unchecked and lane.backlog.can_add:
             self._assign_levels(lane)
         self._work.set()
 
@@ -411,7 +414,7 @@ class FairPartition:
             lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
             lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
             self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
-        if lane.inbox and lane.write is None and not backlog.may_be_empty:
+        if lane.inbox and lane.write is None and backlog.can_add:
             self._assign_levels(lane)
         if lane.write is None:
             self._make_room(lane)
@@ -436,6 +439,9 @@ class FairPartition:
                 backlog.read_failed()
                 raise
             self._apply(lane, backlog.read(entries))
+            return True
+        if (above := backlog.unknown_above) is not None:
+            backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
             return True
         now = self._clock.monotonic()
         if (through := backlog.next_delete(now)) is not None:

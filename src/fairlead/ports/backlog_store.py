@@ -4,7 +4,7 @@ only the later one can write."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -25,6 +25,24 @@ class OwnedBacklog(msgspec.Struct, frozen=True):
     """Records by priority, of lanes that were ever written."""
     unreadable: dict[int, str] = {}
     """Name of the record and the error, by priority, for lanes whose record cannot be read."""
+
+
+class LastPass(NamedTuple):
+    """Where the stored entries of a fairness key end."""
+
+    fairness_key: str
+    pass_: int
+    """Highest pass of the key's entries."""
+    weight: float
+    """Least weight of the key's entries."""
+
+
+class LastPasses(NamedTuple):
+    """The last passes among some entries of a lane."""
+
+    keys: Sequence[LastPass]
+    through: Level | None
+    """Level of the last of these entries; None if no entry lies above them."""
 
 
 class BacklogStore(Protocol):
@@ -72,6 +90,10 @@ class BacklogStore(Protocol):
     ) -> set[str]:
         """Return the ids of those tasks, given as (id, version), that have an entry above the level
         at exactly this version."""
+
+    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
+        """Return the last pass of each fairness key among the first `limit` entries above a level.
+        Raises StoreUnavailable."""
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""

@@ -20,7 +20,7 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
@@ -134,6 +134,14 @@ class CassandraBacklogStore:
             while missing and (row := await anext(rows, None)) is not None:
                 missing.discard((str(row[0]), row[1]))
         return {task_id for task_id, _ in set(tasks) - missing}
+
+    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
+        rows = [row async for row in self.session.rows("passes_above", *lane, *above, limit)]
+        found: dict[str, tuple[int, float]] = {}
+        for pass_, _, key, weight in rows:
+            found[key] = pass_, min(weight, found[key][1] if key in found else weight)
+        through = Level(*rows[-1][:2]) if len(rows) == limit else None
+        return LastPasses([LastPass(key, *ends) for key, ends in found.items()], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions."""

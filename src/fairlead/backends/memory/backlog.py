@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import Fenced, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 
 
 class MemoryBacklogStore:
@@ -67,6 +67,17 @@ class MemoryBacklogStore:
         wanted = set(tasks)
         rows = self._rows[lane][self._position_after(lane, above) :]
         return {row.id for row in rows if (row.id, row.version) in wanted}
+
+    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
+        rows = await self.read_above(lane, above, limit)
+        weights: defaultdict[str, list[float]] = defaultdict(list)
+        for row in rows:
+            weights[row.fairness_key].append(row.weight)
+        last = {row.fairness_key: _level(row).pass_ for row in rows}
+        through = _level(rows[-1]) if len(rows) == limit else None
+        return LastPasses(
+            [LastPass(key, pass_, min(weights[key])) for key, pass_ in last.items()], through
+        )
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}

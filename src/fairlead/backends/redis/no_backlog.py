@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from fairlead.errors import NotSupported
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
-from fairlead.ports.backlog_store import OwnedBacklog
+from fairlead.ports.backlog_store import LastPasses, OwnedBacklog
 
 
 class NoBacklog:
@@ -42,6 +42,9 @@ class NoBacklog:
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
         return set()
+
+    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
+        return LastPasses([], None)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {}

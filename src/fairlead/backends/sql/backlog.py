@@ -26,8 +26,10 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row, Statement, Steps
+
+_HIGHEST = Level(2**63 - 1, 2**63 - 1)
 
 _encode = msgspec.json.encode
 
@@ -140,6 +142,15 @@ class SqlBacklogStore(ABC):
     @abstractmethod
     def _ids(self, ids: list[str]) -> Any:
         """Return the ids as one parameter of the dialect."""
+
+    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
+        return await self._database.read(self._last_passes(lane, above, limit))
+
+    def _last_passes(self, lane: LaneKey, above: Level, limit: int) -> Steps[LastPasses]:
+        ends = yield self._statement("level_after", *lane, *above, limit - 1)
+        through = Level(*ends[0]) if ends else None
+        rows = yield self._statement("last_passes", *lane, *above, *(through or _HIGHEST))
+        return LastPasses([LastPass(*row) for row in rows], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return await self._database.read(self._records())

@@ -46,6 +46,19 @@ SELECT b.task_id, b.version
   CROSS JOIN fairlead_backlog b ON b.task_id = j.value
  WHERE +b.queue = ?2 AND +b.partition = ?3 AND +b.priority = ?4 AND (+b.pass, b.id) > (?5, ?6)
 
+-- name: level_after
+SELECT pass, id
+  FROM fairlead_backlog
+ WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
+ ORDER BY pass, id
+ LIMIT 1 OFFSET ?6
+
+-- name: last_passes
+SELECT fairness_key, max(pass), min(weight)
+  FROM fairlead_backlog
+ WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
+ GROUP BY fairness_key
+
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
   FROM fairlead_backlog_owners o

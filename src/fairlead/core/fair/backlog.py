@@ -29,7 +29,8 @@ MOST_REMEMBERED = 10_000
 dispatch them again. Beyond this number the oldest are dropped, at the cost of a refused claim."""
 
 HEAVIEST_KEPT = 1000
-"""Maximum number of keys whose next pass is saved for the next owner."""
+"""Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
+the others from the stored entries."""
 
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
@@ -139,6 +140,13 @@ class Backlog:
         self._recorded_at: float | None = None
         for key, next_pass in record.next_passes:
             passes.resume(key, next_pass)
+        self.unknown_above = (
+            record.ack_level
+            if self.is_stored and len(record.next_passes) >= HEAVIEST_KEPT
+            else None
+        )
+        """Level above which former owners may have stored entries of keys whose next pass is
+        unknown; None if every next pass is known. No trigger gets a level until then."""
         if record.run_times is not None:
             passes.resume_run_times(record.run_times)
 
@@ -178,18 +186,27 @@ class Backlog:
         """Whether a write was returned whose outcome is not yet known."""
         return self._writing is not None
 
+    def learn(self, keys: Iterable[tuple[str, int, float]], through: Level | None) -> None:
+        """Learn next passes from entries above `unknown_above`: (key, last pass, least weight).
+        `through`: the last level of these entries, None if there are no others."""
+        for key, pass_, weight in keys:
+            self._passes.observe(key, weight, pass_, self.virtual_time)
+        self.unknown_above = through
+
     # new triggers ---------------------------------------------------------------------------------
 
     @property
-    def may_be_empty(self) -> bool:
-        """Whether a read could show that new triggers can stay in memory."""
-        return not self.is_at_end and not self.is_stored
+    def can_add(self) -> bool:
+        """Whether new triggers can get their levels now: the next passes of all keys are known, and
+        no read could show that the new triggers fit in memory."""
+        return self.unknown_above is None and (self.is_at_end or self.is_stored)
 
     def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         """Give new triggers their levels. If all triggers fit in memory and none is stored, keep
         the new ones in memory only. Otherwise return a write of them and of all other triggers that
-        are not in the store yet. Not allowed while a write is under way."""
-        assert self._writing is None
+        are not in the store yet. Not allowed while a write is under way, or before the next passes
+        of all keys are known."""
+        assert self._writing is None and self.unknown_above is None
         levelled = [self._level(trigger) for trigger in triggers]
         fits = len(self._loaded) + len(levelled) <= self.capacity
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
