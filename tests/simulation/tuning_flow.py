@@ -1,5 +1,6 @@
 """The closed loop of weights and limits without chance: in each hour the keys divide the slots as a
-fair queue does on average, and the two control laws use the measurements of these hours."""
+fair queue does on average, and the two control laws use the measurements of these hours. What a key
+asks for is known exactly, although a lake knows only a lower bound if tasks wait for a whole hour."""
 
 from __future__ import annotations
 

@@ -262,6 +262,21 @@ def test_between_a_step_below_the_target_and_the_dead_band_above_it_a_key_keeps_
         assert (changes["long"].guarded if "long" in changes else now) == then
 
 
+def test_a_key_that_uses_all_of_a_limit_below_its_target_keeps_it_while_it_rises() -> None:
+    """Short tasks may use every slot of the limit, yet never wait for a whole minute."""
+    use = had(5, busy=8 * HOUR)
+    found = {"long": Key(1.0, 1.0, use, None, 5), "short": Key(1.0, 1.0, had(8))}
+    assert of(found, worked(16))["long"].guarded == 6
+
+
+def test_a_limit_above_all_slots_goes_down_and_is_not_removed_on_the_way() -> None:
+    """There are fewer slots than when it was set."""
+    use = had(10, busy=5 * HOUR, waited=True)
+    found = {"long": Key(1.0, 1.0, use, None, 20), "short": Key(1.0, 1.0, had(5))}
+    moves = moves_until_rest(found, worked(10), 1, Guards(prior_tasks=1e-9))["long"]
+    assert [move.guarded for move in moves] == [16, 13, 11, 9, 8, 7]
+
+
 def test_with_one_slot_on_each_node_no_key_gets_or_keeps_a_limit() -> None:
     def at(limit: int | None) -> dict[str, Key]:
         return {
