@@ -184,10 +184,18 @@ AT_A_BOUND = {
 }
 """The first key would need less than the lowest weight, so all miss their raw weights."""
 
+WITHOUT_A_DEAD_BAND = {
+    "short": Flow(1.0, 10.0, math.inf, math.inf),
+    "middle": Flow(3.0, 60.0, math.inf, math.inf),
+    "long": Flow(0.2, 600.0, math.inf, math.inf),
+}
+"""The raw weights differ by rounding in each hour."""
+
 
 @settings(max_examples=examples(200))
 @example(World(FAST, 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
 @example(World(FAST, 10, 1, {}, True, [AT_A_BOUND]))
+@example(World(Guards(half_life=2 * HOUR, dead_band=0.0), 10, 1, {}, True, [WITHOUT_A_DEAD_BAND]))
 @given(worlds())
 def test_under_any_constant_load_weights_and_limits_come_to_rest(world: World) -> None:
     """Use, waits and shares follow the weights and limits in force."""
