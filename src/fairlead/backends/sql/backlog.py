@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from sys import intern
 from typing import Any
 
 import msgspec
@@ -218,9 +217,9 @@ def _trigger(lane: LaneKey, row: Row) -> Trigger:
         version,
         lane.queue,
         lane.partition,
-        intern(name),
+        name,
         lane.priority,
-        intern(fairness_key),
+        fairness_key,
         weight,
         ordering_key,
         TriggerPath.SPILL,

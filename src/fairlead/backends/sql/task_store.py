@@ -7,7 +7,6 @@ and parameters; a batch is one parameter, a JSON array of arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from sys import intern
 from typing import Any
 
 import msgspec
@@ -328,9 +327,9 @@ class SqlTaskStore:
                 version,
                 queue,
                 partition,
-                intern(name),
+                name,
                 priority,
-                intern(key),
+                key,
                 weight,
                 ordering_key,
                 TriggerPath.HOOK,

@@ -178,29 +178,40 @@ def _raw(tuned: Mapping[str, Key], means: Mapping[str, _Mean], guards: Guards) -
 def _guarded(
     tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards
 ) -> dict[str, float]:
-    goals = {
-        name: key.now if _is_near(key.now, raw[name], guards.dead_band) else raw[name]
-        for name, key in tuned.items()
-    }
-    if all(goals[name] == key.now for name, key in tuned.items()):
-        return goals
-    room = {name: _room(key, guards) for name, key in tuned.items()}
-    return _clamped(goals, room, sum(key.now for key in tuned.values()))
+    now = {name: key.now for name, key in tuned.items()}
+    far = {name for name in tuned if not _is_near(now[name], raw[name], guards.dead_band)}
+    if not far:
+        return now
+    total = sum(now.values())
+    bounds = {name: _bounds(key, guards) for name, key in tuned.items()}
+    allowed = _clamped(raw, bounds, total)
+
+    def is_there(name: str) -> bool:
+        band = 0.0 if allowed[name] in bounds[name] else guards.dead_band
+        return _is_near(now[name], allowed[name], band)
+
+    # Otherwise the last digits of the weights would change in every round, because bounds and the
+    # sum keep some raw weights out of reach.
+    if all(is_there(name) for name in far):
+        return now
+    goals = {name: raw[name] if name in far else now[name] for name in tuned}
+    return _clamped(goals, {name: _room(key, guards) for name, key in tuned.items()}, total)
 
 
 def _is_near(now: float, raw: float, dead_band: float) -> bool:
-    return max(raw / now, now / raw) <= 1 + dead_band
+    return max(raw / now, now / raw) <= 1 + dead_band + _ROUNDING
+
+
+def _bounds(key: Key, guards: Guards) -> tuple[float, float]:
+    return max(guards.lowest * key.due, MIN_WEIGHT), min(guards.highest * key.due, MAX_WEIGHT)
 
 
 def _room(key: Key, guards: Guards) -> tuple[float, float]:
     """Return the least and the greatest weight of the key after this publish; a weight out of
     bounds approaches them by steps."""
-    least = min(
-        max(guards.lowest * key.due, key.now / guards.step, MIN_WEIGHT), key.now * guards.step
-    )
-    most = max(
-        min(guards.highest * key.due, key.now * guards.step, MAX_WEIGHT), key.now / guards.step
-    )
+    lowest, highest = _bounds(key, guards)
+    least = min(max(lowest, key.now / guards.step), key.now * guards.step)
+    most = max(min(highest, key.now * guards.step), key.now / guards.step)
     return min(least, most), max(least, most)
 
 
@@ -230,7 +241,7 @@ def _clamped(
 def _reason(key: Key, raw: float, guarded: float, guards: Guards) -> str:
     if _is_near(key.now, raw, guards.dead_band):
         return f"within {guards.dead_band:.0%} of what it should be"
-    if _is_near(guarded, raw, _ROUNDING):
+    if _is_near(guarded, raw, 0.0):
         return "as computed"
     least, most = _room(key, guards)
     if least < guarded < most:
