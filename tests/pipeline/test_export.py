@@ -320,7 +320,7 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
         pytest.param(*later, marks=FULL("a long run"))
         for later in [
             ("read", 3),
-            ("written aside", 5),
+            ("temporary file written", 5),
             ("renamed", 4),
             ("manifest linked", 2),
             ("files count", 3),

@@ -236,5 +236,5 @@ def _reason(key: Key, raw: float, guarded: float, guards: Guards) -> str:
     if least < guarded < most:
         return "limited: the sum of the weights stays"
     if guarded in (guards.lowest * key.due, guards.highest * key.due, MIN_WEIGHT, MAX_WEIGHT):
-        return f"at its bound, {guarded / key.due:g} times its due"
+        return f"at its bound, {guarded / key.due:g} times its share"
     return f"one step of x{guards.step:g}"
