@@ -59,7 +59,7 @@ class Record:
             self._saved is None
             or msgspec.structs.replace(record, updated_at=self._saved.updated_at) != self._saved
         ):
-            await self._store.keep(record, self._schedule.done(MOST_DONE))
+            await self._store.keep(record, self._schedule.completed_ranges(MOST_DONE))
             self._saved = record
         self._save_at = self._clock.monotonic() + SAVE_SECONDS
         if self._clock.monotonic() >= self._clean_at:
