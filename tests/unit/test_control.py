@@ -175,7 +175,7 @@ def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
 
 
@@ -229,7 +229,7 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
     assert b.raw < 0.5 and (b.guarded, b.reason) == (
         pytest.approx(1.0),
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
 
 
