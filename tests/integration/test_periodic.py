@@ -286,7 +286,7 @@ def chosen(policy: str, due: list[int], now: float) -> list[int]:
 
 @asynccontextmanager
 async def periodic_parts(app: App, count: int) -> AsyncIterator[None]:
-    """Submit periodic tasks from `count` nodes during the block, and kill these at its end."""
+    """Submit periodic tasks from `count` nodes during the block; kill the nodes at its end."""
     store = app.store
     parts = [
         PeriodicTasks(

@@ -479,7 +479,7 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
     found = world.tune()["q"]
     what = "switched off" if mode == SwitchMode.OFF else "frozen"
     assert found.holds == [
-        f"{what} by ann: odd waits; `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
+        f"{what} by ann: odd waits; undo with `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
     ]
     assert (world.weights() == {}) is (mode == SwitchMode.OFF)
     assert world.policies.policy(first).state == (

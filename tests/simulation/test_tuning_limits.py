@@ -107,7 +107,8 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
 
 @pytest.mark.full("a long run")
 def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
-    """At first dispatches are equal, so the other keys starve; later they catch up."""
+    """At first every key gets the same number of dispatches, so the other keys starve; weights and
+    limits then let them catch up."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
     last = rounds[40:]
     assert settled(last) and last[0].limits.keys() == {"long"}

@@ -181,7 +181,7 @@ def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
 
 
@@ -229,13 +229,13 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     found = {"a": Key(1.0, 0.11, ran(100.0)), "b": Key(1.0, 1.89, ran(1.0))}
     change = by_key(propose(found, FINE, Guards()))["a"]
     assert change.guarded == 0.1
-    assert change.reason == "at its bound, 0.1 times its due"
+    assert change.reason == "at its bound, 0.1 times its share"
     found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(1.0, 1.5, ran(100.0))}
     (a, b) = propose(found, FINE, Guards(step=2.0)).changes
-    assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its due")
+    assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
     assert b.raw < 0.5 and (b.guarded, b.reason) == (
         pytest.approx(1.0),
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
 
 

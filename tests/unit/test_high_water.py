@@ -234,7 +234,7 @@ def test_messages_lost_by_kafka_are_never_a_silent_gap(
     try:
         reading.read()
     except CheckFailed as missing:
-        assert "were sent and are not there" in str(missing)
+        assert "the topic does not have them" in str(missing)
     else:
         reading.has_all()
 

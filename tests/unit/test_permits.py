@@ -101,9 +101,8 @@ def test_the_first_acquire_is_refused_and_the_next_round_brings_the_permits() ->
 
 def test_unused_permits_are_returned() -> None:
     permits = Permits("one", TTL)
-    ledger = do_round(
-        permits, used_up(permits, 30, 16), 1.0
-    )  # the greatest number in use since the last round
+    # The first round still counts the permits that were in use since the round before.
+    ledger = do_round(permits, used_up(permits, 30, 16), 1.0)
     ledger = do_round(permits, ledger, 2.0)
     assert ledger.nodes == {}
 

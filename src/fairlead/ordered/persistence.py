@@ -1,8 +1,9 @@
-"""The persistence of a partition: the one coroutine that writes the log to the schedule and reads
-from it.
+"""The persistence of a partition: the only coroutine that copies the entries of the log to the
+stored schedule, and reads tasks from there into memory.
 
-Only one call runs at a time, so that a read cannot miss a concurrent write, and the saved low-water
-mark lies below both. An entry of the log is committed after it is persisted.
+Only one read or write runs at a time, so that a read cannot miss a concurrent write, and the saved
+low-water mark lies below all tasks read or written. An entry of the log is committed after the
+entry is persisted.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
-        # A log with constant submits is never empty, but its later entries came after the
-        # ones found first.
+        # A log with constant submits never becomes empty. An entry submitted after the start shows
+        # that all entries from before the start have been read.
         if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
 

@@ -1,9 +1,9 @@
 """Hashing of keys: a hashed lake has keyed digests instead of clear keys; only exporters have the
 secret.
 
-A lake is hashed from its first row or never. It stores a proof of the secret, to refuse another
-one, but not the secret. A key has the same digest in every row, so the tables stay the same. Free
-text, which may mention a key, is left out.
+A lake is hashed from its first row or never. The lake does not store the secret, but a proof of it,
+to refuse any other secret. A key has the same digest in every row, so all tables and reports work
+as with clear keys. Free text, which may mention a key, is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHORTEST_SECRET = 16
 """Fewest bytes of a secret; a shorter one could be found by trial."""
 
 _MARK = "_hashed"
-_CURE = f"set {SECRET_FILE} to a file with it, or {SECRET} to the secret itself"
+_CURE = f"set {SECRET_FILE} to the path of a file with the secret, or {SECRET} to the secret itself"
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,18 @@ GRACE = 0.25
 twin."""
 
 MOST_GRACE = 2.0
-"""Seconds that a notification of the database waits at most."""
+"""Longest time, in seconds, that a notification of the database waits."""
 
 MOST_CARRIED = 10_000
 """Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only name
 the lanes to read: a read of the rows returns a thousand triggers at a time."""
 
 MOST_ARRIVED = 10_000
-"""Triggers that have arrived and wait for room, at most. Further ones are left to the rows, the
-lowest priority first."""
+"""Greatest number of triggers that have arrived and wait for room. Above it, half of them are left
+to the reader of the rows, the lowest priority first."""
 
 HOLD_SECONDS = 5.0
-"""Seconds that an offset waits for its trigger at most."""
+"""Longest time, in seconds, that an offset waits for its trigger."""
 
 LATE_SECONDS = 5.0
 """Age in seconds above which the reader must have read a trigger below its position."""
@@ -363,7 +363,7 @@ class KafkaChannel(DatabaseChannel):
         if lane is None:
             return False  # the rows are read when the partition has been taken over
         if trigger.seq > lane.read_seq and lane.is_behind:
-            # A read under way may have begun too early.
+            # A read under way may have begun before this row was committed.
             lane.set_back = min(lane.set_back, trigger.seq - 1)
             return False
         if self._progress.holds(trigger.id) or (is_late and trigger.seq <= lane.read_seq):

@@ -39,7 +39,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Extent(NamedTuple):
-    """The range of offsets in a partition."""
+    """Range of the offsets in a partition that are not committed."""
 
     done: int
     """The first offset that is not committed."""

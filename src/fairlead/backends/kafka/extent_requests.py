@@ -1,4 +1,4 @@
-"""Requests to the log reader for the extents of partitions."""
+"""Requests to the log reader for the extents of partitions, the ranges of uncommitted offsets."""
 
 from __future__ import annotations
 

@@ -90,12 +90,12 @@ UPDATE fairlead_tasks t
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
                            AND (o.order_at, o.id) < (t.order_at, t.id))
-            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
+            AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
+            AND NOT EXISTS (SELECT 1                    -- no running task that left the order when it failed
                               FROM fairlead_tasks o
                              WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
                                AND o.state = 'PROCESSING')))
@@ -125,7 +125,7 @@ SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(tas
 
 -- name: record_attempts
 -- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- $2: the node that must hold them; NULL: any node. The tasks are locked here, so that later
+-- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
 -- statements of the transaction find them unchanged.
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,

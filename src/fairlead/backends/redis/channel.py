@@ -320,8 +320,8 @@ class RedisChannel(DatabaseChannel):
                 await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
-        """Read rows, and write the triggers that are missing in Redis to it before the lane's
-        position moves."""
+        """Read rows. Write the triggers that Redis does not have to Redis before returning, because
+        the lane's position then moves past their rows."""
         rows = await super()._rows(lane, above, limit)
         if rows and self._consumer is not None:
             steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)

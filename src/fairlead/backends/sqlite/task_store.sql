@@ -58,13 +58,13 @@ UPDATE fairlead_tasks
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                            AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
-            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
+            AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                        AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
+            AND NOT EXISTS (SELECT 1                    -- no running task that left the order when it failed
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
@@ -101,7 +101,7 @@ DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- ?2: the node that must hold them; NULL: any node
+-- ?2: the node that must hold the tasks; NULL: any node
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)

@@ -6,7 +6,7 @@ the stored entries in (A, R]. M (max level): nothing is stored above it. The bac
 returns what to read, write and delete, and the caller reports each outcome.
 
 Two rules keep it correct. Nothing is read or written at or below A, and A only moves forward. A is
-pinned below every level that was given and not yet merged.
+pinned below every level that was assigned and not yet merged.
 
 Source: the levels A, R and M are those of Temporal's fair task reader
 (https://github.com/temporalio/temporal, service/matching/fairness.md).

@@ -25,8 +25,9 @@ entries are compared often."""
 
 
 class Entries:
-    """Entries of a column, least first. New entries that fall in between are sorted in only when
-    needed: entries arrive in ascending runs, for which that costs less than a heap."""
+    """Entries of a column, least first. A new entry that is neither the first nor the last is
+    sorted in only at the next `pop`. Entries arrive in ascending runs, so this costs less than a
+    heap."""
 
     __slots__ = ("_between", "_rows", "_start")
 
@@ -119,9 +120,10 @@ class Column:
         )
         self.entries = Entries()
         self.position: ColumnPosition | None = None
-        """Position among the ready or parked columns. An older position found there is stale."""
+        """Position among the ready or parked columns. Older positions of the column that are still
+        among them are stale."""
         self.is_held = False
-        """Whether a limit stopped the column, or one it waits behind, when it was last tried."""
+        """Whether, at the last try, a limit stopped this column or a column it waits behind."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
@@ -195,8 +197,8 @@ class Parked:
         return None
 
     def cross_over(self, limit: Hashable, other: Hashable) -> None:
-        """Make the columns that wait for `limit` and were stopped by `other` before, which is full
-        now, wait for `other`."""
+        """Move the line of columns that wait for `limit` and were stopped by `other` before: they
+        now wait for `other`, which is full again."""
         here = self._lines.pop((limit, other), None)
         if here:
             there = self._lines.get((other, limit), [])

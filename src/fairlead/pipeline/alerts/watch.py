@@ -1,8 +1,7 @@
 """The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
 
-- stall: tasks wait, none runs, and no run has begun or ended for `stall_seconds`; while some task
-  runs, for `standstill_seconds`. Over when a run begins or ends, no task waits, or the queue is
-  paused.
+- stall: tasks wait, and no run has begun or ended for `stall_seconds`, or for `standstill_seconds`
+  if a task runs. Over when a run begins or ends, no task waits, or the queue is paused.
 - flood: within a minute, one key submits more than half of the queue's tasks, at least
   `flood_tasks`, and at least `flood_times` its mean per minute. Over after `quiet_seconds` in which
   the key submits less than half of these numbers, or at most half of the queue's tasks.

@@ -15,7 +15,8 @@ KEEP_CHUNKS = 7 * DAY
 """Age of an idle, partly published job, in microseconds, at which its stage is deleted. Without its
 stage the job can never be completed."""
 KEEP_JOB = 30 * DAY
-"""Microseconds after its last change for which a job is kept, so that a repeat changes nothing."""
+"""Microseconds for which a job is kept after its last change. While the job is kept, a repeated
+submission submits nothing again."""
 
 
 def sweep(store: SqlStore, now: int) -> Steps[int]:

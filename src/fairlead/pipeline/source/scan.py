@@ -30,7 +30,8 @@ def scan_of(options: ReadOptions) -> Scan:
 
 
 def followed_scan_of(options: ReadOptions) -> FollowedScan:
-    """Return the scan of a store that has attempts. Raises ConfigurationError."""
+    """Return the scan of a store that keeps attempts, so that a stream can follow it. Raises
+    ConfigurationError."""
     from fairlead.connect import task_store
 
     scheme = urlsplit(options.url).scheme

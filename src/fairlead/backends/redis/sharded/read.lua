@@ -1,6 +1,6 @@
 -- Make one pass over the streams, and claim messages.
--- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, for a woken
--- reader the notification after which it waited or else '', greatest number of messages.
+-- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, the
+-- notification after which the reader waited ('' if it did not wait), greatest number of messages.
 -- Return one of
 --   {'messages', now, sections, {stream, id, fields}...}
 --   {'again'}  if the caller must continue the pass by a second call
