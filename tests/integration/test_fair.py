@@ -14,7 +14,7 @@ import pytest
 from fairlead import App, Draft, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
-from fairlead.core.triggers import evictions as aside
+from fairlead.core.triggers import evictions
 from fairlead.declare.options import Options
 from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue

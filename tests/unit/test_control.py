@@ -251,7 +251,7 @@ def test_beside_a_key_at_its_bound_no_weight_moves_on() -> None:
     last = propose(found, FINE, Guards())
     assert proposal.is_change and not last.is_change
     long = by_key(last)["long"]
-    assert (long.now, long.reason) == (0.5, "at its bound, 0.1 times its due") and long.raw < 0.3
+    assert (long.now, long.reason) == (0.5, "at its bound, 0.1 times its share") and long.raw < 0.3
 
 
 def test_inside_the_dead_band_no_weight_changes() -> None:
