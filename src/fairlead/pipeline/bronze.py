@@ -85,12 +85,17 @@ ATTEMPTS = Table(
         Column(
             "worker",
             "int",
-            "worker of the node; null, because this version does not record it",
+            "number of the worker process; null, because this version does not record it",
             nullable=True,
         ),
         Column("version", "int", "version of the task during the run"),
         Column("payload_bytes", "int", "stored size of the arguments"),
-        Column("trigger_path", "string", "trigger of the run: hook, poller, spill or heal"),
+        Column(
+            "trigger_path",
+            "string",
+            "way by which the task got to its node: hook (submit), poller (due time or retry), heal"
+            " (sweep), spill (backlog) or grant (owner of the partition)",
+        ),
         Column(
             "policy_version",
             "bigint",

@@ -19,8 +19,8 @@ from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor
 
 BACKLOG = Table(
     "silver.backlog",
-    "waiting tasks of a key in a minute, on a grid of seconds; a minute without"
-    " waiting tasks, arrivals and remaining work has no row",
+    "waiting tasks of a key in a minute, with starts and ends of waits rounded down to seconds; a"
+    " minute without waiting tasks, arrivals and remaining work has no row",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
     together=True,

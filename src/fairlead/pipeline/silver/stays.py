@@ -115,15 +115,16 @@ def changes(stays: DataFrame) -> DataFrame:
     """Return one row for each `offset` (microseconds into the hour) at which a stay changes a
     number.
 
-    The number waiting changes at the second, all others at the minute. Each row has CHANGES, the
-    stay's `weight` and, where the stay leaves the queue, its ready instant as `oldest`.
+    The number of waiting tasks changes at whole seconds, all other numbers at whole minutes. Each
+    row has CHANGES, the stay's `weight` and, where the stay leaves the queue, its ready instant as
+    `oldest`.
     """
     offset = F.col("offset")
     ready, left, start, finish = (
         F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish")
     )
     from_second, to_second = F.col("ready_second"), F.col("left_second")
-    # A wait within one second does not change the number waiting on the grid of seconds. It counts
+    # A wait that begins and ends in the same second does not change the number waiting. It counts
     # only in the sums of its minutes.
     seconds = (
         F.when(from_second != to_second, second).otherwise(ready)

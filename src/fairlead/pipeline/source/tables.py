@@ -46,7 +46,7 @@ TASKS_READ = Table(
             "claimed_at", "timestamp", "time at which a node last claimed the task", nullable=True
         ),
         Column("node", "string", "node that has claimed the task", nullable=True),
-        Column("trigger_path", "string", "source of the last trigger: hook, poller, spill or heal"),
+        _ATTEMPTS["trigger_path"],
         Column("error_type", "string", "class of the last error", nullable=True),
         Column("error_text", "string", "text of the last error", nullable=True),
         Column("payload_bytes", "int", "stored size of the arguments"),

@@ -99,7 +99,7 @@ def topic_partition(task_id: str, partitions: int) -> int:
     return partition_of(task_id, 0, partitions)
 
 
-class Batch:
+class MessageBatch:
     """Consecutive rows of a store as messages; each message names the position of the message
     before it in its partition."""
 
