@@ -157,14 +157,15 @@ class ClusterLimits:
                         break
             except (StoreUnavailable, msgspec.DecodeError) as error:
                 log.warning(
-                    "permits are free when they run out",
+                    "could not release the permits of this node; they expire by themselves",
                     extra={"limit": limit.name, "error": str(error)},
                 )
 
     # rounds ---------------------------------------------------------------------------------------
 
     async def _serve(self, limit: _Limit) -> None:
-        """Do rounds: soon when a task waits, else often enough to renew the permits."""
+        """Do a round soon when a task waits for a permit, and otherwise often enough to renew the
+        permits."""
         while True:
             limit.round_requested.clear()
             try:
@@ -236,7 +237,7 @@ class ClusterLimits:
                     if limit.stopped_for != until:
                         limit.stopped_for = until
                         fields = {"limit": limit.name, "runs": limit.permits.running}
-                        log.error("runs are stopped: their permits run out", extra=fields)
+                        log.error("runs are stopped because their permits expire", extra=fields)
                     self._stop_runs(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 
