@@ -193,8 +193,8 @@ class QueueSteps:
     def read_once(
         self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = ""
     ) -> RunScript:
-        """Make one pass over the streams; read.lua describes the response. `woken_after`: the
-        newest notification of a pass that found nothing, if another one has come since."""
+        """Scan the streams once; read.lua describes the response. `woken_after`: the newest
+        notification that a scan without messages has seen, if another one has come since."""
         reads = self._settings.reads
         return self._run(
             script.READ,
@@ -221,7 +221,7 @@ class QueueSteps:
         yield self._run(script.PREPARE, group, self._ttl)
 
     def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
-        """Return the wait that follows an empty pass, of at most `seconds`."""
+        """Return the wait after a scan that found nothing, of at most `seconds`."""
         _, now, _, latest, latest_default, next_due, _ = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
