@@ -24,8 +24,8 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""Longest time, in seconds, that a loaded partition waits for the entries already in the log: one
-of them may be the first of its key."""
+"""Longest time, in seconds, for which a loaded partition starts no task because it still reads the
+entries that were in the log at the start: any of them may be the first task of its ordering key."""
 
 DRIFT_SECONDS = 1.0
 """Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the
@@ -120,8 +120,8 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
-        # A log with constant submits is never empty, but its later entries came after the
-        # ones found first.
+        # While submits go on, the log may never be empty. An entry that was submitted after the
+        # start shows that all earlier entries have been read.
         if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
 

@@ -24,7 +24,8 @@ from fairlead.model import Trigger
 log = logging.getLogger("fairlead.redis")
 
 MOST_WAITING = 50_000
-"""Triggers that wait to be sent, at most. Further ones are left to the comparison of rows."""
+"""Maximum number of triggers that wait to be sent. Nodes find the tasks of further triggers when
+they compare their rows with Redis (see `channel`)."""
 
 RESPONSE_SECONDS = 2.0
 """Seconds without a response after which Redis is unavailable."""
@@ -32,12 +33,12 @@ RESPONSE_SECONDS = 2.0
 FLUSH_SECONDS = 4.0
 """Seconds that closing the application waits for the last triggers to be sent."""
 
-_MOST_DELIVERIES = 1  # a writer does not use it
+_MOST_DELIVERIES = 1  # has no effect, because the sender delivers no messages
 
 
 class RedisSender:
-    """Send waiting triggers in a thread of its own. Triggers that cannot be sent are counted, and
-    left to the comparison of rows."""
+    """Send waiting triggers in a thread of its own. Count triggers that cannot be sent: nodes find
+    the tasks of these triggers when they compare their rows with Redis."""
 
     def __init__(self, endpoint: RedisEndpoint, counted: Callable[[str, int], None]) -> None:
         self._endpoint = endpoint

@@ -17,7 +17,8 @@ _FEW = 20
 """Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
 
 Order = tuple[int, int, int]
-"""(rank, id of the level or 0, number of the push): unique in a table."""
+"""Position in a table: (rank, id of the level or 0, number of the trigger in the order of adding).
+The number makes each position unique. `TriggerTable` explains ranks."""
 
 Entry = tuple[int, int | str, int, Order, Trigger]
 """(three values that sort it within its column, its order in the table, the trigger); flat, because
@@ -121,13 +122,14 @@ class Column:
         self.position: ColumnPosition | None = None
         """Position among the ready or parked columns. An older position found there is stale."""
         self.is_held = False
-        """Whether a limit stopped the column, or one it waits behind, when it was last tried."""
+        """Whether a limit stopped this column at the last try, or stopped the column of the same
+        key at a better priority, behind which this column then waits."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
         """Limit that released the column, until the column is tried."""
         self.taken = 0
-        """Triggers taken since the last `held_back`."""
+        """Number of triggers taken since the last call of `TriggerTable.held_back`."""
         self.behind: list[Column] = []
         """Columns of the same key at lower priorities, which are not tried while this one is
         parked."""
@@ -195,8 +197,8 @@ class Parked:
         return None
 
     def cross_over(self, limit: Hashable, other: Hashable) -> None:
-        """Make the columns that wait for `limit` and were stopped by `other` before, which is full
-        now, wait for `other`."""
+        """Move columns from `limit` to `other`, which is full now: the columns that `other` stopped
+        before `limit` did."""
         here = self._lines.pop((limit, other), None)
         if here:
             there = self._lines.get((other, limit), [])

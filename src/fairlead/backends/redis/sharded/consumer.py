@@ -294,7 +294,7 @@ class Consumer:
         """Wait until a message is written, or until there is room for waiting messages.
 
         If there is room first, the wait for a new message continues, and the next call uses it
-        again. A blocking read on Redis ends early only if its connection is closed."""
+        again, because ending the blocking read would cost its connection."""
         news = reading.news
         if news is None:
             news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))
