@@ -58,13 +58,13 @@ UPDATE fairlead_tasks
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                            AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
-            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
+            AND NOT EXISTS (SELECT 1                    -- no running task: this task may have been committed after it
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                        AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
+            AND NOT EXISTS (SELECT 1                    -- no failed task that was skipped and runs again
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
@@ -310,7 +310,7 @@ SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue,
 SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
 
 -- name: queues_mark
--- Equal as long as no queue was added and no setting changed.
+-- Returns numbers that change when a queue is added or a setting changes.
 SELECT count(*), coalesce(sum(version), 0) FROM fairlead_queues
 
 -- name: register_queue
@@ -416,7 +416,7 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT ?2
 
 -- name: ordered
--- ?1: [[queue, ordering_key], ...]; ?2: most tasks of each, in order
+-- ?1: [[queue, ordering_key], ...]; ?2: maximum number of tasks of each ordering key, in order
 SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_each(?1) j

@@ -1,8 +1,8 @@
-"""Stays of tasks in their queue and at their worker, as changes of the numbers waiting and running
-at offsets in an hour.
+"""Stays: the time of a task in its queue and on its worker, as changes of the numbers of waiting
+and running tasks.
 
-A stay that began before the hour is a change one minute before the hour, so that an hour needs only
-the stays that overlap it.
+Each hour is computed from the stays that overlap it. A stay that began before the hour is counted
+as a change at the offset BEFORE, one minute before the hour.
 """
 
 from __future__ import annotations
