@@ -13,9 +13,9 @@ follow:
   none comes, because the broker is unavailable or somebody submitted without a channel, the lane is
   read.
 
-An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
-in memory for longer than HOLD_SECONDS is left to the rows, because its row exists and a trigger
-held back by a limit must not hold back the offset.
+An offset is done when its trigger was claimed, was refused, or no longer counts on Kafka because
+the reader of the rows finds it. A trigger that waits in memory for longer than HOLD_SECONDS no
+longer counts on Kafka: a limit that holds back the trigger must not hold back the offset.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ MOST_CARRIED = 10_000
 the lanes to read: a read of the rows returns a thousand triggers at a time."""
 
 MOST_ARRIVED = 10_000
-"""Triggers that have arrived and wait for room, at most. Further ones are left to the rows, the
-lowest priority first."""
+"""Maximum number of triggers that have arrived and wait for room. Beyond it, triggers of the lowest
+priorities are dropped, and the reader of the rows finds them later."""
 
 HOLD_SECONDS = 5.0
 """Seconds that an offset waits for its trigger at most."""
@@ -355,13 +355,13 @@ class KafkaChannel(DatabaseChannel):
         self._changed.set()
 
     def _takes(self, trigger: Trigger, is_late: bool, now: float) -> bool:
-        """Keep a trigger for the node, and return whether it was kept. Otherwise the node has it
-        already, or its row was or will be read."""
+        """Keep a trigger for the node and return True. Return False if the node has the trigger
+        already, or if the row of the task was or will be read."""
         key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
         self._twins.brought(Lane(*key, trigger.seq), now)
         lane = self._reader(key)
         if lane is None:
-            return False  # the rows are read when the partition has been taken over
+            return False  # the rows will be read when this node has taken over the partition
         if trigger.seq > lane.read_seq and lane.is_behind:
             # A read under way may have begun too early.
             lane.set_back = min(lane.set_back, trigger.seq - 1)
@@ -373,8 +373,8 @@ class KafkaChannel(DatabaseChannel):
         return True
 
     def _leave_to_rows(self) -> None:
-        """Drop half of the waiting triggers, the lowest priority first, and leave them to the
-        reader of the rows."""
+        """Drop half of the waiting triggers, the lowest priority first. The reader of the rows
+        finds them later."""
         for key in sorted(self._waiting, key=lambda lane: -lane.priority):
             if self._arrived_count <= MOST_ARRIVED // 2:
                 return

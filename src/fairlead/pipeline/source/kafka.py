@@ -99,7 +99,8 @@ class KafkaOptions:
         columns = columns_of(self.table, ",".join(schema.names))
         if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
             raise ConfigurationError(
-                f"column {', '.join(wrong)} of {self.table.name} is of another type"
+                f"schema: wrong type of {', '.join(wrong)}; {self.table.name} has"
+                f" {', '.join(f'{name} {every[name].dataType.simpleString()}' for name in wrong)}"
             )
         return replace(self, columns=columns)
 
