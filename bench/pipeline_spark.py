@@ -54,7 +54,7 @@ def truth_of(rows: int) -> Truth:
 
 
 def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
-    """Write what was exported up to two hours before the end."""
+    """Write all attempts but those of the last two hours, which `build_all` adds later."""
     truth = truth_of(rows)
     began = time.perf_counter()
     written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
@@ -71,9 +71,9 @@ def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
 def build_all(
     spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool
 ) -> dict[str, Any]:
-    """Build a small lake cold, then the whole lake warm; with `hours` also one hour more with the
-    late rows that it brings for the day before, and one hour without. The small build shows the
-    cost of the first build of a process, in which Java compiles."""
+    """Build the small lake `first`, then the whole `lake`. With `hours`, add an hour with late rows
+    of the day before and build again, then add an hour without late rows and build again. The small
+    build shows the cost of the first build of a process, in which Java compiles."""
     job, truth = JobContext(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
     found = {
         "cold": built(JobContext(spark, first, None, SYSTEM_CLOCK), full=True),
