@@ -21,7 +21,7 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
     if isinstance(leases, StoreUnavailable):
         yield problem(
             str(leases),
-            "start it: until then no partition and no poller moves to another node, and no task"
+            "start the server: until then no partition and no poller moves to another node, and no task"
             " with a cluster-wide limit starts",
         )
         return
