@@ -56,11 +56,14 @@ class Schedule:
         self.read_through = low_water_mark
         self._window = window
         self._lines: dict[str, Line] = {}
+        """Tasks in memory, by ordering key."""
         self._held: set[str] = set()
+        """Ordering keys whose first task waits for a retry."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
         self._ready: list[tuple[int, TaskKey]] = []
-        """Heap of (ready_at, key) of each line's next task; other entries are stale."""
+        """Heap of (ready_at, key) of the next task of each ordering key; other entries are
+        stale."""
         self._short: dict[str, None] = {}
         """Ordering keys of which more tasks must be read."""
         self._reading: ScheduleRead | None = None
@@ -118,9 +121,9 @@ class Schedule:
         return min(self.read_through, min(skipped, default=self.read_through))
 
     def done(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
-        """Return at most `most` pairs of keys above the low-water mark between which, both
-        excluded, no stored task is unfinished: the pairs with most tasks ended since the last
-        call."""
+        """Return at most `most` ranges of keys above the low-water mark that contain no unfinished
+        stored task, each as the two keys around the range. The ranges with most tasks completed
+        since the last call are returned."""
         mark, bound = self.low_water_mark, self._known_through
         ended = Counter[tuple[TaskKey, TaskKey]]()
         for key in self._completed:
@@ -266,8 +269,8 @@ class Schedule:
         self._changed(task.key.ordering_key)
 
     def _evict(self) -> bool:
-        """Drop the last tasks by key that do not run from memory until the rest is within the
-        limits; return False if nothing had to be dropped."""
+        """Evict tasks that are not running, the last by key first, until the rest is within the
+        limits. Return False if no task had to be evicted."""
         lowest = None
         n = len(self._keys) - 1
         while n >= 0 and self._window.is_exceeded(self.live, len(self)):
