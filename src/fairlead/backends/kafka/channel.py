@@ -13,9 +13,9 @@ follow:
   none comes, because the broker is unavailable or somebody submitted without a channel, the lane is
   read.
 
-An offset is done when its trigger was claimed, was refused, or no longer counts on Kafka because
-the reader of the rows finds it. A trigger that waits in memory for longer than HOLD_SECONDS no
-longer counts on Kafka: a limit that holds back the trigger must not hold back the offset.
+An offset is done when its trigger was claimed or refused, or when the reader of the rows will find
+the task without this trigger. An offset is done after HOLD_SECONDS in any case, because a limit
+that holds back the trigger must not hold back the offset.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GRACE = 0.25
 twin."""
 
 MOST_GRACE = 2.0
-"""Seconds that a notification of the database waits at most."""
+"""Longest time, in seconds, that a notification of the database waits."""
 
 MOST_CARRIED = 10_000
 """Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only name
@@ -59,10 +59,11 @@ MOST_ARRIVED = 10_000
 priorities are dropped, and the reader of the rows finds them later."""
 
 HOLD_SECONDS = 5.0
-"""Seconds that an offset waits for its trigger at most."""
+"""Longest time, in seconds, that an offset waits for its trigger."""
 
 LATE_SECONDS = 5.0
-"""Age in seconds above which the reader must have read a trigger below its position."""
+"""Age of a message, in seconds, above which a trigger below the position of the reader of the rows
+counts as read from its row."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""

@@ -37,7 +37,7 @@ _KNOWN = {
         'earliest (default), or the first offset to read by partition, such as {"0": 12, "1": 9};'
         " -2 is the earliest"
     ),
-    "max_rows_per_batch": f"maximum number of rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
+    "max_rows_per_batch": f"maximum rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
 }
 _EARLIEST = -2
 
