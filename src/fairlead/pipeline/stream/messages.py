@@ -147,7 +147,7 @@ def read(value: bytes, where: str) -> Message:
     if message.schema_version > SCHEMA_VERSION:
         raise ConfigurationError(
             f"{where} was written under schema version {message.schema_version}; this Fairlead"
-            f" knows up to {SCHEMA_VERSION}: upgrade it"
+            f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
         )
     return message
 
