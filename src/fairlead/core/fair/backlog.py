@@ -5,8 +5,8 @@ A (ack level): everything at or below it has been dispatched. R (read level): me
 the stored entries in (A, R]. M (max level): nothing is stored above it. The backlog does no I/O: it
 returns what to read, write and delete, and the caller reports each outcome.
 
-Two rules keep it correct. Nothing is read or written at or below A, and A only moves forward. A is
-pinned below every level that was given and not yet merged.
+Two rules keep it correct. Nothing is read or written at or below A, and A only moves forward. A
+stays below every level that was given to a trigger of an unfinished write.
 
 Source: the levels A, R and M are those of Temporal's fair task reader
 (https://github.com/temporalio/temporal, service/matching/fairness.md).
