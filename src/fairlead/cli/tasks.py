@@ -226,7 +226,7 @@ def _change(
 @tasks.command("retry")
 @with_options
 def retry(selection: TaskSelection, filters: RetryFilters, options: ChangeOptions) -> None:
-    """Retry tasks now that are in ERROR or wait for a retry, with all their tries.
+    """Retry now the tasks that are in ERROR or wait for a retry; count tries from zero.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
