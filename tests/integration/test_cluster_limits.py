@@ -144,7 +144,7 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
         async with asyncio.timeout(300), running(app, permit_seconds=3.0) as node:
             await started.wait()
             assert any(
-                found.what == "cluster-wide limit payouts: given out all 1"
+                found.what == "cluster-wide limit payouts: permits held by workers: 1"
                 for found in await doctor.examine(app.operate_context)
             )
             server.crash()

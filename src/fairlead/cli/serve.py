@@ -21,7 +21,7 @@ from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import NodeHealth, health_routes
 from fairlead.supervisor.http import StatusServer, serve_in_thread
-from fairlead.supervisor.link import Report, SupervisorEnd, WorkerEnd
+from fairlead.supervisor.link import SupervisorEnd, WorkerEnd, WorkerReport
 from fairlead.supervisor.processes import (
     Process,
     can_fork,
@@ -219,12 +219,12 @@ async def _run_child(
 ) -> None:
     health = NodeHealth(node)
 
-    def report() -> Report:
+    def report() -> WorkerReport:
         if registry is None:
-            return Report(health=health.check())
+            return WorkerReport(health=health.check())
         from fairlead.supervisor.exposition import families_of
 
-        return Report(health=health.check(), metrics=families_of(registry))
+        return WorkerReport(health=health.check(), metrics=families_of(registry))
 
     def drain() -> None:
         # A service manager may signal all processes, so a second request is no reason to kill:

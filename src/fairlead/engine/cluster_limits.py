@@ -37,8 +37,8 @@ _TRIES_TO_LEAVE = 20
 
 
 def limit_name(handler: Handler) -> str:
-    """Return the name of a task's limit in the cluster, unless the limit has its own; the limit of
-    a queue has the name of the queue."""
+    """Return the default name of the limit of a task. The default name of the limit of a queue is
+    the name of the queue."""
     return f"{handler.queue}/{handler.name}"
 
 
@@ -78,9 +78,9 @@ class ClusterLimits:
         clock: Clock,
         ttl: float = PERMIT_SECONDS,
     ) -> None:
-        """Call `freed` with limits that have room, and `stop_runs` with a policy whose runs must
-        end; `children` returns the ids of processes that run handlers for this one. `ttl`:
-        seconds until permits expire."""
+        """`freed`: called with the limits that have free slots again. `stop_runs`: called with a
+        policy whose runs must end. `children`: returns the ids of the processes that run handlers
+        for this process. `ttl`: seconds until permits expire."""
         self._node = node
         self._coordinator = coordinator
         self._freed = freed
@@ -129,7 +129,7 @@ class ClusterLimits:
         try:
             async with asyncio.TaskGroup() as group:
                 if self._limits_that_end_runs:
-                    # Before any slot can be acquired.
+                    # Start the watchdog before any slot can be acquired.
                     self._watchdog = await Watchdog.start()
                     group.create_task(self._restart_watchdog(self._watchdog))
                     group.create_task(self._watch())
@@ -157,14 +157,15 @@ class ClusterLimits:
                         break
             except (StoreUnavailable, msgspec.DecodeError) as error:
                 log.warning(
-                    "permits are free when they run out",
+                    "could not release the permits of this node; they expire by themselves",
                     extra={"limit": limit.name, "error": str(error)},
                 )
 
     # rounds ---------------------------------------------------------------------------------------
 
     async def _serve(self, limit: _Limit) -> None:
-        """Do rounds: soon when a task waits, else often enough to renew the permits."""
+        """Do a round soon when a task waits for a permit, and otherwise often enough to renew the
+        permits."""
         while True:
             limit.round_requested.clear()
             try:
@@ -236,7 +237,7 @@ class ClusterLimits:
                     if limit.stopped_for != until:
                         limit.stopped_for = until
                         fields = {"limit": limit.name, "runs": limit.permits.running}
-                        log.error("runs are stopped: their permits run out", extra=fields)
+                        log.error("runs are stopped because their permits expire", extra=fields)
                     self._stop_runs(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 

@@ -82,7 +82,11 @@ class Ordering(SimplePart):
             self._poked.set()
 
     def ended(self, trigger: Trigger, is_done: bool) -> None:
-        """Note a completed run; `is_done` says that its task ended too."""
+        """Release the ordering key of a run whose task is DONE.
+
+        Keep the key reserved, and read it from the store, if the task is not DONE or if the waiting
+        tasks of the key are not in memory.
+        """
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         if is_done and not (key in self._overflown and not self._table.waiting(key)):

@@ -113,7 +113,8 @@ class Ownership:
             await self.release_all()
         except StoreUnavailable as error:
             log.warning(
-                "partitions are free when their leases run out", extra={"error": str(error)}
+                "could not release the partitions of this node; their leases expire",
+                extra={"error": str(error)},
             )
 
     async def renew(self) -> None:

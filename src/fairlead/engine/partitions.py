@@ -61,7 +61,8 @@ class Partitions:
             await self._ownership.release_all(but=self._ordered.names)
         except StoreUnavailable as error:
             log.warning(
-                "partitions are free when their leases run out", extra={"error": str(error)}
+                "could not release the partitions of this node; their leases expire",
+                extra={"error": str(error)},
             )
 
     def resize(self, partitions: Mapping[str, int]) -> None:
@@ -91,9 +92,10 @@ class Partitions:
         if lost and not kinds.channel_decides_order:
             self._granting.drop(lost)
             dropped, _ = split(context.table.drop(lost))
-            context.events.on_ready()  # the table offers all that is left again
+            context.events.on_ready()  # `drop` has made all columns of the table ready again
             self._intake.taken([trigger for trigger in dropped if trigger.level is None])
-            # Drop triggers of fair queues too: this node may own the partition again soon.
+            # The intake must not know the dropped triggers any more, fair ones included: it accepts
+            # them again if this node owns the partition again.
             self._intake.drop(dropped)
             self._ordering.drop(lost)
         self._owned = owned

@@ -25,8 +25,8 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""Longest time, in seconds, that a loaded partition waits for the entries already in the log: one
-of them may be the first of its key."""
+"""Longest time, in seconds, for which a loaded partition starts no task because it still reads the
+entries that were in the log at the start: any of them may be the first task of its ordering key."""
 
 DRIFT_SECONDS = 1.0
 """Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the

@@ -90,7 +90,7 @@ ATTEMPTS = Table(
         Column(
             "worker",
             "int",
-            "worker of the node; null, because this version does not record it",
+            "number of the worker process; null, because this version does not record it",
             nullable=True,
         ),
         Column("version", "int", "version of the task during the run"),

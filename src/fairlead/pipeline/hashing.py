@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
-"""Fewest bytes of a secret; a shorter one could be found by trial."""
+"""Fewest bytes of a secret; a shorter secret could be guessed."""
 
 _MARK = "_hashed"
 _CURE = f"set {SECRET_FILE} to the path of a file with the secret, or {SECRET} to the secret itself"
@@ -109,8 +109,8 @@ def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashi
 def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing:
     """Hash the keys of this lake from now on; a repeated call changes nothing.
 
-    Raise ConfigurationError without a secret, with another one than before, and for a lake that
-    already has clear keys.
+    Raise ConfigurationError without a secret, with a secret other than that of the lake, and for a
+    lake that already has clear keys.
     """
     known = hashing_of(lake, environment)
     if known is not None:

@@ -210,9 +210,9 @@ class KafkaEndpoint:
         topic = self.topic(queue)
         if (count := self.create_topic(topic, partitions, config, seconds)) != partitions:
             raise ConfigurationError(
-                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and"
-                f" ordered queues keep theirs: declare it with partitions={count}, or give the log"
-                " another prefix"
+                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, a"
+                " number that an ordered queue cannot change: declare the queue with"
+                f" partitions={count}, or give the log another prefix"
             )
 
     def create_topic(

@@ -347,7 +347,7 @@ SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue,
 SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
 
 -- name: queues_mark
--- Equal as long as no queue was added and no setting changed.
+-- Returns numbers that change when a queue is added or a setting changes.
 SELECT count(*), coalesce(sum(version), 0)::bigint FROM fairlead_queues
 
 -- name: register_queue
@@ -462,7 +462,7 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT $2
 
 -- name: ordered
--- $1: [[queue, ordering_key], ...]; $2: most tasks of each, in order
+-- $1: [[queue, ordering_key], ...]; $2: maximum number of tasks of each ordering key, in order
 SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_array_elements($1::json) AS j

@@ -54,8 +54,8 @@ GRACE = 0.1
 triggers in that time."""
 
 MOST_CARRIED = 10_000
-"""Greatest number of tasks in a submit that sends its triggers to Redis. After a larger submit, the
-comparison of rows sends the triggers, a thousand for each read."""
+"""Greatest number of tasks in a submit that sends its triggers to Redis. After a larger submit,
+nodes send the triggers when they compare their rows with Redis, a thousand for each read."""
 
 MOST_DELIVERIES = 1_000_000_000
 """Deliveries after which a trigger becomes a dead letter. The number is too great to be reached,

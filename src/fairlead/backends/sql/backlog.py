@@ -59,7 +59,8 @@ class SqlBacklogStore(ABC):
         self, partitions: Sequence[PartitionKey]
     ) -> Steps[dict[PartitionKey, OwnedBacklog]]:
         # The update waits for an unfinished write of the previous owner, so the records that are
-        # read next include that write. By ascending key, so that two owners cannot deadlock.
+        # read next include that write. Rows are locked by ascending key, so that two owners cannot
+        # deadlock.
         given = _encode(sorted(set(partitions))).decode()
         range_ids = {
             PartitionKey(queue, partition): range_id

@@ -118,7 +118,7 @@ def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
             missing = next(one[1] for one, other in zip(ours, theirs, strict=False) if one != other)
             raise SchemaMismatch(
                 f"the tables in {database.location} lack {missing}, but later migrations are"
-                " applied: somebody changed fairlead_schema; restore it from a backup"
+                " applied: somebody changed fairlead_schema; restore that table from a backup"
             )
         raise SchemaMismatch(
             f"the tables in {database.location} are newer than this code: {unknown} is not known"

@@ -77,7 +77,7 @@ INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING
 DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
 
 -- name: drop_claims_of
--- Keeps batches with tasks that were claimed just before, which `held_by` must find.
+-- Keeps the batches of claims that contain a task the node still holds, because `held_by` must find that task.
 DELETE FROM fairlead_claims
  WHERE node = ?1
    AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
@@ -175,7 +175,7 @@ RETURNING queue, partition, priority, ready_seq
 SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 
 -- name: held_by
--- DISTINCT here and in `stuck`: a node that claims a task again has it in two batches of claims.
+-- DISTINCT here and in `stuck`, because a task that a node claims twice is in two batches of claims.
 SELECT DISTINCT t.id, t.version, t.node,
        (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = t.id AND a.outcome = 'lost')
   FROM fairlead_claims g, json_each(g.seqs) j
@@ -310,7 +310,7 @@ SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue,
 SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
 
 -- name: queues_mark
--- Equal as long as no queue was added and no setting changed.
+-- Returns numbers that change when a queue is added or a setting changes.
 SELECT count(*), coalesce(sum(version), 0) FROM fairlead_queues
 
 -- name: register_queue
@@ -416,7 +416,7 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT ?2
 
 -- name: ordered
--- ?1: [[queue, ordering_key], ...]; ?2: most tasks of each, in order
+-- ?1: [[queue, ordering_key], ...]; ?2: maximum number of tasks of each ordering key, in order
 SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_each(?1) j

@@ -17,7 +17,8 @@ _FEW = 20
 """Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
 
 Order = tuple[int, int, int]
-"""(rank, id of the level or 0, number of the push): unique in a table."""
+"""Position in a table: (rank, id of the level or 0, number of the trigger in the order of adding).
+The number makes each position unique. `TriggerTable` explains ranks."""
 
 Entry = tuple[int, int | str, int, Order, Trigger]
 """(three values that sort it within its column, its order in the table, the trigger); flat, because
@@ -129,7 +130,7 @@ class Column:
         self.released_by: Hashable = None
         """Limit that released the column, until the column is tried."""
         self.taken = 0
-        """Triggers taken since the last `held_back`."""
+        """Number of triggers taken since the last call of `TriggerTable.held_back`."""
         self.behind: list[Column] = []
         """Columns of the same key at lower priorities, which are not tried while this one is
         parked."""

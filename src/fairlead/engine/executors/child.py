@@ -95,7 +95,7 @@ def _failed(error: BaseException) -> JobEnd:
 def main() -> None:
     """`python -m fairlead.engine.executors.child MODULE:APP`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Keep the output of handlers apart from the frames.
+    # Send what handlers print to stderr, so that only results are in the original stdout.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     module, _, attribute = sys.argv[1].partition(":")

@@ -146,7 +146,7 @@ class Open(msgspec.Struct):
     tasks: int = 0
 
 
-class Interval(msgspec.Struct):
+class IntervalCounts(msgspec.Struct):
     """Counts of a queue in ten seconds."""
 
     begin: int
@@ -164,7 +164,7 @@ class Watched(msgspec.Struct):
     """Instant of its last heartbeat."""
     moved_at: int = 0
     """Instant of the last start or end of a run."""
-    intervals: list[Interval] = msgspec.field(name="slots", default_factory=list)
+    intervals: list[IntervalCounts] = msgspec.field(name="slots", default_factory=list)
     """Intervals of the last minute."""
     open: dict[str, Open] = {}
     """Open alerts by kind and subject, separated by a tab."""
@@ -225,7 +225,7 @@ class _Evaluation:
             each for each in watched.intervals if each.begin > heartbeat.at - MINUTE
         ]
         if not watched.intervals or watched.intervals[-1].begin != begin:
-            watched.intervals.append(Interval(begin))
+            watched.intervals.append(IntervalCounts(begin))
         interval = watched.intervals[-1]
         interval.done += heartbeat.done
         interval.failed += heartbeat.failed

@@ -106,7 +106,7 @@ class Manifests:
         if manifest.schema_version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"{path} was written under schema version {manifest.schema_version}; this Fairlead"
-                f" knows up to {SCHEMA_VERSION}: upgrade it"
+                f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
             )
         return manifest
 

@@ -115,8 +115,9 @@ def changes(stays: DataFrame) -> DataFrame:
     """Return one row for each `offset` (microseconds into the hour) at which a stay changes a
     number.
 
-    The number waiting changes at the second, all others at the minute. Each row has CHANGES, the
-    stay's `weight` and, where the stay leaves the queue, its ready instant as `oldest`.
+    The number of waiting tasks changes at whole seconds, all other numbers at whole minutes. Each
+    row has CHANGES, the stay's `weight` and, where the stay leaves the queue, its ready instant as
+    `oldest`.
     """
     offset = F.col("offset")
     ready, left, start, finish = (

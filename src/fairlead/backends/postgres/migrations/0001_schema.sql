@@ -36,7 +36,7 @@ CREATE TABLE fairlead_tasks (
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
     node           text,                          -- node that has claimed the task
-    trigger_path   text             NOT NULL DEFAULT 'hook',  -- source of the last trigger: hook, poller or heal
+    trigger_path   text             NOT NULL DEFAULT 'hook',  -- way of the last trigger: hook, poller, heal, spill or grant; see TriggerPath in model/states.py
     error_type     text,
     error_text     text,
     context        text,                          -- JSON object of strings, or NULL

@@ -221,7 +221,7 @@ class QueueSteps:
         yield self._run(script.PREPARE, group, self._ttl)
 
     def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
-        """Return the wait that follows an empty pass, of at most `seconds`."""
+        """Return the wait after a scan that found nothing, of at most `seconds`."""
         _, now, _, latest, latest_default, next_due, _ = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))

@@ -28,7 +28,7 @@ CREATE TABLE fairlead_tasks (
     policy         INTEGER NOT NULL DEFAULT 0,    -- treatment of the task if it gets stuck or ends in ERROR; see `Claim.policy` in ports/task_store.py
     ready_seq      INTEGER,                       -- position in the lane; NULL while WAITING or in ERROR
     node           TEXT,                          -- node that has claimed the task
-    trigger_path   TEXT    NOT NULL,              -- source of the last trigger: hook, poller or heal
+    trigger_path   TEXT    NOT NULL,              -- way of the last trigger: hook, poller, heal, spill or grant; see TriggerPath in model/states.py
     error_type     TEXT,
     error_text     TEXT,
     context        TEXT,                          -- JSON object of strings, or NULL

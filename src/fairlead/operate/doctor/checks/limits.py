@@ -28,11 +28,11 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
                 " which write a new ledger",
             )
         else:
-            yield ok(f"cluster-wide limit {name}: given out {_given(ledger)}")
+            yield ok(f"cluster-wide limit {name}: permits held by workers: {_held(ledger)}")
 
 
-def _given(ledger: permits.PermitLedger) -> str:
+def _held(ledger: permits.PermitLedger) -> str:
     pools = sorted({pool for holding in ledger.nodes.values() for pool in holding.shares})
-    given = [f"{pool or 'all'} {permits.held(ledger, pool)}" for pool in pools[:MOST_SHOWN]]
-    given += [f"and {len(pools) - MOST_SHOWN} more"] if len(pools) > MOST_SHOWN else []
-    return ", ".join(given) or "nothing"
+    held = [f"{pool} {permits.held(ledger, pool)}".lstrip() for pool in pools[:MOST_SHOWN]]
+    held += [f"and {len(pools) - MOST_SHOWN} more keys"] if len(pools) > MOST_SHOWN else []
+    return ", ".join(held) or "none"
