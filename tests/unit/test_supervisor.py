@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from fairlead.contrib.prometheus import exposition
 from fairlead.engine.node import Node
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import ConfigurationError
@@ -263,6 +265,27 @@ def test_the_server_refuses_other_requests(request_: bytes, status: bytes) -> No
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(request_)
         assert status in client.makefile("rb").readline()
+
+
+def test_a_request_that_cannot_be_answered_ends_no_server() -> None:
+    def respond(path: str, accept: str) -> Response:
+        return Response(200, exposition(CollectorRegistry(), accept)[0])
+
+    server = StatusServer("127.0.0.1", 0, respond)
+    serve_in_thread(server)
+    statuses = []
+    for version in (b"abc", b"1.0.0"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            accept = b"Accept: application/openmetrics-text; version=" + version
+            client.sendall(b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n\r\n")
+            statuses.append(client.makefile("rb").readline().split()[1])
+    assert statuses == [b"500", b"200"]
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99_999), ("a" * 70, 0)])
+def test_an_address_that_cannot_exist_is_named(host: str, port: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot be served on {host}:{port}: "):
+        StatusServer(host, port, lambda path, accept: None)
 
 
 def test_an_address_in_use_is_named() -> None:
