@@ -3,10 +3,14 @@ workers."""
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +25,10 @@ from fairlead.supervisor.backoff import Backoff
 from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
 from fairlead.supervisor.health import LIVE_SECONDS, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
+from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Family, Sample, Total
-from fairlead.supervisor.processes import usable_cores
+from fairlead.supervisor.processes import Process, usable_cores
+from fairlead.supervisor.supervisor import Supervisor
 
 
 def orders(actions: list[Any]) -> list[Any]:
@@ -109,6 +115,40 @@ def test_wrong_use_after_a_worker_was_ready_is_tried_again() -> None:
     fleet.on_time(100.0)
     assert orders(fleet.on_exit(3, 2, 100.1)) == []  # for example because the store is unavailable
     assert fleet.next_due == 100.6
+
+
+class FailingLaunch:
+    """Launch processes that end at once with code 0; the first `failures` launches of slot 2 fail."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.launched: list[int] = []
+
+    def __call__(
+        self, slot: int, generation: int, close_inherited: Callable[[], None]
+    ) -> tuple[Process, SupervisorEnd]:
+        if slot == 2 and self.failures:
+            self.failures -= 1
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.launched.append(slot)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen([sys.executable, "-c", ""]), SupervisorEnd(ours)
+
+
+def test_a_worker_that_cannot_be_started_is_started_later_and_ends_no_other() -> None:
+    launch = FailingLaunch(failures=2)
+    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    assert Supervisor(2, fleet, launch).run() == 0
+    assert sorted(launch.launched) == [1, 2]
+
+
+def test_a_supervisor_that_can_start_no_worker_ends_with_the_cause() -> None:
+    launch = FailingLaunch(failures=EARLY_ENDS)
+    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    supervisor = Supervisor(2, fleet, launch)
+    assert supervisor.run() == 1
+    assert "worker 2 cannot be started: " in str(supervisor.last_error)
 
 
 # stopping -----------------------------------------------------------------------------------------
