@@ -17,7 +17,7 @@ from fairlead.cli.output import expected
 from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.node import Node
 from fairlead.engine.poller_registry import load_pollers
-from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import NodeHealth, health_routes
 from fairlead.supervisor.http import StatusServer, serve_in_thread
@@ -147,7 +147,10 @@ async def _stop_when_empty(node: Node) -> None:
         await node.ready.wait()
         if node.in_flight:
             continue
-        unfinished, in_error = await node.unfinished()
+        try:
+            unfinished, in_error = await node.unfinished()
+        except StoreUnavailable:
+            continue
         if not unfinished:
             log.info("nothing is left to run", extra={"tasks_in_error": in_error})
             node.stop()
