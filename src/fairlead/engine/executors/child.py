@@ -3,6 +3,7 @@ output."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import signal
@@ -26,6 +27,8 @@ from fairlead.errors import (
     check_reset_tries,
     check_until,
 )
+
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
@@ -92,15 +95,37 @@ def _failed(error: BaseException) -> JobEnd:
     )
 
 
+def private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Move the pipes to the worker away from standard input and output, and return them. Neither the
+    handler nor a process that it starts can read jobs, write frames, or keep a pipe open."""
+    null = os.open(os.devnull, os.O_RDWR)
+    pipes = os.dup(0), os.dup(1)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+
+    def close_pipes() -> None:
+        for pipe in pipes:
+            os.dup2(null, pipe, inheritable=False)
+
+    os.register_at_fork(after_in_child=close_pipes)
+    return os.fdopen(pipes[0], "rb"), os.fdopen(pipes[1], "wb")
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its worker ends, because other nodes then run its task.
+    Does nothing where the kernel is not Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """`python -m fairlead.engine.executors.child MODULE:APP`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Keep the output of handlers apart from the frames.
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    end_with_parent()
+    source, sink = private_pipes()
     module, _, attribute = sys.argv[1].partition(":")
     application = getattr(importlib.import_module(module), attribute or "app")
-    serve(application, sys.stdin.buffer, sink)
+    serve(application, source, sink)
 
 
 if __name__ == "__main__":
