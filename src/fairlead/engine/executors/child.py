@@ -3,6 +3,7 @@ output."""
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import importlib
 import os
@@ -35,7 +36,8 @@ def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         job = msgspec.json.decode(source.read(_LENGTH.unpack(head)[0]), type=Job)
-        job_end = msgspec.json.encode(_run(application, job))
+        # In a copy, so that no other handler sees the context variables of this one.
+        job_end = msgspec.json.encode(contextvars.copy_context().run(_run, application, job))
         sink.write(_LENGTH.pack(len(job_end)) + job_end)
         sink.flush()
 
@@ -96,8 +98,8 @@ def _failed(error: BaseException) -> JobEnd:
 
 
 def private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Move the pipes to the worker away from standard input and output, and return them. Neither the
-    handler nor a process that it starts can read jobs, write frames, or keep a pipe open."""
+    """Move the pipes to the worker away from standard input and output, and return them. Neither
+    the handler nor a process that it starts can read jobs, write frames, or keep a pipe open."""
     null = os.open(os.devnull, os.O_RDWR)
     pipes = os.dup(0), os.dup(1)
     os.dup2(null, 0)
