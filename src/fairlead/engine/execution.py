@@ -35,6 +35,7 @@ class Execution:
         "cancel_reason",
         "claimed",
         "deadline",
+        "expires_at",
         "handler",
         "holds_slot",
         "interrupt",
@@ -67,6 +68,8 @@ class Execution:
         self.started_at: int | None = None
         self.deadline: int | None = None
         """Instant at which the run is stopped, in microseconds since the epoch."""
+        self.expires_at: float | None = None
+        """The deadline in monotonic seconds, once the deadline has been checked."""
         self.cancel_reason: CancelReason | None = None
         self.interrupt: Callable[[], object] | None = None
         """Interrupts the handler; None while nothing can interrupt it, as in a thread."""

@@ -79,7 +79,7 @@ class Pollers:
             Poller("lost", intervals.lost, self.lost),
             Poller("stuck", intervals.stuck, self.stuck),
             Poller("clean", intervals.clean, self.clean),
-            Poller("gauges", intervals.gauges, self.gauges),
+            Poller("gauges", intervals.gauges, self.gauges, self.drop_gauges),
         ]
 
     async def due(self) -> float | None:
@@ -165,6 +165,11 @@ class Pollers:
         late = now - round(UNSERVED_SECONDS * MICROS)
         self._report([_unserved(queue, since) for queue, since in unserved.items() if since < late])
         return None
+
+    def drop_gauges(self) -> None:
+        """Observe no incidents and no waits: another node observes them now."""
+        self._observer.incidents({})
+        self._observer.oldest_ready({})
 
     def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:
