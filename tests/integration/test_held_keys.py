@@ -202,6 +202,68 @@ async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(app: App, 
             await ran.wait()
 
 
+async def test_a_new_owner_holds_the_keys_too_and_frees_them(app: App, order: str) -> None:
+    app.queue("q", order=order, partitions=1)
+    failed = 0
+    ran: list[int] = []
+
+    @app.task(queue="q", retry=Delays([3600.0]))
+    async def step(n: int) -> None:
+        nonlocal failed
+        if n == 0:
+            failed += 1
+            raise ConnectionError("not yet")
+        ran.append(n)
+
+    keys = 20
+    heads = [step.options(ordering_key=f"key {n}").submit(n=0) for n in range(keys)]
+    for n in range(keys):
+        for number in (1, 2):
+            step.options(ordering_key=f"key {n}").submit(n=number)
+    for _ in range(2):
+        async with running(app) as node, asyncio.timeout(SOON):
+            while failed < keys or len(node.parts.context.table):
+                await asyncio.sleep(0.1)
+    assert not ran
+    async with running(app) as node:
+        async with asyncio.timeout(SOON):
+            for head in heads:
+                app.management.cancel(head.id)
+            await settled(app, node)
+    assert sorted(ran) == [1] * keys + [2] * keys
+
+
+async def test_a_read_of_a_key_costs_no_more_when_more_tasks_wait_behind_its_first(
+    app: App,
+) -> None:
+    app.queue("q", partitions=1)
+
+    @app.task(queue="q")
+    async def step() -> None: ...
+
+    def steps_of_a_read() -> int:
+        """Return the number of steps of SQLite's virtual machine for one read."""
+        count = 0
+
+        def counted() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        connection = app.store.database.connect()
+        try:
+            connection.set_progress_handler(counted, 1)
+            connection.execute(app.store.sql["ordered"], ('[["q", "a"]]', MOST_OF_KEY)).fetchall()
+        finally:
+            connection.close()
+        return count
+
+    step.options(ordering_key="a").submit_many([{}] * MOST_OF_KEY)
+    few = steps_of_a_read()
+    step.options(ordering_key="a").submit_many([{}] * 50 * MOST_OF_KEY)
+    assert few <= steps_of_a_read() <= 1.1 * few
+
+
 async def test_a_key_whose_skipped_task_runs_elsewhere_is_tried_once_a_second(
     app: App, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

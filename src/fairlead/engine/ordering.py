@@ -175,7 +175,8 @@ class Ordering(SimplePart):
                 for key in keys:
                     del wanted[key]
                 try:
-                    await self._read([key for key in keys if key in self._held], most)
+                    if held := [key for key in keys if key in self._held]:
+                        await self._read(held, most)
                 except StoreUnavailable:
                     wanted.update(dict.fromkeys(keys))
                     raise
