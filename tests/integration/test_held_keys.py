@@ -23,9 +23,17 @@ pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 SOON = 20.0
 
 
-@pytest.fixture(params=["fair", "fifo"])
-def order(request: pytest.FixtureRequest) -> str:
-    return request.param
+KINDS: dict[str, dict[str, Any]] = {
+    "fair": {"order": "fair"},
+    "fifo": {"order": "fifo"},
+    "runtime": {"order": "fair", "cost": "runtime"},
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the settings of each kind of queue."""
+    return KINDS[request.param]
 
 
 @pytest.fixture
@@ -69,9 +77,9 @@ def execute(app: App, sql: str) -> None:
 
 
 async def test_idle_checks_of_held_keys_ask_in_batches_and_read_no_key_again(
-    app: App, order: str, monkeypatch: pytest.MonkeyPatch
+    app: App, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.queue("q", order=order, partitions=1)
+    app.queue("q", **kind, partitions=1)
     keys, batch, sweeps = 300, 100, 4
     monkeypatch.setattr(ordering, "MOST_CHECKED", batch)
 
@@ -95,8 +103,10 @@ async def test_idle_checks_of_held_keys_ask_in_batches_and_read_no_key_again(
         assert len(node.parts.context.table) == 0
 
 
-async def test_tasks_behind_held_keys_leave_room_for_the_others(app: App, order: str) -> None:
-    app.queue("q", order=order, partitions=1)
+async def test_tasks_behind_held_keys_leave_room_for_the_others(
+    app: App, kind: dict[str, Any]
+) -> None:
+    app.queue("q", **kind, partitions=1)
     ran = asyncio.Event()
 
     @app.task(queue="q", retry=Delays([3600.0]))
@@ -124,9 +134,9 @@ HELD = {
 
 @pytest.mark.parametrize("state", HELD)
 async def test_a_first_task_that_ends_without_a_notification_frees_its_key_at_the_next_check(
-    app: App, order: str, state: str
+    app: App, kind: dict[str, Any], state: str
 ) -> None:
-    app.queue("q", order=order, partitions=1)
+    app.queue("q", **kind, partitions=1)
     ran = asyncio.Event()
 
     @app.task(queue="q")
@@ -154,9 +164,9 @@ async def test_a_first_task_that_ends_without_a_notification_frees_its_key_at_th
 
 
 async def test_a_person_who_ends_a_waiting_first_task_frees_its_key_at_once(
-    app: App, order: str
+    app: App, kind: dict[str, Any]
 ) -> None:
-    app.queue("q", order=order, partitions=1)
+    app.queue("q", **kind, partitions=1)
     failed, ran = asyncio.Event(), asyncio.Event()
 
     @app.task(queue="q", retry=Delays([3600.0]))
@@ -178,8 +188,10 @@ async def test_a_person_who_ends_a_waiting_first_task_frees_its_key_at_once(
             await ran.wait()
 
 
-async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(app: App, order: str) -> None:
-    app.queue("q", order=order, partitions=1)
+async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(
+    app: App, kind: dict[str, Any]
+) -> None:
+    app.queue("q", **kind, partitions=1)
     failed, ran = asyncio.Event(), asyncio.Event()
 
     @app.task(queue="q", retry=Delays([3600.0]))
@@ -202,8 +214,10 @@ async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(app: App, 
             await ran.wait()
 
 
-async def test_a_new_owner_holds_the_keys_too_and_frees_them(app: App, order: str) -> None:
-    app.queue("q", order=order, partitions=1)
+async def test_a_new_owner_holds_the_keys_too_and_frees_them(
+    app: App, kind: dict[str, Any]
+) -> None:
+    app.queue("q", **kind, partitions=1)
     failed = 0
     ran: list[int] = []
 
@@ -265,9 +279,9 @@ async def test_a_read_of_a_key_costs_no_more_when_more_tasks_wait_behind_its_fir
 
 
 async def test_a_key_whose_skipped_task_runs_elsewhere_is_tried_once_a_second(
-    app: App, order: str, monkeypatch: pytest.MonkeyPatch
+    app: App, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.queue("q", order=order, partitions=1)
+    app.queue("q", **kind, partitions=1)
     ran = asyncio.Event()
 
     @app.task(queue="q")

@@ -182,6 +182,7 @@ async def test_triggers_behind_a_first_task_that_waits_leave_memory_until_the_ke
         assert here.removed == [second]
         assert not here.ordering.admits(second)
         assert here.ordering.admits(first)
+        assert here.ordering.admits(trigger("skipped before", ordering_key="o", order_at=0))
 
 
 # the trigger channel over the task store ----------------------------------------------------------

@@ -309,6 +309,10 @@ class FairPartition:
     def keep_out(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
         if (lane := self._lanes.get(priority)) is not None:
+            if lane.shares is not None:
+                flows = {(t.fairness_key, t.name, t.ordering_key): t for t in triggers}
+                behind = [t for shown in flows.values() for t in lane.shares.behind(shown)]
+                triggers = [*triggers, *behind]
             self._remove(lane, triggers)
             self._drop_untaken(lane, triggers)
             self._work.set()

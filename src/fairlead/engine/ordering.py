@@ -70,12 +70,16 @@ class Ordering(SimplePart):
     def admits(self, trigger: Trigger) -> bool:
         """Return True if the trigger may go into the table. Any other trigger is read from the
         store when its task may run next."""
-        if trigger.ordering_key is None or self._ledger.has_reservation(trigger):
+        if (
+            trigger.ordering_key is None
+            or _is_unordered(trigger)
+            or self._ledger.has_reservation(trigger)
+        ):
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         head = self._held.head(key)
         if head is not None and head.holds:
-            if (trigger.order_at, trigger.id) < (head.order_at, head.id):
+            if _position(trigger) < (head.order_at, head.id):
                 self._want(key)
         else:
             waiting = len(self._table.waiting(key))
@@ -237,6 +241,7 @@ class Ordering(SimplePart):
             for t in self._table.waiting(key)
             if _identity(t) in before
             and _identity(t) not in ready
+            and not _is_unordered(t)
             and (last is None or _position(t) <= last)
         ]
         if stale:
@@ -275,7 +280,11 @@ class Ordering(SimplePart):
 
     def _keep_out(self, key: OrderingKey) -> None:
         """Drop the triggers behind a head from memory; its end makes this node read them again."""
-        behind = [t for t in self._table.waiting(key) if t.path != TriggerPath.GRANT]
+        behind = [
+            t
+            for t in self._table.waiting(key)
+            if t.path != TriggerPath.GRANT and not _is_unordered(t)
+        ]
         if behind:
             self._overflown.add(key)
             self._context.events.on_kept_out(behind)
@@ -307,6 +316,12 @@ _Identity = tuple[str, int, int]
 
 def _identity(trigger: Trigger) -> _Identity:
     return trigger.id, trigger.version, trigger.order_at
+
+
+def _is_unordered(trigger: Trigger) -> bool:
+    """Return whether the order of its key does not bind the task: it was skipped in ERROR, and a
+    person resumed it. No read of the key returns such a task."""
+    return trigger.order_at == 0
 
 
 def _position(trigger: Trigger) -> tuple[int, str]:
