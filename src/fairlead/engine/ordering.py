@@ -81,14 +81,11 @@ class Ordering(SimplePart):
         if head is not None and head.holds:
             if _position(trigger) < (head.order_at, head.id):
                 self._want(key)
-        else:
-            waiting = len(self._table.waiting(key))
-            # Beyond memory, tasks come from the store, in their order.
-            is_next = key not in self._overflown or (
-                not waiting and self._ledger.may_have_key(trigger)
-            )
-            if waiting < MOST_OF_KEY and is_next:
+        elif key not in self._overflown:
+            if len(self._table.waiting(key)) < MOST_OF_KEY:
                 return True
+        elif self._ledger.may_have_key(trigger) and not self._table.waiting(key):
+            return True  # any other task of the key comes from the store, in its order
         self._partitions[key] = trigger.partition
         self._overflown.add(key)
         return False
