@@ -219,8 +219,8 @@ class Ordering(SimplePart):
             self._held.check_later(key, now)
             if head.id in found:
                 self._want(key)
-            elif head.holds:
-                self._keep_out(key)
+            elif head.state == State.PROCESSING:
+                self._keep_out(key)  # its run takes long
         return True
 
     def _remove_stale(
