@@ -40,9 +40,9 @@ MOST_CHECKED = 1000
 CHECK_SECONDS = 0.5
 """Seconds between two rounds of checks, so that heads that are due soon share one statement."""
 
-CHECK_SHARE = 0.05
+CHECK_SHARE = 0.1
 """Greatest share of the time that checks take. The checks of very many heads are spread over more
-time."""
+time, and so are those of a slow store."""
 
 
 class Ordering(SimplePart):
@@ -108,7 +108,11 @@ class Ordering(SimplePart):
             self._want(key)
 
     def ended(self, trigger: Trigger, is_done: bool) -> None:
-        """Note a completed run; `is_done` says that its task ended too."""
+        """Release the ordering key of a run whose task is DONE.
+
+        Keep the key reserved, and read it from the store, if the task is not DONE or if the waiting
+        tasks of the key are not in memory.
+        """
         assert trigger.ordering_key is not None
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         if not is_done:
