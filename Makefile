@@ -99,8 +99,8 @@ bench-alerts: $(STAMP) java  ## measure how soon an alert is sent, and false ale
 bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights, cost="runtime"; ten minutes
 	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle
 
-bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues; a quarter of an hour
-	@$(BIN)/python bench/queues.py; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
+bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues, held keys; half an hour
+	@$(BIN)/python bench/queues.py; $(BIN)/python bench/ordering_keys.py; $(BIN)/python bench/ordering_keys.py --keys 100000 --head DUE; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

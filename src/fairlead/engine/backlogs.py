@@ -213,6 +213,12 @@ class Backlogs(SimplePart):
             if partition is not None:
                 partition.refused(priority, batch)
 
+    def keep_out(self, triggers: Sequence[Trigger]) -> None:
+        """Drop triggers in the table that must wait for the first task of their ordering key."""
+        for partition, priority, batch in self._lanes(triggers):
+            if partition is not None:
+                partition.keep_out(priority, batch)
+
     def returned(self, triggers: Sequence[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result."""
         for partition, priority, batch in self._lanes(triggers):

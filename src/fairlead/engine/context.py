@@ -82,6 +82,9 @@ class NodeEvents(Protocol):
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
         """Triggers left the table because the versions of their tasks changed."""
 
+    def on_kept_out(self, triggers: Collection[Trigger]) -> None:
+        """Triggers in the table must wait for the first task of their ordering key: drop them."""
+
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         """A backlog spilled triggers to the store, or dropped them."""
 

@@ -187,7 +187,9 @@ class NodeParts:
         if notification.control or notification.is_empty:
             self.membership.poke()
             self.ownership.poke()
+        if notification.is_empty:
             self.ordering.poke()
+        self.ordering.on_finished(notification.finished)
         if notification.due is not None or notification.is_empty:
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
@@ -227,6 +229,9 @@ class NodeParts:
 
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
         self._sources.outdated([*triggers])
+
+    def on_kept_out(self, triggers: Collection[Trigger]) -> None:
+        self.intake.keep_out(triggers)
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)

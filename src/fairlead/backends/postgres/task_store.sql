@@ -466,8 +466,13 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
 SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_array_elements($1::json) AS j
-  JOIN fairlead_tasks t ON t.queue = j ->> 0 AND t.ordering_key = j ->> 1
- WHERE t.id IN (SELECT o.id FROM fairlead_tasks o
-                 WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
-                 ORDER BY o.order_at, o.id LIMIT $2)
+ CROSS JOIN LATERAL (SELECT * FROM fairlead_tasks o
+                      WHERE o.queue = j ->> 0 AND o.ordering_key = j ->> 1 AND o.order_at IS NOT NULL
+                      ORDER BY o.order_at, o.id LIMIT $2) AS t
  ORDER BY t.queue, t.ordering_key, t.order_at, t.id
+
+-- name: changed
+-- $1: [[id, version], ...]
+SELECT j ->> 0
+  FROM json_array_elements($1::json) AS j
+ WHERE (SELECT t.version FROM fairlead_tasks t WHERE t.id = (j ->> 0)::uuid) IS DISTINCT FROM (j ->> 1)::integer

@@ -355,6 +355,9 @@ class SqlTaskStore:
             for row in rows
         ]
 
+    def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
+        return [row[0] for row in (yield self.statement("changed", batch(tasks)))]
+
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         raise NotImplementedError
 

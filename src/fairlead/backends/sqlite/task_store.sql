@@ -420,8 +420,14 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
 SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_each(?1) j
-  JOIN fairlead_tasks t ON t.queue = j.value ->> 0 AND t.ordering_key = j.value ->> 1
- WHERE t.id IN (SELECT o.id FROM fairlead_tasks o
-                 WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
-                 ORDER BY o.order_at, o.id LIMIT ?2)
+ CROSS JOIN fairlead_tasks t
+    ON t.seq IN (SELECT o.seq FROM fairlead_tasks o
+                  WHERE o.queue = j.value ->> 0 AND o.ordering_key = j.value ->> 1 AND o.order_at IS NOT NULL
+                  ORDER BY o.order_at, o.id LIMIT ?2)
  ORDER BY t.queue, t.ordering_key, t.order_at, t.id
+
+-- name: changed
+-- ?1: [[id, version], ...]
+SELECT j.value ->> 0
+  FROM json_each(?1) j
+ WHERE (SELECT t.version FROM fairlead_tasks t WHERE t.id = j.value ->> 0) IS NOT j.value ->> 1
