@@ -76,11 +76,12 @@ class ZooKeeperCoordinator:
     async def owners(self) -> dict[str, str]:
         return await asyncio.to_thread(self._owners)
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
-        return await asyncio.to_thread(self._read_ledger, limit)
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
+        return await asyncio.to_thread(self._read_ledger, self._ledger_path(limit, shard))
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
-        return await asyncio.to_thread(self._write_ledger, limit, ledger, version)
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
+        path = self._ledger_path(limit, shard)
+        return await asyncio.to_thread(self._write_ledger, path, ledger, version)
 
     def close(self) -> None:
         with self._lock:
@@ -146,9 +147,13 @@ class ZooKeeperCoordinator:
         session = self._session("", _READING_SECONDS)
         return {held.name: held.owner for held in self._held_leases(session)}
 
-    def _read_ledger(self, limit: str) -> tuple[bytes, int]:
-        session = self._session("", _READING_SECONDS)
+    def _ledger_path(self, limit: str, shard: str) -> str:
+        """Return the path of a shard, which is a child of the first shard."""
         path = f"{self._ledgers_folder}/{_znode_name(limit)}"
+        return f"{path}/{shard}" if shard else path
+
+    def _read_ledger(self, path: str) -> tuple[bytes, int]:
+        session = self._session("", _READING_SECONDS)
         # A server may lag behind the leader; `sync` brings it up to date before the read.
         [_, found] = session.send(
             [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
@@ -159,9 +164,8 @@ class ZooKeeperCoordinator:
         data, stat = found
         return data, stat.version + 1
 
-    def _write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+    def _write_ledger(self, path: str, ledger: bytes, version: int) -> bool:
         client = (session := self._session("", _READING_SECONDS)).client
-        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
         write = (
             partial(client.set_async, path, ledger, version - 1)
             if version
