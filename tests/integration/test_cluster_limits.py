@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from kazoo.client import KazooClient
 
 from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
 from fairlead.model import Outcome
@@ -198,3 +199,29 @@ async def test_nodes_that_share_a_partition_run_as_many_as_the_limit(make: Make)
     assert ran.total() == 60
     assert most <= 3
     assert len(ran) >= 2
+
+
+async def test_a_damaged_znode_among_the_leases_ends_no_worker(
+    sqlite_url: str, zookeeper_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(sqlite_url, coordinator=zookeeper_url)
+    app.queue("payouts", partitions=2, concurrency=ClusterLimit(3))
+    ran: list[int] = []
+
+    @app.task(queue="payouts")
+    async def pay(n: int) -> None:
+        ran.append(n)
+
+    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
+    path = f"/{folder}/leases/held/partition%2Fpayouts%2F7"
+    client = KazooClient(host)
+    client.start()
+    client.create(path, b"\xff", makepath=True)
+    client.stop()
+    client.close()
+    pay.submit_many([{"n": n} for n in range(20)])
+    async with running(app) as node:
+        await settled(app, node)
+    app.close()
+    assert sorted(ran) == list(range(20))
+    assert path in [getattr(record, "path", "") for record in caplog.records]

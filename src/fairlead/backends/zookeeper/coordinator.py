@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from fairlead.backends.zookeeper.leases import LeaseCache
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.ports.notification import Notification
 
@@ -27,13 +27,18 @@ _READING_SECONDS = 10.0
 """Timeout of the session for reads and permit ledgers, which belongs to no owner."""
 
 
-class _HeldLease(NamedTuple):
-    """A lease as stored in its ephemeral znode, and the id of the session that owns the znode."""
+class _LeaseSession(Session):
+    """A session, and the leases that it sees."""
 
-    name: str
-    owner: str
-    range_id: int
-    session: int
+    def __init__(self, endpoint: ZooKeeperEndpoint, seconds: float, folder: str) -> None:
+        super().__init__(endpoint, seconds)
+        self.leases = LeaseCache(self, folder)
+
+    def range_ids(self) -> dict[str, int]:
+        """Return the range ids of the leases that this session holds, by name. Raise
+        StoreUnavailable unless a response of ZooKeeper proves that the session is alive."""
+        held = self.leases.read()
+        return {lease.name: lease.range_id for lease in held if lease.session == self.id}
 
 
 class ZooKeeperCoordinator:
@@ -50,7 +55,7 @@ class ZooKeeperCoordinator:
         self._held_folder = f"{self._endpoint.folder}/leases/held"
         self._ids_folder = f"{self._endpoint.folder}/leases/ids"
         self._ledgers_folder = f"{self._endpoint.folder}/permits"
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, _LeaseSession] = {}
         self._lock = threading.Lock()
 
     @property
@@ -128,7 +133,7 @@ class ZooKeeperCoordinator:
 
     def _renew(self, owner: str, ttl: float) -> dict[str, int]:
         session = self._session(owner, ttl)
-        range_ids = self._range_ids(session)
+        range_ids = session.range_ids()
         session.renew(ttl)
         return range_ids
 
@@ -136,16 +141,23 @@ class ZooKeeperCoordinator:
         with self._lock:
             session = self._sessions.get(owner)
         if session is not None and not session.is_closed:
-            ours = self._range_ids(session).keys() & names
-            paths = [f"{self._held_folder}/{_znode_name(name)}" for name in sorted(ours)]
-            session.send(
-                [partial(session.client.delete_async, path) for path in paths], NoNodeError
-            )
+            transactions = []
+            for name, range_id in session.range_ids().items():
+                if name in names:
+                    change = session.client.transaction()
+                    change.check(f"{self._ids_folder}/{_znode_name(name)}", range_id)
+                    change.delete(f"{self._held_folder}/{_znode_name(name)}")
+                    transactions.append(change.commit_async)
+            # An error means that the lease is no longer ours.
+            session.send(transactions)
         return Notification(control=True)
 
     def _owners(self) -> dict[str, str]:
-        session = self._session("", _READING_SECONDS)
-        return {held.name: held.owner for held in self._held_leases(session)}
+        with self._lock:
+            sessions = [each for each in self._sessions.values() if not each.is_closed]
+        # The first session, which is that of an owner in a worker, reads the leases anyway.
+        session = sessions[0] if sessions else self._session("", _READING_SECONDS)
+        return {lease.name: lease.owner for lease in session.leases.read()}
 
     def _ledger_path(self, limit: str, shard: str) -> str:
         """Return the path of a shard, which is a child of the first shard."""
@@ -174,34 +186,11 @@ class ZooKeeperCoordinator:
         [result] = session.send([write], NodeExistsError, BadVersionError, NoNodeError)
         return not isinstance(result, Exception)
 
-    def _range_ids(self, session: Session) -> dict[str, int]:
-        """Return the range ids of the leases that the session holds, by name. A response of
-        ZooKeeper also proves that the session is alive."""
-        return {
-            held.name: held.range_id
-            for held in self._held_leases(session)
-            if held.session == session.id
-        }
-
-    def _held_leases(self, session: Session) -> list[_HeldLease]:
-        client = session.client
-        [nodes] = session.send([partial(client.get_children_async, self._held_folder)])
-        reads: list[Callable[..., Any]] = [
-            partial(client.get_async, f"{self._held_folder}/{node}") for node in nodes
-        ]
-        found = []
-        for node, result in zip(nodes, session.send(reads, NoNodeError), strict=True):
-            if not isinstance(result, NoNodeError):
-                data, stat = result
-                owner, range_id = msgspec.json.decode(data, type=tuple[str, int])
-                found.append(_HeldLease(unquote(node), owner, range_id, stat.ephemeralOwner))
-        return sorted(found)
-
-    def _session(self, owner: str, seconds: float) -> Session:
+    def _session(self, owner: str, seconds: float) -> _LeaseSession:
         with self._lock:
             session = self._sessions.get(owner)
             if session is None or session.is_closed:
-                session = Session(self._endpoint, seconds)
+                session = _LeaseSession(self._endpoint, seconds, self._held_folder)
                 self._sessions[owner] = session
                 for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
                     session.make_folder(folder)
