@@ -147,7 +147,7 @@ async def test_a_coordinator_that_has_not_seen_a_change_neither_acquires_nor_rel
     leases = here._sessions["one"].leases
     seen = leases.read()
     monkeypatch.setattr(leases, "read", lambda: seen)
-    client.delete(f"{held}/a")
+    client.delete(f"{held}/a;1")
     assert await there.acquire(["a", "c"], "two", TTL) == {"a": 2, "c": 1}
     assert await here.acquire(["c"], "one", TTL) == {}
     await here.release(["a", "b"], "one")
@@ -162,7 +162,7 @@ async def test_a_znode_that_cannot_be_read_is_logged_once_with_its_path_and_skip
 ) -> None:
     here = coordinators()
     await here.acquire(["a"], "one", TTL)
-    damaged = {"b": b"\xff\x00", "empty": b"", "other": b'{"owner": "two"}', "%zz": b"[1, 2]"}
+    damaged = {"b;0": b"\xff\x00", "c;1": b"", "%;2": b'{"owner": 1}', "other": b'"two"'}
     for name, data in damaged.items():
         client.create(f"{held}/{name}", data)
     client.add_auth("digest", "other:program")
@@ -174,7 +174,7 @@ async def test_a_znode_that_cannot_be_read_is_logged_once_with_its_path_and_skip
     paths = sorted(record.__dict__["path"] for record in caplog.records)
     assert paths == sorted(f"{held}/{name}" for name in [*damaged, "secret"])
     assert await here.acquire(["b"], "one", TTL) == {}
-    client.delete(f"{held}/b")
+    client.delete(f"{held}/b;0")
     assert await here.acquire(["b"], "one", TTL) == {"b": 1}
     assert await here.owners() == {"a": "one", "b": "one"}
 

@@ -1,8 +1,9 @@
 """The coordinator over ZooKeeper: a lease is an ephemeral znode, and its range id is the version of
 a persistent znode beside it.
 
-One transaction creates the ephemeral znode and changes the persistent one, so each new owner gets a
-greater range id than all owners before. A node that dies or is cut off loses its leases when
+One transaction raises the version, creates the ephemeral znode of the new range id, and fails if
+that of the last range id exists. So a lease has one owner at most, with a greater range id than all
+owners before. A node that dies or is cut off loses its leases when
 ZooKeeper ends the node's session; ZooKeeper measures sessions by a monotonic clock. The permit
 ledger of a limit is a persistent znode. Source: the lock recipe in ZooKeeper's documentation, with
 the range id as fencing token.
@@ -14,12 +15,11 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from functools import partial
-from urllib.parse import quote
 
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from fairlead.backends.zookeeper.leases import LeaseCache
+from fairlead.backends.zookeeper.leases import LeaseCache, held_znode, znode_name
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.ports.notification import Notification
 
@@ -63,7 +63,7 @@ class ZooKeeperCoordinator:
         return f"{self._endpoint}, folder {self._endpoint.folder}"
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Accept all names of limits: `_znode_name` makes a valid name of a znode from each."""
+        """Accept all names of limits: `znode_name` makes a valid name of a znode from each."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
@@ -104,23 +104,26 @@ class ZooKeeperCoordinator:
         transactions = []
         for name, version in versions.items():
             change = session.client.transaction()
-            change.set_data(f"{self._ids_folder}/{_znode_name(name)}", b"", version)
-            data = msgspec.json.encode((owner, version + 1))
-            change.create(f"{self._held_folder}/{_znode_name(name)}", data, ephemeral=True)
+            change.set_data(f"{self._ids_folder}/{znode_name(name)}", b"", version)
+            # Nobody holds the lease if its last znode can be created.
+            change.create(self._held_path(name, version))
+            change.delete(self._held_path(name, version))
+            data = msgspec.json.encode(owner)
+            change.create(self._held_path(name, version + 1), data, ephemeral=True)
             transactions.append(change.commit_async)
         won = {}
         for (name, version), results in zip(
             versions.items(), session.send(transactions), strict=True
         ):
             # If another owner has the lease or has just acquired it, ZooKeeper changes nothing and
-            # returns two errors.
+            # returns errors.
             if not any(isinstance(result, Exception) for result in results):
                 won[name] = version + 1
         return won
 
     def _versions(self, session: Session, names: list[str]) -> list[int]:
         """Return the last range id of each lease, in the order of `names`; 0 for a new one."""
-        paths = [f"{self._ids_folder}/{_znode_name(name)}" for name in names]
+        paths = [f"{self._ids_folder}/{znode_name(name)}" for name in names]
         reads = [partial(session.client.exists_async, path) for path in paths]
         found = session.send(reads)
         new = [path for path, stat in zip(paths, found, strict=True) if stat is None]
@@ -141,15 +144,14 @@ class ZooKeeperCoordinator:
         with self._lock:
             session = self._sessions.get(owner)
         if session is not None and not session.is_closed:
-            transactions = []
-            for name, range_id in session.range_ids().items():
-                if name in names:
-                    change = session.client.transaction()
-                    change.check(f"{self._ids_folder}/{_znode_name(name)}", range_id)
-                    change.delete(f"{self._held_folder}/{_znode_name(name)}")
-                    transactions.append(change.commit_async)
-            # An error means that the lease is no longer ours.
-            session.send(transactions)
+            paths = [
+                self._held_path(name, range_id)
+                for name, range_id in session.range_ids().items()
+                if name in names
+            ]
+            session.send(
+                [partial(session.client.delete_async, path) for path in paths], NoNodeError
+            )
         return Notification(control=True)
 
     def _owners(self) -> dict[str, str]:
@@ -159,9 +161,12 @@ class ZooKeeperCoordinator:
         session = sessions[0] if sessions else self._session("", _READING_SECONDS)
         return {lease.name: lease.owner for lease in session.leases.read()}
 
+    def _held_path(self, name: str, range_id: int) -> str:
+        return f"{self._held_folder}/{held_znode(name, range_id)}"
+
     def _ledger_path(self, limit: str, shard: str) -> str:
         """Return the path of a shard, which is a child of the first shard."""
-        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
+        path = f"{self._ledgers_folder}/{znode_name(limit)}"
         return f"{path}/{shard}" if shard else path
 
     def _read_ledger(self, path: str) -> tuple[bytes, int]:
@@ -195,8 +200,3 @@ class ZooKeeperCoordinator:
                 for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
                     session.make_folder(folder)
             return session
-
-
-def _znode_name(name: str) -> str:
-    """Return the name of a znode for any text. A valid name has no slash and is not "." or ".."."""
-    return quote(name, safe="").replace(".", "%2E")
