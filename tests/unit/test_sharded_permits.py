@@ -57,7 +57,10 @@ def test_each_record_of_a_limit_by_key_stays_small_and_every_key_gets_its_permit
     assert len(store.shards) > 4 and store.greatest < RECORD_BYTES
 
 
-def test_the_record_of_one_key_is_full_rather_than_large_and_its_nodes_keep_their_permits() -> None:
+def test_the_record_of_one_key_is_full_rather_than_large_and_its_nodes_keep_their_permits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharded_permits, "FULL_BYTES", 48 * 1024)
     store, now = LedgerStore(), 0.0
     every = [Permits(f"{n:0200d}", TTL) for n in range(300)]
     refused = 0
@@ -117,6 +120,17 @@ def split(permits: Permits, store: LedgerStore, monkeypatch: pytest.MonkeyPatch)
             permits.take(key, 2, 1.0)
         store.follow(permits.round("", lambda: 1.0))
     assert decode(store.read("")[0]) == PermitLedger(is_closed=True)
+
+
+def test_a_ledger_from_before_there_were_shards_is_read_as_the_first_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = LedgerStore()
+    store.write("", b'[{"old":[7,{"key 0":[1,1],"key 1":[2,2]}]},3]', 0)
+    one = running_on("one", store)
+    assert store.follow(held_permits()) == dict.fromkeys(KEYS, 1) | {"key 0": 2, "key 1": 2}
+    split(one, store, monkeypatch)
+    assert store.follow(held_permits()) == dict.fromkeys(KEYS, 1) | {"key 0": 2, "key 1": 2}
 
 
 @pytest.mark.parametrize("writes", range(12))

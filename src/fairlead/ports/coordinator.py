@@ -42,7 +42,7 @@ class Coordinator(Protocol):
 
     async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
         """Return one shard of the ledger of a cluster-wide limit as last written, and its version.
-        Before the first write: (b"", 0). A shard has less than 64 KiB; the name of the first one
+        Before the first write: (b"", 0). A shard has less than 300 KB; the name of the first one
         is "", those of others are digits."""
 
     async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:

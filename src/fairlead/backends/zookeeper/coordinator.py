@@ -105,7 +105,7 @@ class ZooKeeperCoordinator:
         for name, version in versions.items():
             change = session.client.transaction()
             change.set_data(f"{self._ids_folder}/{znode_name(name)}", b"", version)
-            # Nobody holds the lease if its last znode can be created.
+            # If the last znode can be created, nobody holds the lease.
             change.create(self._held_path(name, version))
             change.delete(self._held_path(name, version))
             data = msgspec.json.encode(owner)

@@ -33,9 +33,9 @@ T = TypeVar("T")
 SPLIT_BYTES = 32 * 1024
 """Size above which a shard with several pools is split."""
 
-FULL_BYTES = 48 * 1024
-"""Size above which a shard with one pool accepts no more entries. Renewals add a few bytes at
-most, so that no record reaches 64 KiB."""
+FULL_BYTES = 256 * 1024
+"""Size above which a shard with one pool, which cannot be split, accepts no more entries. Renewals
+add a few bytes at most, so that no record comes near the 1 MB that ZooKeeper accepts."""
 
 READ_EVERY = 1.0
 """Seconds between two reads of a shard by a node that holds permits of it."""
