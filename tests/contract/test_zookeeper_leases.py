@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.states import Callback
 from kazoo.security import CREATOR_ALL_ACL
 
 from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
@@ -111,6 +113,29 @@ async def test_what_a_coordinator_remembers_equals_what_another_one_reads(
         for each, coordinator in names.items():
             renewed = await coordinator.renew(each, TTL)
             assert renewed.keys() == {name for name in owners if owners[name] == each}
+
+
+async def test_a_change_counts_from_the_next_response_on_even_if_its_event_is_handled_later(
+    coordinators: Callable[[], ZooKeeperCoordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = coordinators(), coordinators()
+    await here.acquire(["a"], "one", TTL)
+    assert await here.owners() == {"a": "one"}
+    session, may_go_on = here._sessions["one"], threading.Event()
+    handle_events = session.handle_events
+
+    def handle_held_events() -> None:
+        may_go_on.set()
+        handle_events()
+
+    # Events wait in the thread that handles them until the coordinator asks for them.
+    session.client.handler.dispatch_callback(Callback("watch", may_go_on.wait, ()))
+    monkeypatch.setattr(session, "handle_events", handle_held_events)
+    await there.acquire(["b"], "two", TTL)
+    try:
+        assert await here.owners() == {"a": "one", "b": "two"}
+    finally:
+        may_go_on.set()
 
 
 async def test_changes_during_a_lost_connection_are_seen_after_it(
