@@ -397,16 +397,31 @@ def test_two_processes_that_take_turns_on_a_lease_never_get_the_same_range_id(
 def test_a_ledger_is_written_only_on_top_of_its_last_version(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         other = cluster.coordinator()
-        assert await coordinator.read_ledger("payouts") == (b"", 0)
-        assert await coordinator.write_ledger("payouts", b"{}", 0)
-        assert not await other.write_ledger("payouts", b"[]", 0)
-        assert await other.read_ledger("payouts") == (b"{}", 1)
-        assert await other.write_ledger("payouts", b"[2]", 1)
-        assert not await coordinator.write_ledger("payouts", b"[3]", 1)
-        assert await coordinator.read_ledger("payouts") == (b"[2]", 2)
-        assert await coordinator.read_ledger("another/limit") == (b"", 0)
-        assert not await coordinator.write_ledger("another/limit", b"[]", 7)
+        assert await coordinator.read_ledger("payouts", "") == (b"", 0)
+        assert await coordinator.write_ledger("payouts", "", b"{}", 0)
+        assert not await other.write_ledger("payouts", "", b"[]", 0)
+        assert await other.read_ledger("payouts", "") == (b"{}", 1)
+        assert await other.write_ledger("payouts", "", b"[2]", 1)
+        assert not await coordinator.write_ledger("payouts", "", b"[3]", 1)
+        assert await coordinator.read_ledger("payouts", "") == (b"[2]", 2)
+        assert await coordinator.read_ledger("another/limit", "") == (b"", 0)
+        assert not await coordinator.write_ledger("another/limit", "", b"[]", 7)
         await close(other)
+
+    run(cluster, test)
+
+
+def test_each_shard_of_a_ledger_has_its_own_content_and_version(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
+        assert await coordinator.write_ledger("payouts", "", b"[]", 0)
+        assert await coordinator.read_ledger("payouts", "0") == (b"", 0)
+        assert await coordinator.write_ledger("payouts", "0", b"[0]", 0)
+        assert await coordinator.write_ledger("payouts", "07", b"[7]", 0)
+        assert await coordinator.write_ledger("payouts", "07", b"[8]", 1)
+        assert await coordinator.read_ledger("payouts", "") == (b"[]", 1)
+        assert await coordinator.read_ledger("payouts", "0") == (b"[0]", 1)
+        assert await coordinator.read_ledger("payouts", "07") == (b"[8]", 2)
+        assert await coordinator.read_ledger("payouts/0", "7") == (b"", 0)
 
     run(cluster, test)
 
@@ -416,9 +431,12 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
         async def test(coordinator: Coordinator) -> None:
             for _ in range(10):
                 while True:
-                    ledger, version = await coordinator.read_ledger("payouts")
+                    ledger, version = await coordinator.read_ledger("payouts", "")
                     if await coordinator.write_ledger(
-                        "payouts", json.dumps([*json.loads(ledger or b"[]"), n]).encode(), version
+                        "payouts",
+                        "",
+                        json.dumps([*json.loads(ledger or b"[]"), n]).encode(),
+                        version,
                     ):
                         break
 
@@ -428,7 +446,7 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
         list(pool.map(add, range(4)))
 
     async def test(coordinator: Coordinator) -> None:
-        ledger, version = await coordinator.read_ledger("payouts")
+        ledger, version = await coordinator.read_ledger("payouts", "")
         assert (sorted(json.loads(ledger)), version) == (
             [n for n in range(4) for _ in range(10)],
             40,

@@ -405,13 +405,13 @@ SELECT name, range_id FROM fairlead_leases WHERE owner = $1 AND expires_at >= $2
 SELECT name, owner FROM fairlead_leases WHERE owner <> '' AND expires_at >= $1
 
 -- name: read_ledger
-SELECT ledger, version FROM fairlead_permits WHERE limit_name = $1
+SELECT ledger, version FROM fairlead_permits WHERE limit_name = $1 AND shard = $2
 
 -- name: new_ledger
-INSERT INTO fairlead_permits (limit_name, version, ledger) VALUES ($1, 1, $2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
+INSERT INTO fairlead_permits (limit_name, shard, version, ledger) VALUES ($1, $2, 1, $3) ON CONFLICT (limit_name, shard) DO NOTHING RETURNING version
 
 -- name: change_ledger
-UPDATE fairlead_permits SET version = version + 1, ledger = $2 WHERE limit_name = $1 AND version = $3 RETURNING version
+UPDATE fairlead_permits SET version = version + 1, ledger = $3 WHERE limit_name = $1 AND shard = $2 AND version = $4 RETURNING version
 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

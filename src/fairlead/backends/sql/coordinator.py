@@ -108,20 +108,22 @@ class DatabaseCoordinator:
     async def owners(self) -> Mapping[str, str]:
         return await self._database.read(self._read_owners())
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
-        return await self._database.read(self._read_ledger(limit))
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
+        return await self._database.read(self._read_ledger(limit, shard))
 
-    def _read_ledger(self, limit: str) -> Steps[tuple[bytes, int]]:
-        rows = yield self._store.statement("read_ledger", limit)
+    def _read_ledger(self, limit: str, shard: str) -> Steps[tuple[bytes, int]]:
+        rows = yield self._store.statement("read_ledger", limit, shard)
         return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
-        return await self._database.run_async(self._write_ledger(limit, ledger.decode(), version))
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
+        return await self._database.run_async(
+            self._write_ledger((limit, shard), ledger.decode(), version)
+        )
 
-    def _write_ledger(self, limit: str, ledger: str, version: int) -> Steps[bool]:
+    def _write_ledger(self, record: tuple[str, str], ledger: str, version: int) -> Steps[bool]:
         if version == 0:
-            return bool((yield self._store.statement("new_ledger", limit, ledger)))
-        return bool((yield self._store.statement("change_ledger", limit, ledger, version)))
+            return bool((yield self._store.statement("new_ledger", *record, ledger)))
+        return bool((yield self._store.statement("change_ledger", *record, ledger, version)))
 
     def close(self) -> None:
         """Do nothing: the task store closes the database."""

@@ -20,7 +20,7 @@ from fairlead.core.limits.limits import (
     positive,
     seconds,
 )
-from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.model import Trigger
 
 

@@ -136,11 +136,14 @@ CREATE TABLE fairlead_leases (
     expires_at bigint NOT NULL
 );
 
--- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
+-- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py and
+-- sharded_permits.py.
 CREATE TABLE fairlead_permits (
-    limit_name text   PRIMARY KEY,
+    limit_name text   NOT NULL,
+    shard      text   NOT NULL,                   -- octal digits that begin the hashes of its keys; '': the first shard
     version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
-    ledger     text   NOT NULL                    -- JSON
+    ledger     text   NOT NULL,                   -- JSON
+    PRIMARY KEY (limit_name, shard)
 );
 
 -- History -------------------------------------------------------------------------------------------------------------
