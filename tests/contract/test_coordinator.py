@@ -68,12 +68,12 @@ class Databases(Cluster):
         for owner in owners:
             self.pass_time(TTL + 1, f"owner = '{owner}'")
 
-    def pass_time(self, seconds: float, leases: str = "true") -> None:
-        """Let `seconds` pass for these leases, whatever clock the coordinator uses."""
+    def pass_time(self, seconds: float, holders: str = "true") -> None:
+        """Let `seconds` pass for the leases of these holders, whatever clock the coordinator uses."""
 
         def steps() -> Steps[None]:
             yield Statement(
-                f"UPDATE fairlead_leases SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {leases}"
+                f"UPDATE fairlead_holders SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {holders}"
             )
 
         self.store.database.run(steps())
@@ -313,6 +313,36 @@ def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> Non
         assert await coordinator.owners() == {}
 
     run(databases, test)
+
+
+@pytest.mark.parametrize("first", ["renewal", "acquisition"])
+def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
+    postgres_url: str, first: str
+) -> None:
+    """The renewal read the clock before the lease expired, and the acquisition after that."""
+    cluster = Databases(postgres_url)
+    store, coordinator = cluster.store, cluster.coordinator()
+
+    def renewal() -> Steps[bool]:
+        return bool((yield store.statement("renew_leases", "one", 2**60, 0)))
+
+    def acquisition() -> Steps[bool]:
+        return bool((yield from coordinator._acquire(["a"], "two", TTL)))
+
+    def is_waiting() -> Steps[bool]:
+        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+    store.database.run(coordinator._acquire(["a"], "one", TTL))
+    cluster.leave_alone("one")
+    steps = [renewal(), acquisition()] if first == "renewal" else [acquisition(), renewal()]
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            assert store.database.join(connection, steps[0])
+            second = pool.submit(store.database.run, steps[1])
+            while not store.database.read_now(is_waiting()):
+                assert not second.done()
+        assert second.result() is False
+    cluster.close()
 
 
 def test_names_and_owners_may_contain_any_characters(cluster: Cluster) -> None:
