@@ -302,6 +302,29 @@ def test_what_a_coordinator_remembers_equals_what_another_one_reads(databases: D
     run(databases, test)
 
 
+def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_the_last_change() -> Steps[None]:
+        yield Statement("UPDATE fairlead_leases SET owner = 'two', changed = 1")
+
+    async def unavailable(steps: Steps[None]) -> None:
+        raise StoreUnavailable("the server restarts")
+
+    async def test(coordinator: Coordinator) -> None:
+        await coordinator.acquire(["b"], "two", TTL)
+        await coordinator.acquire(["a"], "one", TTL)
+        assert await coordinator.owners() == {"a": "one", "b": "two"}
+        databases.store.database.run(lose_the_last_change())
+        with monkeypatch.context() as patch:
+            patch.setattr(coordinator._database, "read", unavailable)
+            with pytest.raises(StoreUnavailable):
+                await coordinator.owners()
+        assert await coordinator.owners() == {"a": "two", "b": "two"}
+
+    run(databases, test)
+
+
 def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
