@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import pytest
 from fairlead import App
 from fairlead.backends.sql import drivers
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.engine import ownership
 from fairlead.engine.fair_partition import FairPartition
 from fairlead.engine.node import Node
-from fairlead.engine.ownership import MOST_AT_ONCE
+from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running
 
@@ -177,7 +178,8 @@ async def test_after_a_change_only_the_shares_of_its_queue_are_computed(
 async def test_many_partitions_are_acquired_in_pieces_and_each_begins_once(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queues = 2 * MOST_AT_ONCE + 100
+    monkeypatch.setattr(ownership, "MOST_AT_ONCE", 100)
+    queues = 250
     asked: list[int] = []
     begun: Counter[object] = Counter()
     acquire, positions = DatabaseCoordinator.acquire, FairPartition.positions
@@ -197,7 +199,7 @@ async def test_many_partitions_are_acquired_in_pieces_and_each_begins_once(
         await until(lambda: len(begun) == queues)
         assert len(node.parts.ownership.owned) == queues
     app.close()
-    assert max(asked) <= MOST_AT_ONCE
+    assert max(asked) <= 100
     assert set(begun.values()) == {1}
 
 
@@ -241,4 +243,30 @@ async def test_a_node_that_leaves_while_it_acquires_keeps_no_lease(
         await one_round(node)
         assert await coordinator.owners() == {}
         assert not parts.ownership.owned
+    app.close()
+
+
+async def test_a_heartbeat_after_an_outage_reads_only_the_queues_that_were_not_read(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = declared(sqlite_url, FEW)
+    queues = set(app.queues)
+    async with running(app) as node:
+        await until_settled(node, FEW)
+        limits, read = app.store.limits, list[str]()
+
+        def failing(queue: str) -> Steps[dict[str, int]]:
+            read.append(queue)
+            if not len(read) % 4:
+                raise StoreUnavailable("the server restarts")
+            return limits(queue)
+
+        monkeypatch.setattr(app.store, "limits", failing)
+        for queue in queues:
+            app.store.database.run(app.sql_store.pause(queue, True))
+        for _ in range(FEW):
+            with suppress(StoreUnavailable):
+                await node.parts.membership.beat()
+        assert node.parts.controls.paused == queues
+        assert len(read) < 2 * FEW
     app.close()

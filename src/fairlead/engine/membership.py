@@ -73,6 +73,10 @@ class Membership(SimplePart):
         self._is_leaving = False
         self._versions: dict[str, int] = {}
         """Version of the settings, weights and limits read last, by queue."""
+        self._settings: dict[str, QueueSettings] = {}
+        """Settings read since the last view, by queue; weights and limits likewise."""
+        self._weights: dict[str, Weights] = {}
+        self._limits: dict[str, Limits] = {}
 
     def poke(self) -> None:
         """Send a heartbeat now, because a person or another node changed something."""
@@ -145,30 +149,24 @@ class Membership(SimplePart):
             left = self._unregistered.items() - registering.items()
             self._unregistered = dict(left)
 
-    async def _changes(
-        self,
-    ) -> tuple[dict[str, QueueSettings], dict[str, Weights], dict[str, Limits]]:
-        """Return the settings, weights and limits of the served queues that changed."""
-        settings: dict[str, QueueSettings] = {}
-        weights: dict[str, Weights] = {}
-        limits: dict[str, Limits] = {}
+    async def _read_changes(self) -> None:
+        """Read the settings, weights and limits of the served queues that changed. After a failure,
+        the next heartbeat goes on from there."""
         mark = await self._store.database.read(self._store.settings_mark())
         if mark == self._mark:
-            return settings, weights, limits
+            return
         found = await self._store.database.read(self._store.queue_settings())
         for queue in self._served:
             version = found[queue].version
             if version == self._versions.get(queue):
                 continue
-            settings[queue] = found[queue]
             if version:
-                weights[queue] = await self._store.database.read(self._store.weights(queue))
-                limits[queue] = await self._store.database.read(self._store.limits(queue))
+                self._weights[queue] = await self._store.database.read(self._store.weights(queue))
+                self._limits[queue] = await self._store.database.read(self._store.limits(queue))
                 await asyncio.sleep(0)  # a read may block the loop
-        # Set last: if the store fails before, the next heartbeat reads all of them again.
-        self._versions.update((queue, changed.version) for queue, changed in settings.items())
+            self._settings[queue] = found[queue]
+            self._versions[queue] = version
         self._mark = mark
-        return settings, weights, limits
 
     def _members_of(
         self, living: Sequence[NodeRecord], restarting: frozenset[str]
@@ -208,8 +206,10 @@ class Membership(SimplePart):
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
         members, names = self._members_of(living, restarting)
         present = frozenset(each.node for each in living) - restarting
-        changes = await self._changes()
-        self._context.events.on_view(View(*changes, members, present, names))
+        await self._read_changes()
+        view = View(self._settings, self._weights, self._limits, members, present, names)
+        self._settings, self._weights, self._limits = {}, {}, {}
+        self._context.events.on_view(view)
         held = list(self._claimer.held())
         if held:
             kept = await self._store.still_held(self._node, held)

@@ -21,7 +21,7 @@ from fairlead.model import PartitionKey
 log = logging.getLogger("fairlead.ownership")
 
 
-MOST_AT_ONCE = 1000
+MOST_AT_ONCE = 2000
 """Leases acquired by one request, so that their partitions start without a stall of the loop."""
 
 _QUEUES_AT_ONCE = 200
@@ -152,9 +152,10 @@ class Ownership:
             return
         self._expires = began + self._lease_seconds
         self._hold(held)
-        await self._acquire(free_pollers + [lease_of(key) for key in wanted], held)
+        await self._acquire(free_pollers + [lease_of(key) for key in wanted], held, leases)
         waiting = {queue for queue in self._open if self.shares.may_change(queue, began)}
-        self._open = waiting.union(key.queue for key in (*excess, *wanted))
+        missed = [key for key in wanted if key not in self._held.keys]
+        self._open = waiting.union(key.queue for key in (*excess, *missed))
         self._is_settled = True
 
     def _changed(self) -> set[str]:
@@ -168,10 +169,12 @@ class Ownership:
         self._seen = seen
         return changed
 
-    async def _each_open(self) -> AsyncIterator[tuple[str, int, set[int], dict[int, str]]]:
-        """Yield each open queue: its name, number of partitions, partitions held here, and the
+    async def _each(
+        self, queues: Collection[str]
+    ) -> AsyncIterator[tuple[str, int, set[int], dict[int, str]]]:
+        """Yield each of these queues: its name, number of partitions, partitions held here, and the
         identity of the owner of each partition."""
-        for number, queue in enumerate(sorted(self._open), 1):
+        for number, queue in enumerate(sorted(queues), 1):
             if not number % _QUEUES_AT_ONCE:
                 await asyncio.sleep(0)
             count = 0 if self._is_assigned_by_channel(queue) else self.partitions.get(queue, 0)
@@ -182,14 +185,19 @@ class Ownership:
 
     async def _excess(self, now: float) -> list[PartitionKey]:
         """Return the partitions held beyond this node's share."""
-        return [key async for state in self._each_open() for key in self.shares.beyond(*state, now)]
+        mine = [queue for queue in self._open if self._held.of(queue)]
+        return [key async for state in self._each(mine) for key in self.shares.beyond(*state, now)]
 
     async def _wanted(self, now: float) -> list[PartitionKey]:
         """Return the free partitions of this node's share."""
-        return [key async for state in self._each_open() for key in self.shares.wanted(*state, now)]
+        queues = self._each(self._open)
+        return [key async for state in queues for key in self.shares.wanted(*state, now)]
 
-    async def _acquire(self, names: Sequence[str], held: Mapping[str, int]) -> None:
-        """Acquire these leases besides those held, and own their partitions."""
+    async def _acquire(
+        self, names: Sequence[str], held: Mapping[str, int], leases: Mapping[str, str]
+    ) -> None:
+        """Acquire these leases besides those held, and own their partitions. `leases`: owners of
+        all leases."""
         for first in range(0, len(names), MOST_AT_ONCE):
             some = names[first : first + MOST_AT_ONCE]
             won = await self._coordinator.acquire(some, self._node, self._lease_seconds)
@@ -197,7 +205,9 @@ class Ownership:
                 await self._release([*won])
                 return
             held = {**held, **won}
+            leases = {**leases, **dict.fromkeys(won, self._node)}
             self._hold(held)
+            self._leases.replace(leases)  # so that the next round finds no change
 
     async def keep_alive(self) -> None:
         """Only renew the leases, from any event loop. Raises StoreUnavailable."""
