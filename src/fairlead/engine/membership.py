@@ -71,8 +71,8 @@ class Membership(SimplePart):
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
-        self._versions: dict[str, int] = {}
-        """Version of the settings, weights and limits read last, by queue."""
+        self._known: dict[str, QueueSettings] = {}
+        """Settings read last, with the version of the weights and limits read last, by queue."""
         self._settings: dict[str, QueueSettings] = {}
         """Settings read since the last view, by queue; weights and limits likewise."""
         self._weights: dict[str, Weights] = {}
@@ -157,15 +157,14 @@ class Membership(SimplePart):
             return
         found = await self._store.database.read(self._store.queue_settings())
         for queue in self._served:
-            version = found[queue].version
-            if version == self._versions.get(queue):
+            settings, known = found[queue], self._known.get(queue)
+            if settings == known:
                 continue
-            if version:
+            if settings.version != (known.version if known else 0):
                 self._weights[queue] = await self._store.database.read(self._store.weights(queue))
                 self._limits[queue] = await self._store.database.read(self._store.limits(queue))
                 await asyncio.sleep(0)  # a read may block the loop
-            self._settings[queue] = found[queue]
-            self._versions[queue] = version
+            self._settings[queue] = self._known[queue] = settings
         self._mark = mark
 
     def _members_of(

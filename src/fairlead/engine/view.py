@@ -19,7 +19,7 @@ class View(msgspec.Struct, frozen=True):
     queues: Mapping[str, QueueSettings]
     """Settings of each served queue that changed since the last view."""
     weights: Mapping[str, Weights]
-    """Weights by fairness key, of those among these queues that ever had a change."""
+    """Weights by fairness key, of those among these queues whose version changed."""
     limits: Mapping[str, Limits]
     """Limits by fairness key, of the same queues: how many tasks of a key each node may run at
     once."""
