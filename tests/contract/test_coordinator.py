@@ -68,12 +68,12 @@ class Databases(Cluster):
         for owner in owners:
             self.pass_time(TTL + 1, f"owner = '{owner}'")
 
-    def pass_time(self, seconds: float, leases: str = "true") -> None:
-        """Let `seconds` pass for these leases, whatever clock the coordinator uses."""
+    def pass_time(self, seconds: float, holders: str = "true") -> None:
+        """Let `seconds` pass for the leases of these holders, whatever clock the coordinator uses."""
 
         def steps() -> Steps[None]:
             yield Statement(
-                f"UPDATE fairlead_leases SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {leases}"
+                f"UPDATE fairlead_holders SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {holders}"
             )
 
         self.store.database.run(steps())
@@ -302,6 +302,29 @@ def test_what_a_coordinator_remembers_equals_what_another_one_reads(databases: D
     run(databases, test)
 
 
+def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_the_last_change() -> Steps[None]:
+        yield Statement("UPDATE fairlead_leases SET owner = 'two', changed = 1")
+
+    async def unavailable(steps: Steps[None]) -> None:
+        raise StoreUnavailable("the server restarts")
+
+    async def test(coordinator: Coordinator) -> None:
+        await coordinator.acquire(["b"], "two", TTL)
+        await coordinator.acquire(["a"], "one", TTL)
+        assert await coordinator.owners() == {"a": "one", "b": "two"}
+        databases.store.database.run(lose_the_last_change())
+        with monkeypatch.context() as patch:
+            patch.setattr(coordinator._database, "read", unavailable)
+            with pytest.raises(StoreUnavailable):
+                await coordinator.owners()
+        assert await coordinator.owners() == {"a": "two", "b": "two"}
+
+    run(databases, test)
+
+
 def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
@@ -313,6 +336,36 @@ def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> Non
         assert await coordinator.owners() == {}
 
     run(databases, test)
+
+
+@pytest.mark.parametrize("first", ["renewal", "acquisition"])
+def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
+    postgres_url: str, first: str
+) -> None:
+    """The renewal read the clock before the lease expired, and the acquisition after that."""
+    cluster = Databases(postgres_url)
+    store, coordinator = cluster.store, cluster.coordinator()
+
+    def renewal() -> Steps[bool]:
+        return bool((yield store.statement("renew_leases", "one", 2**60, 0)))
+
+    def acquisition() -> Steps[bool]:
+        return bool((yield from coordinator._acquire(["a"], "two", TTL)))
+
+    def is_waiting() -> Steps[bool]:
+        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+    store.database.run(coordinator._acquire(["a"], "one", TTL))
+    cluster.leave_alone("one")
+    steps = [renewal(), acquisition()] if first == "renewal" else [acquisition(), renewal()]
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            assert store.database.join(connection, steps[0])
+            second = pool.submit(store.database.run, steps[1])
+            while not store.database.read_now(is_waiting()):
+                assert not second.done()
+        assert second.result() is False
+    cluster.close()
 
 
 def test_names_and_owners_may_contain_any_characters(cluster: Cluster) -> None:

@@ -517,7 +517,7 @@ async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "Kafka" in problems[0].what and "start it" in (problems[0].cure or "")
+            assert "Kafka" in problems[0].what and "start" in (problems[0].cure or "")
             server.start()
             # A new sender tries to connect at once, as in a new process.
             app.channel.close_sender()

@@ -81,7 +81,7 @@ class World:
             self.app.sql_store.database.run(self._registered(name))
 
     def _registered(self, name: str):
-        yield self.app.sql_store.statement("register_queue", name, 1)
+        yield from self.app.sql_store.registration({name: 1})
 
     def add_hours(
         self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more

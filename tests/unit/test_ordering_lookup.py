@@ -268,7 +268,7 @@ class Engine:
     def on_ready(self) -> None:
         self._told.set()
 
-    def on_positions_changed(self) -> None:
+    def on_positions_changed(self, key: PartitionKey) -> None:
         self._told.set()
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
@@ -307,7 +307,7 @@ async def engine(look_ahead: int) -> AsyncIterator[Engine]:
     async with asyncio.timeout(SOON):
         running = asyncio.create_task(one.backlogs.run())
         try:
-            await one.until(lambda: PARTITION in one.backlogs.positions())
+            await one.until(lambda: one.backlogs.positions(PARTITION) is not None)
             yield one
         finally:
             running.cancel()

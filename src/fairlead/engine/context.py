@@ -88,8 +88,8 @@ class NodeEvents(Protocol):
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         """A backlog spilled triggers to the store, or dropped them."""
 
-    def on_positions_changed(self) -> None:
-        """The channel positions of a fair partition became known or unknown."""
+    def on_positions_changed(self, key: PartitionKey) -> None:
+        """The channel positions of this fair partition became known or unknown."""
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         """The store has recorded or refused the ends of these runs."""

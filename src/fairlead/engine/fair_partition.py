@@ -160,7 +160,7 @@ class FairPartition:
         if self._unreadable:
             self._report_unreadable()
         self.is_started = True
-        self._events.on_positions_changed()
+        self._events.on_positions_changed(self.key)
 
     @property
     def is_empty(self) -> bool:
@@ -219,7 +219,7 @@ class FairPartition:
         ]
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
-        self._events.on_positions_changed()
+        self._events.on_positions_changed(self.key)
 
     # events from the node -----------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ class NodeParts:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._is_read_on_due = False
+        self._moved: set[PartitionKey] = set()
+        """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
         context = self.context = NodeContext(
             settings=settings,
@@ -236,14 +237,14 @@ class NodeParts:
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)
 
-    def on_positions_changed(self) -> None:
-        if not self._is_read_on_due:  # once for all partitions that change now
-            self._is_read_on_due = True
+    def on_positions_changed(self, key: PartitionKey) -> None:
+        if not self._moved:  # once for all partitions that change now
             asyncio.get_running_loop().call_soon(self._read_on)
+        self._moved.add(key)
 
     def _read_on(self) -> None:
-        self._is_read_on_due = False
-        self.partitions.read_on()
+        moved, self._moved = self._moved, set()
+        self.partitions.read_on(moved)
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)

@@ -27,7 +27,8 @@ class Coordinator(Protocol):
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         """Acquire those of the leases that are free or expired, for `ttl` seconds; return the range
         id of each one won. Each change of owner raises the range id, so that stores refuse writes
-        fenced by an older one. Raises ValueError for an empty owner."""
+        fenced by an older one. May extend the owner's other leases too. Raises ValueError for an
+        empty owner."""
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         """Extend all unexpired leases of the owner by `ttl` seconds from now; return the leases it

@@ -107,7 +107,8 @@ CREATE TABLE fairlead_nodes (
     started_at   bigint NOT NULL,
     heartbeat_at bigint NOT NULL,                 -- time of the last heartbeat
     queues       text   NOT NULL,                 -- JSON array of names
-    names        text   NOT NULL                  -- JSON array of the names of tasks for which the node has handlers
+    names        text   NOT NULL,                 -- JSON array of the names of tasks for which the node has handlers
+    digest       text   NOT NULL                  -- hash of queues and names
 );
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
@@ -128,12 +129,26 @@ CREATE TABLE fairlead_periodics (
     declared_by   text    NOT NULL                -- node of the last declaration
 );
 
--- Leases of partitions and pollers.
+-- Leases of partitions and pollers. A lease ends when its holder expires.
 CREATE TABLE fairlead_leases (
-    name       text   PRIMARY KEY,
-    owner      text   NOT NULL,                   -- node that holds the lease; empty: the lease is free
-    range_id   bigint NOT NULL,                   -- incremented by each change of the owner
-    expires_at bigint NOT NULL
+    name     text   PRIMARY KEY,
+    owner    text   NOT NULL,                    -- node that holds the lease; empty: the lease is free
+    range_id bigint NOT NULL,                    -- incremented by each change of the owner
+    changed  bigint NOT NULL                     -- number of the lease's last change, from fairlead_changes
+);
+
+CREATE INDEX fairlead_leases_changed ON fairlead_leases (changed);
+
+-- Nodes that hold leases.
+CREATE TABLE fairlead_holders (
+    owner      text   PRIMARY KEY,
+    expires_at bigint NOT NULL                   -- every lease of the node ends then, unless the node renews them
+);
+
+-- Counters of changes, so that a node reads leases and queues again only if they changed.
+CREATE TABLE fairlead_changes (
+    kind   text   PRIMARY KEY,                   -- leases or queues
+    number bigint NOT NULL                       -- incremented by each transaction that changes rows of this kind
 );
 
 -- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py and
