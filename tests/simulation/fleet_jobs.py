@@ -30,14 +30,15 @@ class Job:
     queue: str
     name: str
     fairness_key: str
-    ordering_key: str | None
-    how: str
-    """Way of its end, for an odd task."""
-    seconds: float
-    fails: int
-    """Number of its first runs that fail and are repeated."""
     due_at: float
     """Seconds of the loop before which it must not start."""
+    ordering_key: str | None = None
+    priority: int = 5
+    how: str = ""
+    """Way of its end, for an odd task."""
+    seconds: float = 0.0
+    fails: int = 0
+    """Number of its first runs that fail and are repeated."""
     id: str | None = None
     """Id of the task, once it is committed."""
     runs: list[Run] = field(default_factory=list)

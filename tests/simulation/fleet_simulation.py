@@ -15,7 +15,7 @@ import os
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -51,16 +51,16 @@ class Failed(Exception):
 class Fleet:
     """The fleet of one seed."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.plan = Plan.draw(seed)
-        self.chance = self.plan.chance
+    def __init__(self, plan: Plan, history: list[str]) -> None:
+        """`history`: takes a line for each event."""
+        self.plan = plan
+        self.chance = plan.chance
         self.machine = Machine(self.chance, self.plan.latency, self.plan.loss)
         self.workers: list[Worker] = []
         self.jobs: list[Job] = []
         self.paused: dict[str, float] = {}
         """Time of the pause, by paused queue."""
-        self.history: list[str] = []
+        self.history = history
         self.promises = Promises(self)
         self._keys: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
         """Jobs by queue and ordering key."""
@@ -212,9 +212,10 @@ class Fleet:
 
     # events ---------------------------------------------------------------------------------------
 
-    async def _start(
+    async def start(
         self, queues: Sequence[str] = (), names: Sequence[str] = (), name: str = "", **more: Any
     ) -> Worker:
+        """Start a worker; draw its queues and task names unless they are given."""
         chance, known = self.chance, [*self.plan.queues]
         served = queues or sorted(chance.sample(known, chance.randint(1, len(known))))
         # An application may declare queues that its node does not serve.
@@ -243,21 +244,21 @@ class Fleet:
     async def _deploy(self) -> None:
         """Replace all nodes by those of a new version, one after the other."""
         for worker in [each for each in self.living if not each.node._stopping.is_set()]:
-            await self._start(worker.queues, NEW)
+            await self.start(worker.queues, NEW)
             self._in_background(self._stop(worker))
 
     async def _restart(self, worker: Worker) -> None:
         """Stop a node that announces its return, and mostly bring it back."""
         seconds = self.chance.choice([1.0, 5.0])
         identity, number = worker.name.partition("#")[0], len(self.workers)
-        again = await self._start(
+        again = await self.start(
             worker.queues, worker.names, f"{identity}#{number}", restart_seconds=seconds
         )
         await asyncio.sleep(self.chance.choice([0.1, 2.0]))
         await self._stop(again)
         await asyncio.sleep(self.chance.random() * seconds)
         if self.chance.random() < 0.8:
-            await self._start(again.queues, again.names, f"{identity}#{number + 1000}")
+            await self.start(again.queues, again.names, f"{identity}#{number + 1000}")
 
     def _in_background(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -270,50 +271,59 @@ class Fleet:
         queue = chance.choice([*self.plan.queues])
         name = chance.choice(["work", "work", "work", "flaky", "odd", "added", "joined"])
         fairness_key, count = chance.choice(KEYS), chance.choice([1, 1, 4, 12])
-        is_ordered = name in ("work", "flaky") and chance.random() < 0.25
+        may_be_ordered = name in ("work", "flaky") and self.plan.has_ordering_keys
+        is_ordered = may_be_ordered and chance.random() < 0.25
         ordering_key = chance.choice(KEYS) if is_ordered else None
         priority = 5 if is_ordered else chance.choice([5, 5, 2])
         delay = 0.0 if is_ordered else chance.choice(DELAYS)
-        due = SYSTEM_CLOCK.now() + round(delay * MICROS)
-        task = self._tasks[queue, name].options(
-            fairness_key=fairness_key,
-            priority=priority,
-            ordering_key=ordering_key,
-            run_at=to_datetime(due) if delay else None,
-        )
-        batch = []
-        for _ in range(count):
-            job = Job(
-                number=len(self.jobs),
+        batch = [
+            Job(
+                number=len(self.jobs) + n,
                 queue=queue,
                 name=name,
                 fairness_key=fairness_key,
                 ordering_key=ordering_key,
+                priority=priority,
                 how=chance.choice(ODD) if name == "odd" else "",
                 seconds=chance.choice(LENGTHS),
                 fails=chance.choice([0, 1, 2]) if name == "flaky" else 0,
                 due_at=self.now + delay,
             )
-            self.jobs.append(job)
-            self._unstarted[job] = None
-            batch.append(job)
-            if ordering_key is not None:
-                self._keys[queue, ordering_key].append(job)
+            for n in range(count)
+        ]
         shown = f"{queue}.{name} {fairness_key} {ordering_key or ''} {delay or ''}"
         self.log(f"submit {count} of {shown}: {batch[0].number}...")
-        drafts = [task.draft(n=job.number) for job in batch]
+        await self.submit(batch)
+
+    async def submit(self, jobs: Sequence[Job]) -> None:
+        """Submit jobs in one transaction."""
+        drafts = []
+        for job in jobs:
+            self.jobs.append(job)
+            self._unstarted[job] = None
+            if job.ordering_key is not None:
+                self._keys[job.queue, job.ordering_key].append(job)
+            delay = job.due_at - self.now
+            due = to_datetime(SYSTEM_CLOCK.now() + round(delay * MICROS))
+            task = self._tasks[job.queue, job.name].options(
+                fairness_key=job.fairness_key,
+                priority=job.priority,
+                ordering_key=job.ordering_key,
+                run_at=due if delay > 0 else None,
+            )
+            drafts.append(task.draft(n=job.number))
         handles = await self._submitter.submit_many_async(drafts)
-        for job, handle in zip(batch, handles, strict=True):
+        for job, handle in zip(jobs, handles, strict=True):
             job.id = handle.id
 
     async def _pause(self, queue: str, is_paused: bool) -> None:
         self.log(f"{'pause' if is_paused else 'resume'} {queue}")
         store: Any = self._submitter.store
         if not is_paused:
-            del self.paused[queue]
-        await store.database.run_async(store.pause(queue, is_paused))
+            self.paused.pop(queue, None)
+        is_known = await store.database.run_async(store.pause(queue, is_paused))
         self._submitter.channel.announce(Notification(control=True))
-        if is_paused:
+        if is_paused and is_known:
             self.paused[queue] = self.now
 
     async def _event(self) -> None:
@@ -323,7 +333,7 @@ class Fleet:
         if event == "submit":
             await self._submit()
         elif event == "start" and len(self.living) < self.plan.most_nodes:
-            await self._start()
+            await self.start()
         elif event == "pause":
             queue = chance.choice([*self.plan.queues])
             await self._pause(queue, queue not in self.paused)
@@ -358,30 +368,25 @@ class Fleet:
     # the run --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Let everything happen and settle. Raise Failed for a broken promise."""
+        """Let everything happen and settle. Raise Broken for a broken promise."""
         living = self._loop.create_task(self._live())
         try:
             while not living.done():
-                if self._broken is not None:
-                    raise self._broken
-                self.promises.check()
+                self.check()
                 await asyncio.wait([living], timeout=LOOK_EVERY)
             await living
-            if self._broken is not None:
-                raise self._broken
-        except Exception as error:
-            kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
-            raise Failed(
-                f"fleet {self.seed}: {kind}{error}\n"
-                + "\n".join(self.history)
-                + f"\nRepeat: python -m tests.simulation.fleet_simulation {self.seed}"
-            ) from error
+            self.check()
         finally:
             living.cancel()
-            await self._end()
+
+    def check(self) -> None:
+        """Check the promises. Raise Broken."""
+        if self._broken is not None:
+            raise self._broken
+        self.promises.check()
 
     async def _live(self) -> None:
-        await self._start()
+        await self.start()
         for _ in range(self.plan.events):
             await asyncio.sleep(self.chance.choice(self.plan.pauses))
             await self._event()
@@ -389,7 +394,7 @@ class Fleet:
             await self._pause(queue, False)
         while self._background:
             await asyncio.wait(list(self._background))
-        await self._start([*self.plan.queues], NEW)
+        await self.start([*self.plan.queues], NEW)
         self.log("settle")
         await self._settle()
 
@@ -415,7 +420,7 @@ class Fleet:
         effects = read("SELECT task, count(*) FROM effects GROUP BY task")
         self.promises.check_end(left, dict(in_error.fetchall()), dict(effects.fetchall()))
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         """End all processes."""
         for task in list(self._background):
             task.cancel()
@@ -440,18 +445,31 @@ async def _end_oddly(job: Job) -> None:
 
 def simulate(seed: int) -> list[str]:
     """Run the fleet of this seed; return its history. Raise Failed for a broken promise."""
+    history: list[str] = []
+
+    async def run() -> None:
+        fleet = Fleet(Plan.draw(seed), history)
+        try:
+            await fleet.run()
+        finally:
+            await fleet.end()
+
+    try:
+        on_virtual_time(run, seed)
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
+        repeat = f"Repeat: python -m tests.simulation.fleet_simulation {seed}"
+        raise Failed("\n".join([f"fleet {seed}: {kind}{error}", *history, repeat])) from error
+    return history
+
+
+def on_virtual_time(main: Callable[[], Coroutine[Any, Any, None]], seed: int = 0) -> None:
+    """Run a coroutine on a loop of its own, where nothing depends on the machine."""
     clock, entropy = VirtualTime(BEGAN), random.Random(seed)
     state, disabled = random.getstate(), logging.root.manager.disable
     random.seed(seed)
     logging.disable()
     FleetWatchdog.workers = {}
-    histories = []
-
-    async def run() -> None:
-        fleet = Fleet(seed)
-        histories.append(fleet.history)
-        await fleet.run()
-
     try:
         with (
             virtual_system_clock(clock),
@@ -461,11 +479,10 @@ def simulate(seed: int) -> list[str]:
             patch.object(os, "urandom", entropy.randbytes),
             asyncio.Runner(loop_factory=lambda: FleetLoop(clock)) as runner,
         ):
-            runner.run(run())
+            runner.run(main())
     finally:
         random.setstate(state)
         logging.disable(disabled)
-    return histories[0]
 
 
 if __name__ == "__main__":
