@@ -13,6 +13,8 @@ SEEDS ?= --new-seeds
 # A machine may forbid to keep compiled modules: then each test process and each command that a test
 # starts would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
+# The order of sets of texts is part of a simulation, so that a seed repeats it.
+export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
 .PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from fairlead import Fixed
 from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import MICROS
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.permits import Permits
 from fairlead.core.limits.slot_ledger import SlotLedger
@@ -38,7 +40,7 @@ from tests.tiers import FULL, seeds
 SEED = tiers.seed()
 FLEETS = 50
 """Number of fleets in each block."""
-BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "10000")) // FLEETS
+BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "6000")) // FLEETS
 """Number of tests into which the fleets are split."""
 
 
@@ -157,6 +159,19 @@ def a_transaction_commits_without_its_completion(patch: Patch) -> None:
     patch.setattr(Invocation, "_in_transaction_async", run)
 
 
+def failed_runs_are_not_repeated(patch: Patch) -> None:
+    patch.setattr(Fixed, "_delay", lambda self, tries: None)
+
+
+def tasks_wake_too_early(patch: Patch) -> None:
+    wake_due = SqlTaskStore.wake_due
+    patch.setattr(
+        SqlTaskStore,
+        "wake_due",
+        lambda self, now, limit: wake_due(self, now + 10 * MICROS, limit),
+    )
+
+
 FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (the_owner_runs_all_tasks_itself, "idle"),
     (nodes_claim_tasks_of_unknown_names, "idle"),
@@ -173,6 +188,8 @@ FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (a_claim_ignores_the_order_of_a_key, "overtook"),
     (a_claim_ignores_the_version, "died"),
     (a_transaction_commits_without_its_completion, "times"),
+    (failed_runs_are_not_repeated, "ended with"),
+    (tasks_wake_too_early, "started before"),
 ]
 """Each fault with a word of the message by which it is found."""
 

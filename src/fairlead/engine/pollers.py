@@ -53,7 +53,7 @@ class ElectedPollers(SimplePart):
                 changed.clear()
                 before, elected = elected, {*filter(is_elected, self._pollers)}
                 for name in elected - before:
-                    # Its work may have waited since the death of the node elected before.
+                    # Tasks may have waited since the death of the node elected before.
                     self.poke(name)
                 await changed.wait()
 
