@@ -125,6 +125,8 @@ class Machine:
         too, because all processes share one connection."""
         self.is_free.set()
         self.notifier = MemoryNotifier()
+        self._is_look_due = False
+        """Whether the nodes are about to look for commits that nobody announced."""
         self.locks: dict[str, Link | None] = {}
         """Holder of the lock of each node; None after its process ended without leaving."""
 
@@ -136,9 +138,14 @@ class Machine:
 
     def look_everywhere_soon(self) -> None:
         """Let the nodes notice, in time, a commit that its process could not announce."""
-        asyncio.get_running_loop().call_later(
-            self.chance.uniform(0.0, NOTICED_SECONDS), self.notifier.notify, LOOK_EVERYWHERE
-        )
+        if not self._is_look_due:
+            self._is_look_due = True
+            seconds = self.chance.uniform(0.0, NOTICED_SECONDS)
+            asyncio.get_running_loop().call_later(seconds, self._look_everywhere)
+
+    def _look_everywhere(self) -> None:
+        self._is_look_due = False
+        self.notifier.notify(LOOK_EVERYWHERE)
 
     def end(self, link: Link) -> None:
         """End a process as kill -9 does: release its locks, and let no call of it come back."""
