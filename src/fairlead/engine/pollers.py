@@ -44,9 +44,18 @@ class ElectedPollers(SimplePart):
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        changed, is_elected = self._ownership.changed, self._ownership.is_elected
+        elected: set[str] = set()
         async with asyncio.TaskGroup() as group:
             for poller in self._pollers.values():
-                group.create_task(poller.run(self._ownership.is_elected))
+                group.create_task(poller.run(is_elected))
+            while True:
+                changed.clear()
+                before, elected = elected, {*filter(is_elected, self._pollers)}
+                for name in elected - before:
+                    # Tasks may have waited since the death of the node elected before.
+                    self.poke(name)
+                await changed.wait()
 
 
 class Pollers:
