@@ -49,7 +49,9 @@ class Promises:
     def on_start(self, job: Job, run: Run) -> None:
         """Check one start, already noted in the job and its worker."""
         fleet, worker = self._fleet, run.worker
-        if len(job.runs) > job.wanted_runs:
+        # A process that hung between a claim and its run cannot know who has the task by now.
+        is_late = worker.had_fault(run.at - WRITE_SECONDS, run.at)
+        if len(job.runs) > job.wanted_runs and not is_late:
             unexplained = [each for each in job.runs[:-1] if not self._may_repeat(each)]
             if len(unexplained) > job.wanted_runs - 1:
                 raise Broken(f"{fleet.show(job)} ran again without a reason")
@@ -63,8 +65,8 @@ class Promises:
         self._check_limits(job, worker)
         if run.at < job.due_at - 1e-3:
             raise Broken(f"{fleet.show(job)} started before {job.due_at:.2f}")
-        if job.ordering_key is not None:
-            self._check_order(job, run)
+        if job.ordering_key is not None and not is_late:
+            self._check_order(job)
 
     def _may_repeat(self, run: Run) -> bool:
         """Return whether a run may be repeated: its end may not have reached the store."""
@@ -80,7 +82,7 @@ class Promises:
             if sum(user.counts[scope] for user in users) > most:
                 raise Broken(f"{fleet.show(job)} exceeds the limit {most} of {scope}")
 
-    def _check_order(self, job: Job, run: Run) -> None:
+    def _check_order(self, job: Job) -> None:
         for other in self._fleet.of_key(job):
             if other.number < job.number and not other.is_over:
                 raise Broken(f"{self._fleet.show(job)} overtook {self._fleet.show(other)}")
