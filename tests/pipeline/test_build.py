@@ -153,7 +153,7 @@ def job(spark: SparkSession, tmp_path: Path) -> JobContext:
 def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everything(
     spark: SparkSession, job: JobContext, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seed = int(request.config.option.hypothesis_seed) % 1000
+    seed = int(request.config.option.hypothesis_seed or 0) % 1000
     parts = batches(seed)
     for number in range(len(parts)):
         attempts, events = parts[number]

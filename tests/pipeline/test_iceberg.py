@@ -411,7 +411,7 @@ def test_a_row_with_a_wrong_clock_lands_once(
 def test_builds_after_each_export_make_the_same_tables_in_the_catalog_as_one_build_on_parquet(
     spark: SparkSession, catalog: str, lake: Lake, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seed = int(request.config.option.hypothesis_seed) % 1000
+    seed = int(request.config.option.hypothesis_seed or 0) % 1000
     exports = batches(seed)
     on_parquet = JobContext(spark, Lake(tmp_path / "parquet"), None, SYSTEM_CLOCK)
     in_catalog = JobContext(spark, lake, catalog, SYSTEM_CLOCK)

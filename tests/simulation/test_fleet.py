@@ -54,6 +54,18 @@ def test_random_fleets_keep_their_promises(block: int) -> None:
             pytest.fail(str(failed), pytrace=False)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        300005,  # a task whose claim was refused was in no memory when its key became free
+        300903,  # a new owner did not know which tasks the former one had kept out of memory
+        301114,  # a node that left while it released a lease beyond its share kept the lease
+    ],
+)
+def test_fleets_that_broke_a_promise_once_keep_it(seed: int) -> None:
+    simulate(seed)
+
+
 def test_a_seed_gives_the_same_fleet_again() -> None:
     assert [simulate(seed) for seed in range(5)] == [simulate(seed) for seed in range(5)]
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.held_keys import SOON_SECONDS, Head, HeldKeys
+from fairlead.core.triggers.held_keys import HEAL_SECONDS, SOON_SECONDS, Head, HeldKeys
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StoreUnavailable
@@ -63,6 +63,9 @@ class Ordering(SimplePart):
         """Keys whose next tasks to read into memory now, the oldest wish first."""
         self._overflown: set[OrderingKey] = set()
         """Keys with more waiting tasks than are in memory."""
+        self._complete_at: dict[PartitionKey, float] = {}
+        """Monotonic seconds from which memory shows the tasks that an earlier owner of a partition
+        had kept out: the channel has delivered all waiting tasks again by then."""
         self._check_at = 0.0
         """Monotonic seconds before which no check begins."""
         self._poked = asyncio.Event()
@@ -77,6 +80,9 @@ class Ordering(SimplePart):
         ):
             return True
         key = OrderingKey(trigger.queue, trigger.ordering_key)
+        partition = PartitionKey(trigger.queue, trigger.partition)
+        if partition not in self._complete_at:
+            self._complete_at[partition] = self._now() + HEAL_SECONDS
         head = self._held.head(key)
         if head is not None and head.holds:
             if _position(trigger) < (head.order_at, head.id):
@@ -92,7 +98,9 @@ class Ordering(SimplePart):
 
     def refused(self, trigger: Trigger) -> None:
         """Note a lost claim: an earlier task of the key is unfinished, or the version changed."""
-        self._want(self._reserve(trigger))
+        key = self._reserve(trigger)
+        self._overflown.add(key)  # the refused task may still wait, and is no longer in memory
+        self._want(key)
 
     def granted(self, trigger: Trigger) -> None:
         """Note that another node has the trigger: its key is reserved, and not read, until the
@@ -117,11 +125,16 @@ class Ordering(SimplePart):
         key = OrderingKey(trigger.queue, trigger.ordering_key)
         if not is_done:
             self._want(self._reserve(trigger))
-        elif key in self._overflown and not self._table.waiting(key):
+        elif self._may_have_more(key, trigger.partition) and not self._table.waiting(key):
             self._to_fill[self._reserve(trigger)] = None
             self._poked.set()
         else:
             self._release(key)
+
+    def _may_have_more(self, key: OrderingKey, partition: int) -> bool:
+        """Return whether the store may have tasks of the key that are not in memory."""
+        complete_at = self._complete_at.get(PartitionKey(key.queue, partition), 0.0)
+        return key in self._overflown or self._now() < complete_at
 
     def on_finished(self, task_ids: Iterable[str]) -> None:
         """Read the keys that wait for these tasks, because somebody ended them."""
@@ -136,6 +149,8 @@ class Ordering(SimplePart):
 
     def drop(self, partitions: Collection[PartitionKey]) -> None:
         """Drop the keys of partitions that another node owns now."""
+        for partition in partitions:
+            self._complete_at.pop(partition, None)
         for key in [
             key
             for key, number in self._partitions.items()

@@ -62,6 +62,8 @@ class Ownership:
         """Owners of the leases of all nodes."""
         self._open: set[str] = set()
         """Queues of which this node may have partitions to acquire or to release."""
+        self._unreleased: set[str] = set()
+        """Leases given up here whose release has not returned yet."""
         self._is_settled = False
         """Whether this node owns what it held at the last renewal."""
         self.partitions: Mapping[str, int] = {}
@@ -232,6 +234,7 @@ class Ownership:
             if not self._is_assigned_by_channel(key.queue)
         ]
         names += map(poller_lease, self._elected)
+        names += self._unreleased.difference(map(lease_of, kept))
         await self._context.events.on_releasing(self.owned - kept)
         self._elect(())
         self._own(kept)
@@ -261,7 +264,9 @@ class Ownership:
         self._own(self.owned.difference(keys))
 
     async def _release(self, names: Sequence[str]) -> None:
+        self._unreleased.update(names)
         notification = await self._coordinator.release(names, self._node)
+        self._unreleased.difference_update(names)
         if notification is not None:
             self._context.channel.announce(notification)
 
