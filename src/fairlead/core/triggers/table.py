@@ -17,7 +17,14 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
+from fairlead.core.triggers.columns import (
+    BY_FLOW,
+    Column,
+    ColumnPosition,
+    FairLane,
+    Order,
+    Parked,
+)
 from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
 
@@ -38,23 +45,13 @@ class Lent(NamedTuple):
     """Position in the table, for `put_back`."""
 
 
-class _LaneRank:
-    """Offset between passes of one fair lane and ranks of the table: `base` + pass is the rank."""
-
-    __slots__ = ("base", "size")
-
-    def __init__(self) -> None:
-        self.base = 0
-        self.size = 0
-
-
 class TriggerTable:
     """A table of triggers: a column for each priority and kind, ordered by priority and rank of its
     head.
 
     Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
-    served in order of arrival; each key of a fair lane is a flow of its own. A lane that was idle
-    starts at the rank of the others. Within a lane the order is that of the levels.
+    served in order of arrival; each key of a fair lane is a flow of its own, served in the order of
+    its levels. A lane that was idle starts at the rank of the others.
 
     A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
     nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
@@ -80,8 +77,7 @@ class TriggerTable:
         """Highest rank taken, by priority."""
         self._next_fifo: defaultdict[int, int] = defaultdict(int)
         """Rank of the next fifo trigger, by priority."""
-        self._lanes: defaultdict[tuple[str, int, int], _LaneRank] = defaultdict(_LaneRank)
-        """Lanes by queue, partition and priority."""
+        self._lanes = _Lanes()
         self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -96,9 +92,14 @@ class TriggerTable:
         """Return the number of triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
+    def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
+        """Use weights by fairness key for the tasks of a queue instead of their own, from the next
+        task on. The mapping may change at any time. Call it before the first push."""
+        self._lanes.weights[queue] = weights
+
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:
-        """Add a trigger: one of a fair lane at its level, any other behind all before it. `pass_`:
-        replaces the pass of its level."""
+        """Add a trigger: one of a fair lane behind others of its key at lower levels, any other
+        behind all before it. `pass_`: virtual time at which it runs, instead of its key's."""
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
@@ -107,15 +108,13 @@ class TriggerTable:
             self._next_fifo[priority] = rank + STRIDE_SCALE
             order = (rank, 0, self._sequence)
         else:
-            lane = self._lanes[trigger.queue, trigger.partition, priority]
-            if pass_ is None:
-                pass_ = trigger.level.pass_
-            if not lane.size:
-                lane.base = max(lane.base, self._served[priority] - pass_)
+            lane = self._lanes[trigger.queue, trigger.partition, trigger.priority]
+            lane.align(self._served[priority])
             lane.size += 1
-            order = (lane.base + pass_, trigger.level.id, self._sequence)
+            rank = BY_FLOW if pass_ is None else lane.base + pass_
+            order = (rank, trigger.level.id, self._sequence)
         column = self._column(trigger)
-        if column.add(order, trigger):
+        if column.add(order, trigger, self._lanes):
             self._move_up(column)
 
     def _column(self, trigger: Trigger) -> Column:
@@ -262,7 +261,7 @@ class TriggerTable:
         trigger, order = lent
         self._sizes[trigger.priority] += 1
         column = self._column(trigger)
-        if column.add(order, trigger):
+        if column.add(order, trigger, self._lanes):
             self._move_up(column)
 
     def _spare(self) -> Iterator[ColumnPosition]:
@@ -316,8 +315,10 @@ class TriggerTable:
             self._delete(column)
         self._slot_ledger.set_limits(queue, limits)
         for column in moved:
-            for _, _, _, order, trigger in column.entries:
-                self._column(trigger).add(order, trigger)
+            entries = sorted(column.entries)
+            column.keep(lambda trigger: False)
+            for _, _, _, order, trigger in entries:
+                self._column(trigger).add(order, trigger, self._lanes)
         self._start_over()
 
     def next_retry(self) -> float | None:
@@ -474,6 +475,19 @@ class TriggerTable:
             column.released_by = None
             column.behind.clear()
             self._offer(column)
+
+
+class _Lanes(dict[tuple[str, int, int], FairLane]):
+    """Fair lanes, made at first use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: dict[str, Mapping[str, float]] = {}
+        """Weights set at run time, by queue."""
+
+    def __missing__(self, key: tuple[str, int, int]) -> FairLane:
+        lane = self[key] = FairLane(self.weights.get(key[0], {}))
+        return lane
 
 
 def _head(position: ColumnPosition) -> Trigger:
