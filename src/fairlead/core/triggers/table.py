@@ -17,14 +17,9 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.columns import (
-    BY_FLOW,
-    Column,
-    ColumnPosition,
-    FairLane,
-    Order,
-    Parked,
-)
+from fairlead.core.triggers.columns import Column, ColumnPosition, Parked
+from fairlead.core.triggers.entries import Order
+from fairlead.core.triggers.fair_entries import FairLane, VirtualTime
 from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
 
@@ -51,7 +46,7 @@ class TriggerTable:
 
     Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
     served in order of arrival; each key of a fair lane is a flow of its own, served in the order of
-    its levels. A lane that was idle starts at the rank of the others.
+    its levels.
 
     A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
     nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
@@ -73,11 +68,14 @@ class TriggerTable:
         self._paused: dict[str, list[Column]] = {}
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
-        self._served: defaultdict[int, int] = defaultdict(int)
-        """Highest rank taken, by priority."""
-        self._next_fifo: defaultdict[int, int] = defaultdict(int)
-        """Rank of the next fifo trigger, by priority."""
-        self._lanes = _Lanes()
+        self._times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
+        """Virtual time by priority."""
+        self._lanes: dict[tuple[str, int, int], FairLane] = {}
+        """Fair lanes by queue, partition and priority."""
+        self._timed: defaultdict[tuple[str, int, int], _TimedLane] = defaultdict(_TimedLane)
+        """Lanes of queues that share run time, by queue, partition and priority."""
+        self._weights: dict[str, Mapping[str, float]] = {}
+        """Weights set at run time, by queue."""
         self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -95,7 +93,7 @@ class TriggerTable:
     def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
         """Use weights by fairness key for the tasks of a queue instead of their own, from the next
         task on. The mapping may change at any time. Call it before the first push."""
-        self._lanes.weights[queue] = weights
+        self._weights[queue] = weights
 
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:
         """Add a trigger: one of a fair lane behind others of its key at lower levels, any other
@@ -103,19 +101,25 @@ class TriggerTable:
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
-        if trigger.level is None:
-            rank = max(self._served[priority], self._next_fifo[priority])
-            self._next_fifo[priority] = rank + STRIDE_SCALE
-            order = (rank, 0, self._sequence)
-        else:
-            lane = self._lanes[trigger.queue, trigger.partition, trigger.priority]
-            lane.align(self._served[priority])
-            lane.size += 1
-            rank = BY_FLOW if pass_ is None else lane.base + pass_
-            order = (rank, trigger.level.id, self._sequence)
         column = self._column(trigger)
-        if column.add(order, trigger, self._lanes):
+        if trigger.level is None:
+            rank = self._times[priority].fifo_rank(STRIDE_SCALE)
+            is_earlier = column.add((rank, 0, self._sequence), trigger)
+        elif pass_ is None:
+            lane = self._lanes.get((trigger.queue, trigger.partition, priority))
+            is_earlier = column.add_fair(lane or self._add_lane(trigger), self._sequence, trigger)
+        else:
+            timed = self._timed[trigger.queue, trigger.partition, priority]
+            rank = timed.enter(pass_, self._times[priority].now)
+            is_earlier = column.add((rank, trigger.level.id, self._sequence), trigger)
+        if is_earlier:
             self._move_up(column)
+
+    def _add_lane(self, trigger: Trigger) -> FairLane:
+        queue, partition, priority = trigger.queue, trigger.partition, trigger.priority
+        lane = FairLane(self._times[priority], self._weights.get(queue, {}))
+        self._lanes[queue, partition, priority] = lane
+        return lane
 
     def _column(self, trigger: Trigger) -> Column:
         """Return the column of a trigger, after making it if needed."""
@@ -183,8 +187,8 @@ class TriggerTable:
     def _subtract(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
-            if trigger.level is not None:
-                self._lanes[trigger.queue, trigger.partition, trigger.priority].size -= 1
+            if self._timed:
+                self._leave_timed(trigger)
 
     def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
         """Take at most `limit` triggers and acquire their slots, by priority and then by rank; also
@@ -246,7 +250,7 @@ class TriggerTable:
             column.entries.pop()
             column.taken += 1
             self._subtract([trigger])
-            self._served[priority] = max(self._served[priority], order[0])
+            self._times[priority].reach(order[0])
             lent.append(Lent(trigger, order))
             if column.ordering_key is not None:
                 self._slot_ledger.reserve(column.ordering_key, trigger.id)
@@ -261,7 +265,7 @@ class TriggerTable:
         trigger, order = lent
         self._sizes[trigger.priority] += 1
         column = self._column(trigger)
-        if column.add(order, trigger, self._lanes):
+        if column.add(order, trigger):
             self._move_up(column)
 
     def _spare(self) -> Iterator[ColumnPosition]:
@@ -316,9 +320,9 @@ class TriggerTable:
         self._slot_ledger.set_limits(queue, limits)
         for column in moved:
             entries = sorted(column.entries)
-            column.keep(lambda trigger: False)
-            for _, _, _, order, trigger in entries:
-                self._column(trigger).add(order, trigger, self._lanes)
+            column.keep(lambda trigger: False)  # gives the ranks of its flows back
+            for entry in entries:
+                self._column(entry[4]).add_again(entry)
         self._start_over()
 
     def next_retry(self) -> float | None:
@@ -340,8 +344,9 @@ class TriggerTable:
                     lambda trigger: (trigger.queue, trigger.partition) not in removed
                 )
         self._subtract(dropped)
-        for lane in [lane for lane in self._lanes if lane[:2] in removed]:
-            del self._lanes[lane]
+        for lanes in (self._lanes, self._timed):
+            for lane in [lane for lane in lanes if lane[:2] in removed]:
+                del lanes[lane]
         self._start_over()
         return dropped
 
@@ -369,7 +374,7 @@ class TriggerTable:
             self._slot_ledger.acquire,
             column.priority,
         )
-        lanes = self._lanes
+        timed = self._timed
         before = len(taken) + len(failed)
         first = entries.first[3]
         while entries:
@@ -390,8 +395,8 @@ class TriggerTable:
                 taken.append(trigger)
             first = order
             entries.pop()
-            if trigger.level is not None:
-                lanes[trigger.queue, trigger.partition, priority].size -= 1
+            if timed:
+                self._leave_timed(trigger)
             left -= 1
             if column.released_by is not None:
                 self._pass_on(column)
@@ -401,7 +406,12 @@ class TriggerTable:
         if count:
             column.taken += count
             self._sizes[priority] -= count
-            self._served[priority] = max(self._served[priority], first[0])
+            self._times[priority].reach(first[0])
+
+    def _leave_timed(self, trigger: Trigger) -> None:
+        lane = self._timed.get((trigger.queue, trigger.partition, trigger.priority))
+        if lane is not None and trigger.level is not None:
+            lane.size -= 1
 
     def _drop(self, column: Column) -> None:
         """Drop a column that other calls have emptied."""
@@ -477,17 +487,23 @@ class TriggerTable:
             self._offer(column)
 
 
-class _Lanes(dict[tuple[str, int, int], FairLane]):
-    """Fair lanes, made at first use."""
+class _TimedLane:
+    """Offset between the passes of a lane that shares run time and ranks of the table: `base` +
+    pass is the rank. A lane that was idle starts at the virtual time."""
+
+    __slots__ = ("base", "size")
 
     def __init__(self) -> None:
-        super().__init__()
-        self.weights: dict[str, Mapping[str, float]] = {}
-        """Weights set at run time, by queue."""
+        self.base = 0
+        self.size = 0
 
-    def __missing__(self, key: tuple[str, int, int]) -> FairLane:
-        lane = self[key] = FairLane(self.weights.get(key[0], {}))
-        return lane
+    def enter(self, pass_: int, now: int) -> int:
+        """Count a trigger that comes into the table at this pass; return its rank. `now`: virtual
+        time of the table."""
+        if not self.size:
+            self.base = max(self.base, now - pass_)
+        self.size += 1
+        return self.base + pass_
 
 
 def _head(position: ColumnPosition) -> Trigger:

@@ -1,0 +1,101 @@
+"""Entries of a column: triggers in their order."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fairlead.model import Trigger
+
+if TYPE_CHECKING:
+    from fairlead.core.triggers.fair_entries import FairLane
+
+_MOST_TAKEN = 500
+"""Maximum number of taken entries that stay in the list of a column."""
+
+_FEW = 20
+"""Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
+
+Order = tuple[int, int, int] | tuple[int, int, int, Hashable]
+"""(rank, id of the level or 0, number of the push): unique in a table, so that what follows them is
+never compared."""
+
+Entry = tuple[int, int | str, int, "Order | FairLane", Trigger]
+"""(three values that sort it within its column or flow, its order in the table or the lane that
+gives it a rank, the trigger); flat, because entries are compared often."""
+
+
+class Entries:
+    """Entries of a column, least first. New entries that fall in between are sorted in only when
+    needed: entries arrive in ascending runs, for which that costs less than a heap."""
+
+    __slots__ = ("_between", "_rows", "_start")
+
+    def __init__(self) -> None:
+        self._rows: list[Entry] = []
+        """Ascending entries; those before `_start` have been taken."""
+        self._start = 0
+        self._between: list[Entry] = []
+        """Entries above the first, in any order."""
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._start + len(self._between)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries in any order."""
+        yield from self._rows[self._start :]
+        yield from self._between
+
+    @property
+    def first(self) -> Entry:
+        """The least entry. Read it only if there is one."""
+        return self._rows[self._start]
+
+    def add(self, entry: Entry) -> bool:
+        """Add an entry; return True if it is now the first."""
+        rows, start = self._rows, self._start
+        if start == len(rows):
+            rows.append(entry)
+            return True
+        if entry < rows[start]:
+            if start:
+                self._start = start - 1
+                rows[start - 1] = entry
+            else:
+                rows.insert(0, entry)
+            return True
+        if not self._between and rows[-1] < entry:
+            rows.append(entry)
+        else:
+            self._between.append(entry)
+        return False
+
+    def pop(self) -> None:
+        """Remove the first entry."""
+        self._start += 1
+        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
+            self._tidy()
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Replace all entries."""
+        self._rows, self._start, self._between = sorted(entries), 0, []
+
+    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
+        """Remove and return the triggers for which `is_kept` is false."""
+        removed = [entry[4] for entry in self if not is_kept(entry[4])]
+        if removed:
+            self.replace([entry for entry in self if is_kept(entry[4])])
+        return removed
+
+    def _tidy(self) -> None:
+        rows, between = self._rows, self._between
+        del rows[: self._start]
+        self._start = 0
+        if len(between) * _FEW < len(rows):
+            for entry in between:
+                insort(rows, entry)
+        else:
+            rows += between
+            rows.sort()
+        between.clear()
