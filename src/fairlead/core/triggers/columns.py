@@ -13,7 +13,7 @@ from fairlead.model import Trigger
 
 
 class Column:
-    """Triggers that the same limits stop, in order: by arrival, by the ranks of their fairness keys,
+    """Triggers that the same limits stop, in order: by arrival, by rank of their fairness keys,
     or by the order of their ordering key."""
 
     __slots__ = (

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fairlead.model import Trigger
-
-if TYPE_CHECKING:
-    from fairlead.core.triggers.fair_entries import FairLane
 
 _MOST_TAKEN = 500
 """Maximum number of taken entries that stay in the list of a column."""
@@ -21,7 +18,7 @@ Order = tuple[int, int, int] | tuple[int, int, int, Hashable]
 """(rank, id of the level or 0, number of the push): unique in a table, so that what follows them is
 never compared."""
 
-Entry = tuple[int, int | str, int, "Order | FairLane", Trigger]
+Entry = tuple[int, Any, int, Any, Trigger]
 """(three values that sort it within its column or flow, its order in the table or the lane that
 gives it a rank, the trigger); flat, because entries are compared often."""
 
@@ -32,20 +29,21 @@ class Entries:
 
     __slots__ = ("_between", "_rows", "_start")
 
-    def __init__(self) -> None:
-        self._rows: list[Entry] = []
+    def __init__(self, *rows: Entry) -> None:
+        """`rows`: the first entries, ascending."""
+        self._rows = [*rows]
         """Ascending entries; those before `_start` have been taken."""
         self._start = 0
-        self._between: list[Entry] = []
-        """Entries above the first, in any order."""
+        self._between: list[Entry] | None = None
+        """Entries above the first, in any order; None if there are none."""
 
     def __len__(self) -> int:
-        return len(self._rows) - self._start + len(self._between)
+        return len(self._rows) - self._start + len(self._between or ())
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries in any order."""
         yield from self._rows[self._start :]
-        yield from self._between
+        yield from self._between or ()
 
     @property
     def first(self) -> Entry:
@@ -65,21 +63,25 @@ class Entries:
             else:
                 rows.insert(0, entry)
             return True
-        if not self._between and rows[-1] < entry:
+        if self._between:
+            self._between.append(entry)
+        elif rows[-1] < entry:
             rows.append(entry)
         else:
-            self._between.append(entry)
+            self._between = [entry]
         return False
 
-    def pop(self) -> None:
-        """Remove the first entry."""
-        self._start += 1
-        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
+    def pop(self) -> Entry | None:
+        """Remove the first entry; return the next one, if there is any."""
+        start = self._start = self._start + 1
+        if self._between or (start > _MOST_TAKEN and start > len(self._rows) // 4):
             self._tidy()
+            start = 0
+        return self._rows[start] if start < len(self._rows) else None
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Replace all entries."""
-        self._rows, self._start, self._between = sorted(entries), 0, []
+        self._rows, self._start, self._between = sorted(entries), 0, None
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Remove and return the triggers for which `is_kept` is false."""
@@ -89,7 +91,7 @@ class Entries:
         return removed
 
     def _tidy(self) -> None:
-        rows, between = self._rows, self._between
+        rows, between = self._rows, self._between or ()
         del rows[: self._start]
         self._start = 0
         if len(between) * _FEW < len(rows):
@@ -98,4 +100,4 @@ class Entries:
         else:
             rows += between
             rows.sort()
-        between.clear()
+        self._between = None

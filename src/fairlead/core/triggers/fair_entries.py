@@ -14,6 +14,7 @@ from fairlead.model import Trigger
 MOST_KEYS = 50_000
 """Keys of a lane whose next ranks are exact."""
 
+
 _Head = tuple[int, int, int, Hashable]
 """(rank, id of a level, number of a push, flow): the order of a flow."""
 
@@ -78,22 +79,26 @@ class FairLane:
         if end > self._next.next_pass(key):
             self._next.put(key, end, now)
 
-    def left(self, trigger: Trigger, rank: int) -> None:
-        """Record that a trigger of this rank left without a run: give the rank back, unless its key
-        has a later one."""
+    def left(self, trigger: Trigger) -> None:
+        """Record that a trigger with a rank left without a run: the key's next rank comes a stride
+        earlier."""
         key = trigger.fairness_key
-        if self._next.next_pass(key) == rank + stride(self._weights.get(key, trigger.weight)):
-            self._next.put(key, rank, self._time.now)
+        step = stride(self._weights.get(key, trigger.weight))
+        now = self._time.now
+        self._next.put(key, max(now, self._next.next_pass(key) - step), now)
 
     def follow(self, trigger: Trigger, rank: int, following: Trigger) -> int:
         """Record that a trigger of this rank runs; return the rank of the following one of the same
         key."""
         time, counters, key, weights = self._time, self._next, trigger.fairness_key, self._weights
-        now, start = time.now, counters.next_pass(key)
+        now = least = time.now
         if rank >= now:
-            time.now = now = rank
-        elif start < (end := now + stride(weights.get(key, trigger.weight))):
-            start = end  # as in `ran`
+            time.now = now = least = rank
+        else:
+            least += stride(weights.get(key, trigger.weight))  # as in `ran`
+        start = counters.next_pass(key)
+        if start < least:
+            start = least
         counters.put(key, start + stride(weights.get(key, following.weight)), now)
         return start
 
@@ -103,18 +108,31 @@ class FairEntries:
     gets a rank when its first trigger becomes the first. Each entry with an order of its own is a
     flow, and all entries of an ordering key are one flow."""
 
-    __slots__ = ("_flow", "_flows", "_heads", "_is_one_flow", "_size", "first")
+    __slots__ = (
+        "_entry",
+        "_flow",
+        "_flows",
+        "_heads",
+        "_is_one_flow",
+        "_lane",
+        "_size",
+        "first",
+    )
 
     first: Entry
     """The least entry, with its order. Read it only if there is one."""
+    _entry: Entry
+    """The least entry, as it was added."""
     _flow: _Flow
-    """Flow of the first entry."""
+    """Flow of the least entry."""
 
     def __init__(self, is_one_flow: bool, entries: Iterable[Entry]) -> None:
         self._is_one_flow = is_one_flow
         self._flows: dict[Hashable, _Flow] = {}
         self._heads: list[_Head] = []
         """Heap of the orders of the flows."""
+        self._lane: FairLane | None = None
+        """Lane whose flows are named by their keys alone: most columns have only one lane."""
         self._size = 0
         for entry in entries:
             self.add(entry)
@@ -141,44 +159,38 @@ class FairEntries:
             self._find_first()
             return True
         if isinstance(flow, tuple):
-            single, flow = flow, Entries()
-            flow.add(single)
+            single, flow = flow, Entries(flow)
             self._flows[name] = flow
             if self._flow is single:
                 self._flow = flow
-        before = flow.first
-        if flow.add(entry):
+        if flow.add(entry) and self._flow is flow:
             if self._is_one_flow:
-                return self._lead(entry, before)
-            if self._flow is flow:
-                self._show(entry)
+                return self._lead(entry)
+            self._show(entry)
         return False
 
     def pop(self) -> None:
         """Remove the first entry, which runs."""
         heads, flow = self._heads, self._flow
         rank, _, _, name = heads[0]
+        _, _, _, lane, trigger = self._entry
+        entry = None if isinstance(flow, tuple) else flow.pop()
         self._size -= 1
-        if isinstance(flow, tuple) or len(flow) == 1:
-            _, _, _, lane, trigger = flow if isinstance(flow, tuple) else flow.first
+        if entry is None or self._is_one_flow:
             if isinstance(lane, FairLane):
                 lane.ran(trigger, rank)
+            if entry is not None:
+                heads[0] = _head(entry, name)
+                self._show(entry)
+                return
             heappop(heads)
             del self._flows[name]
             if heads:
                 self._find_first()
             return
-        _, _, _, lane, trigger = flow.first
-        flow.pop()
-        entry = flow.first
-        if self._is_one_flow:
-            if isinstance(lane, FairLane):
-                lane.ran(trigger, rank)
-            heads[0] = _head(entry, name)
-            self._show(entry)
-            return
-        heapreplace(heads, (lane.follow(trigger, rank, entry[4]), entry[1], entry[2], name))  # type: ignore
-        if heads[0][3] is name:
+        head: _Head = (lane.follow(trigger, rank, entry[4]), entry[1], entry[2], name)
+        heapreplace(heads, head)
+        if heads[0] is head:
             self._show(entry)
         else:
             self._find_first()
@@ -187,9 +199,8 @@ class FairEntries:
         """Remove and return the triggers for which `is_kept` is false. A flow keeps its rank until
         it is empty."""
         removed: list[Trigger] = []
-        heads = []
-        for head in sorted(self._heads, key=_rank, reverse=True):
-            # The last rank of a key leaves first, so that all its ranks can be given back.
+        heads: list[_Head] = []
+        for head in self._heads:
             name = head[3]
             flow = self._flows[name]
             before = flow if isinstance(flow, tuple) else flow.first
@@ -201,7 +212,7 @@ class FairEntries:
             kept = [entry for entry in _entries(flow) if is_kept(entry[4])]
             is_led_by_another = self._is_one_flow and not is_kept(before[4])
             if (not kept or is_led_by_another) and isinstance(before[3], FairLane):
-                before[3].left(before[4], head[0])
+                before[3].left(before[4])
             if not kept:
                 del self._flows[name]
                 continue
@@ -220,15 +231,20 @@ class FairEntries:
         if self._is_one_flow:
             return None
         lane, trigger = entry[3], entry[4]
-        if isinstance(lane, FairLane):
-            return trigger.partition, trigger.fairness_key
-        return lane
+        if lane is self._lane:
+            return trigger.fairness_key
+        if not isinstance(lane, FairLane):
+            return entry[:3]
+        if self._lane is None:
+            self._lane = lane
+            return trigger.fairness_key
+        return lane, trigger.fairness_key
 
-    def _lead(self, entry: Entry, before: Entry) -> bool:
+    def _lead(self, entry: Entry) -> bool:
         """Let an entry lead the only flow; return True if the column now comes earlier."""
-        old = self._heads[0]
+        before, old = self._entry, self._heads[0]
         if isinstance(before[3], FairLane):
-            before[3].left(before[4], old[0])
+            before[3].left(before[4])
         self._heads[0] = _head(entry, None)
         self._show(entry)
         return self._heads[0] < old
@@ -239,6 +255,7 @@ class FairEntries:
         self._show(flow if isinstance(flow, tuple) else flow.first)
 
     def _show(self, entry: Entry) -> None:
+        self._entry = entry
         self.first = (entry[0], entry[1], entry[2], self._heads[0], entry[4])
 
 
@@ -257,7 +274,3 @@ def _head(entry: Entry, name: Hashable) -> _Head:
         assert trigger.level is not None
         return order.rank(trigger), trigger.level.id, entry[2], name
     return order[0], order[1], order[2], name
-
-
-def _rank(head: _Head) -> int:
-    return head[0]
