@@ -13,6 +13,8 @@ SEEDS ?= --new-seeds
 # A machine may forbid to keep compiled modules: then each test process and each command that a test
 # starts would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
+# The order of sets of texts is part of a simulation, so that a seed repeats it.
+export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
 .PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis
@@ -37,8 +39,8 @@ test-again: $(STAMP)  ## run the tests that failed in the last run
 test-pipeline: $(STAMP) postgresql java  ## run the tests that need Spark; more than half an hour
 	@FAIRLEAD_REQUIRE_POSTGRES=1 FAIRLEAD_REQUIRE_ICEBERG=1 $(BIN)/python -m pytest -q --new-seeds --durations=10 -m spark
 
-test-fleets: $(STAMP)  ## simulate two thousand random fleets on virtual time; half an hour
-	@FAIRLEAD_FLEETS=2000 $(TESTS) tests/integration/test_fleet.py
+test-fleets: $(STAMP)  ## simulate forty thousand random fleets on virtual time; half an hour
+	@FAIRLEAD_FLEETS=40000 $(TESTS) $(SEEDS) tests/simulation/test_fleet.py
 
 coverage: $(STAMP) postgresql java redis  ## measure the lines and branches that `make test` runs; also write coverage.json
 	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
@@ -99,8 +101,8 @@ bench-alerts: $(STAMP) java  ## measure how soon an alert is sent, and false ale
 bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights, cost="runtime"; ten minutes
 	@$(BIN)/python bench/cost.py; $(BIN)/python bench/cost.py --shuffle
 
-bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues; a quarter of an hour
-	@$(BIN)/python bench/queues.py; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
+bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues, held keys; half an hour
+	@$(BIN)/python bench/queues.py; $(BIN)/python bench/ordering_keys.py; $(BIN)/python bench/ordering_keys.py --keys 100000 --head DUE; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

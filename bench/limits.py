@@ -2,12 +2,16 @@
 semaphore of ZooKeeper's client.
 
 python bench/limits.py [--seconds 60] [--seed N] [--json]
+python bench/limits.py --ledger [--nodes 100] [--keys 500] [--json]
 
 Three workers on one tree of limits (30 in total, 15 payouts, 3 of one partner) are killed, and
 stopped for 20 s with SIGSTOP, while ZooKeeper is restarted. Then three processes acquire and
 release slots as fast as they can, from permits and from a semaphore of 30 on the same ZooKeeper.
 Exit code 1 if a limit was exceeded, or if permits give less than 50 times as many slots as the
 semaphore.
+
+With --ledger: the records of a limit by key in memory, when all nodes run all keys, and the time of
+the event loop that one round of a node takes. Exit code 1 if a record has 64 KiB.
 """
 
 import argparse
@@ -26,6 +30,7 @@ from services.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.end_to_end.limited import Limited  # noqa: E402
 from tests.end_to_end.limited_app import ACME, PAYOUTS, TOTAL  # noqa: E402
 from tests.end_to_end.test_cluster_limits import fill  # noqa: E402
+from tests.unit.ledger_store import LedgerStore  # noqa: E402
 
 PROCESSES = 3
 GOAL = 50
@@ -39,7 +44,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of chaos")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--ledger", action="store_true")
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--keys", type=int, default=500)
     wanted = parser.parse_args()
+    if wanted.ledger:
+        return measure_ledger(wanted.nodes, wanted.keys)
     with tempfile.TemporaryDirectory() as folder, ZooKeeperServer() as server:
         url = f"sqlite:///{folder}/tasks.db"
         fill(url, round(wanted.seconds * 40))
@@ -71,6 +81,42 @@ def main() -> int:
         )
     exceeded = any(seen.most.get(level, 0) > n for level, n in limits.items())
     return 1 if exceeded or ours < GOAL * theirs else 0
+
+
+def measure_ledger(nodes: int, keys: int) -> int:
+    """Print the size of records and the time of rounds while all nodes run all keys."""
+    from fairlead.core.limits.sharded_permits import Permits
+
+    store = LedgerStore()
+    every = [Permits(f"worker-{n:03d}.example.org#{n:08x}", 15.0) for n in range(nodes)]
+    pools = [f"key-{key:05d}" for key in range(keys)]
+
+    def round_of(permits: Permits, now: float) -> list[float]:
+        """Do a round of a node, and return the milliseconds of each shard."""
+        times = []
+        for pool in pools:
+            while permits.take(pool, nodes, now):
+                pass
+        for shard in permits.due(now):
+            began = time.process_time()
+            store.follow(permits.round(shard, lambda: now))
+            times.append(1000 * (time.process_time() - began))
+        return times
+
+    for now in (0.0, 0.5, 1.0, 6.0):
+        rounds = [round_of(permits, now) for permits in every]
+    steps = [ms for each in rounds for ms in each]
+    running = sum(permits.running for permits in every)
+    report = {
+        "running": running,
+        "records": len(store.shards),
+        "greatest_record_bytes": store.greatest,
+        "ms_of_a_round": round(sum(steps) / nodes, 1),
+        "ms_at_once_mean": round(sum(steps) / len(steps), 2),
+        "ms_at_once_p99": round(sorted(steps)[len(steps) * 99 // 100], 2),
+    }
+    print(json.dumps(report, indent=1))
+    return 1 if store.greatest >= 64 * 1024 or running != nodes * keys else 0
 
 
 def together(ledger, url: str) -> float:

@@ -9,8 +9,9 @@ python bench/ordered.py steady     10,000 tasks a minute, due 0.5 to 20 s ahead:
 
 Everything is on one SQLite file, unless other URLs are given; `--servers` starts Kafka and
 Cassandra (or those named: kafka, cassandra, postgres) for the log, the schedule and the tasks. Exit
-code 1 if a task was lost, ran twice without having been in flight at a kill, before its time, out
-of order or beside another task of its ordering key, or if an aim was missed.
+code 1 if a task was lost; if a task ran twice although no worker was killed during its first run;
+if a task ran before its time, out of order or at the same time as another task of its ordering key;
+or if an aim was missed.
 """
 
 import argparse
@@ -39,9 +40,9 @@ from fairlead.lab.trace import read_trace  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
 AHEAD = 2 * MICROS
-"""Seconds between the submit of a task and its time."""
+"""Microseconds between the submit of a task and its due time."""
 SORTED_OUT = 30 * MICROS
-"""Seconds after the return of a server in which the tasks of the outage settle."""
+"""Microseconds after the return of a server in which the tasks of the outage may still be late."""
 LATE_AGAIN = 2 * MICROS
 """Wait in microseconds above which an outage has affected a task."""
 MOST_MB = 300
@@ -95,14 +96,14 @@ def kills(stage: Stage, wanted: argparse.Namespace, course: Course) -> None:
     course.jobs += stage.warm_up()
     course.measured_from = now()
     pace = Pace(stage, islice(evenly(wanted), wanted.tasks))
-    turns = count()
+    disturbances = count()
     restarts: list[float] = []
 
     def disturb() -> None:
         stage.rest(wanted.every)
-        pass_ = next(turns)
-        worker = stage.workers[pass_ % len(stage.workers)]
-        if pass_ % 2:
+        number = next(disturbances)
+        worker = stage.workers[number % len(stage.workers)]
+        if number % 2:
             pid = worker.pid
             say(f"kills worker {worker.number}")
             stage.kills[pid] = worker.kill()
@@ -272,8 +273,8 @@ def perform(wanted: argparse.Namespace) -> dict[str, Any]:
         course.figures |= figures(course, verdict)
         course.faults += [
             wrong
-            for told in course.aims
-            if not course.faults and (wrong := told(course)) is not None
+            for missed in course.aims
+            if not course.faults and (wrong := missed(course)) is not None
         ]
         return {
             "run": wanted.run,
@@ -355,7 +356,7 @@ def arguments() -> argparse.ArgumentParser:
         default=120.0,
         help="seconds without the end of a task after which the run fails",
     )
-    common.add_argument("--json", action="store_true", help="one line")
+    common.add_argument("--json", action="store_true", help="print the report on one line")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     runs = parser.add_subparsers(dest="run", required=True, metavar="RUN")
 
@@ -377,15 +378,19 @@ def arguments() -> argparse.ArgumentParser:
     one = run("trace", 3, None, 0.0, "a real trace, scaled in time")
     one.add_argument("--trace", type=pathlib.Path, default=TRACE)
     one.add_argument("--tasks", type=int, help="first jobs of the trace to submit; default: all")
-    one.add_argument("--seconds", type=float, default=900.0, help="in which all are submitted")
+    one.add_argument(
+        "--seconds", type=float, default=900.0, help="seconds in which all are submitted"
+    )
     one = run("kills", 3, 5000, 0.02, "restarts and kill -9")
     one.add_argument("--tasks", type=int, default=50_000)
     one.add_argument("--rate", type=float, default=250.0, help="tasks a second")
-    one.add_argument("--every", type=float, default=10.0, help="seconds between two")
+    one.add_argument("--every", type=float, default=10.0, help="seconds between kills or restarts")
     one = run("outage", 3, 5000, 0.02, "servers that are stopped")
     one.add_argument("--rate", type=float, default=100.0, help="tasks a second")
     one.add_argument("--away", type=float, default=30.0, help="seconds of an outage")
-    one.add_argument("--calm", type=float, default=30.0, help="seconds before, between and after")
+    one.add_argument(
+        "--calm", type=float, default=30.0, help="seconds before, between and after outages"
+    )
     one = run("million", 1, 100_000, 0.0, "a backlog that is due")
     one.add_argument("--tasks", type=int, default=1_000_000)
     one.add_argument("--downtime", type=float, default=10_800.0, help="seconds, simulated")

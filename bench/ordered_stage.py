@@ -38,7 +38,7 @@ ANSWER_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 _NUMBER = re.compile(r"\d[\d.:]*")
 TICK_SECONDS = 0.05
-"""Least seconds between two submits of a pace."""
+"""Minimum seconds between two submits of a pace."""
 STOP_SECONDS = 60.0
 
 
@@ -100,7 +100,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._said_before = log.on_rows()
+            self._said_before = log.tell()
             return subprocess.Popen(
                 self._command,
                 env=self._environment,
@@ -380,7 +380,7 @@ class Pace:
         self.submitted: list[Job] = []
         self.repeated = 0
         self.slowest = 0.0
-        """Seconds of one submit."""
+        """Seconds of the slowest submit."""
         self._stage = stage
         self._jobs = iter(jobs)
         self._over = threading.Event()
@@ -418,6 +418,6 @@ class Pace:
     def _send(self, batch: list[Job]) -> None:
         if batch:
             began = time.monotonic()
-            self.submitted += batch  # before the submit, since it may run at once
+            self.submitted += batch  # before the submit, because a job may run at once
             self.repeated += submit(self._stage, batch)
             self.slowest = max(self.slowest, time.monotonic() - began)

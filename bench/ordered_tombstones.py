@@ -37,7 +37,8 @@ PARTITION = PartitionKey("reminders", 0)
 NOW = 490_000 * HOUR
 END = TaskKey(NOW + HOUR, "", "")
 KEEP_EVERY = 5
-"""Writes of 500 ends between two saves of the record: five seconds at 500 tasks per second."""
+"""Number of writes, each of 500 ended runs, between two saves of the low-water mark: five seconds
+at 500 tasks per second."""
 
 
 def task(n: int) -> NewTask:

@@ -1,4 +1,4 @@
--- What bench/pipeline_spark.py does in `aggregate`, for DuckDB. $files, $out are filled in.
+-- The aggregates of `aggregate` in bench/pipeline_spark.py, for DuckDB. The program replaces $files and $out.
 
 -- name: attempts
 CREATE OR REPLACE TEMP VIEW attempts AS

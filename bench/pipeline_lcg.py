@@ -5,7 +5,8 @@ python bench/pipeline_lcg.py [--trace ../shared/data/lcg-2005.swf.gz] [--only sq
     [--keep FOLDER]
 
 Print the rows of each layer and the seconds of each step, as a table in Markdown. Exit code 1
-unless every layer has exactly the jobs of the trace. `--keep` leaves lakes and report pages there.
+unless every layer has exactly the jobs of the trace. `--keep` keeps the lakes and report pages
+in FOLDER.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -> bool:
-    """Run the trace through the pipeline; return whether no layer lacks or repeats a job."""
+    """Run the trace through the pipeline; return whether every layer has each job once."""
     steps: list[tuple[str, float, str]] = []
     lake = folder / "lake"
     jobs = write_jobs(trace, folder / "jobs.parquet")
@@ -114,7 +115,9 @@ def one_store(store: str, url: str, trace: pathlib.Path, folder: pathlib.Path) -
         *(f"| {name} | {rows:,} |" for name, rows in layers.items()),
         sep="\n",
     )
-    print("\n| step | seconds | of these the job itself |", "|---|---|---|", sep="\n")
+    print(
+        "\n| step | seconds of the process | seconds of the job in it |", "|---|---|---|", sep="\n"
+    )
     print(
         *(f"| {name} | {seconds:,.1f} | {own} |" for name, seconds, own in steps),
         sep="\n",

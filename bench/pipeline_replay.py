@@ -1,15 +1,15 @@
-"""Replay of policies: 200 of them on the LCG trace in one Spark job, on one core and on two; and
-the distance of simulated fifo from a recorded run.
+"""Replay of policies: 200 policies on the LCG trace in one Spark job, on one core and on two; and
+the gap between simulated and recorded waits under fifo.
 
 python bench/pipeline_replay.py [--trace ../shared/data/lcg-2005.swf.gz] [--only grid,gap]
     [--policies 200] [--limit N] [--cores 1,2] [--jobs 5000] [--time-scale 0.001] [--slots 100]
     [--json]
 
-grid: each number of cores has a process of its own, bound to these cores; the JVM's start and a
-first small job are reported separately; results must be equal. `--limit`: only the first N jobs of
-the trace. gap: the first `--jobs` jobs of the trace run through a real worker (SQLite, fifo, times
-scaled), are exported, and are replayed from the lake: recorded waits beside simulated ones. Exit
-code 1 if two cores are less than 1.8 times as fast as one, or if results differ.
+grid: run the policies once for each number of cores, in a process that is bound to as many cores.
+The table has the start of the JVM with a first small job in a column of its own. `--limit`: replay
+only the first N jobs of the trace. gap: run the first `--jobs` jobs of the trace on a real worker
+(SQLite, fifo, times scaled), export them, and compare their waits with those of a replay from the
+lake. Exit code 1 if two cores are less than 1.8 times as fast as one, or if results differ.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def digest(found: list[CandidateResult]) -> str:
 
 def child(cores: int, wanted: argparse.Namespace) -> Answer:
     """Run a process bound to `cores` cores, the JVM included, and return its output."""
-    say(f"{wanted.policies} policies on {cores}")
+    say(f"{wanted.policies} policies on {cores} cores")
     ours = sorted(os.sched_getaffinity(0))[:cores]
     command = [
         "taskset",
@@ -171,7 +171,7 @@ def child(cores: int, wanted: argparse.Namespace) -> Answer:
 
 
 def gap(trace: pathlib.Path, jobs: int, time_scale: float, slots: int) -> Answer:
-    """Run the first jobs under fifo for real, and simulate the same."""
+    """Run the first jobs under fifo on a real worker, and simulate the same jobs."""
     with tempfile.TemporaryDirectory(prefix="fairlead-gap-") as name:
         here = pathlib.Path(name)
         url, lake = f"sqlite:///{here / 'tasks.db'}", str(here / "lake")
@@ -224,7 +224,7 @@ def fairlead(*command: str) -> Answer:
     return found
 
 
-# what is shown ------------------------------------------------------------------------------------
+# output -------------------------------------------------------------------------------------------
 
 
 def speed_up(found: dict[str, Answer]) -> float | None:
@@ -250,10 +250,10 @@ def as_markdown(found: dict[str, Any]) -> list[str]:
             "policies",
             "one Spark job, s",
             "s for each",
-            "CPU s: of one",
-            "the longest",
-            "all",
-            "with Spark",
+            "CPU s of the median policy",
+            "of the longest",
+            "of all",
+            "of the whole process",
         )
         lines += [f"| {' | '.join(head)} | start s |", "|" + "--:|" * (len(head) + 1)]
         for cores, each in grid.items():

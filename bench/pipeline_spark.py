@@ -29,7 +29,7 @@ from fairlead.clock import SYSTEM_CLOCK  # noqa: E402
 from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.gold import ALL, WINDOWS, window_start  # noqa: E402
 from fairlead.pipeline.gold.latency import latency, latency_hist  # noqa: E402
-from fairlead.pipeline.jobs.build import TableJob, build  # noqa: E402
+from fairlead.pipeline.jobs.build import JobContext, build  # noqa: E402
 from fairlead.pipeline.lake.lake import Lake  # noqa: E402
 from fairlead.pipeline.session import session  # noqa: E402
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo  # noqa: E402
@@ -54,7 +54,7 @@ def truth_of(rows: int) -> Truth:
 
 
 def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
-    """Write what was exported up to two hours before the end."""
+    """Write all attempts but those of the last two hours, which `build_all` adds later."""
     truth = truth_of(rows)
     began = time.perf_counter()
     written = write_lake(spark, lake, truth, until=truth.end - 2 * HOUR)
@@ -71,12 +71,12 @@ def generate(spark: SparkSession, lake: Lake, rows: int) -> dict[str, Any]:
 def build_all(
     spark: SparkSession, lake: Lake, rows: int, first: Lake, hours: bool
 ) -> dict[str, Any]:
-    """Build a small lake cold, then the whole lake warm; with `hours` also one hour more with the
-    late rows that it brings for the day before, and one hour without. The small build shows the
-    cost of the first build of a process, in which Java compiles."""
-    job, truth = TableJob(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
+    """Build the small lake `first`, then the whole `lake`. With `hours`, add an hour with late rows
+    of the day before and build again, then add an hour without late rows and build again. The small
+    build shows the cost of the first build of a process, in which Java compiles."""
+    job, truth = JobContext(spark, lake, None, SYSTEM_CLOCK), truth_of(rows)
     found = {
-        "cold": built(TableJob(spark, first, None, SYSTEM_CLOCK), full=True),
+        "cold": built(JobContext(spark, first, None, SYSTEM_CLOCK), full=True),
         "warm": built(job, full=True),
     }
     if not hours:
@@ -88,7 +88,7 @@ def build_all(
     return found
 
 
-def built(job: TableJob, full: bool = False) -> dict[str, Any]:
+def built(job: JobContext, full: bool = False) -> dict[str, Any]:
     """Run one build, and return the time of each table, and of `checks` after the last."""
     steps: dict[str, float] = {}
     last = began = time.perf_counter()

@@ -76,7 +76,9 @@ def main() -> int:
     )
     parser.add_argument("--attempts", type=int, default=200_000)
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--kills", type=int, default=3, help="of the relay, and of the stream")
+    parser.add_argument(
+        "--kills", type=int, default=3, help="kills of the relay, and as many of the stream"
+    )
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument(
         "--every", type=int, default=2, help="seconds between two batches while there are kills"

@@ -136,7 +136,8 @@ def own_nodes(function: Function) -> Iterator[ast.AST]:
 def check_function(
     path: str, owner: ast.ClassDef | None, node: Function, known: Known
 ) -> Iterator[Finding]:
-    """Yield what the docstring of a function, and those it inherits, lack."""
+    """Yield a finding for each thing that is missing in the docstring of a function and in those it
+    inherits."""
     if any(re.search(r"(overload|setter)$", ast.unparse(each)) for each in node.decorator_list):
         return
     bases = list(known.bases(owner)) if owner is not None else []

@@ -8,11 +8,12 @@ To measure an older commit: git archive COMMIT src | tar x -C FOLDER, then name 
 - tokens per code line: tokens of type NAME, OP, NUMBER and STRING (an f-string counts as one or as
   its parts, by the version of Python), divided by the lines on which such a token starts.
 - signatures: functions and methods with eight or more parameters, `self` and `cls` not counted.
-- classes: with 15 or more attributes: names declared in the class body with an annotation, or
-  assigned as `self.name` in `__init__`. Those that only carry data are counted apart.
+- classes: classes with 15 or more attributes. An attribute is a name declared in the class body
+  with an annotation, or assigned as `self.name` in `__init__`. Classes that only carry data are
+  listed separately.
 - kind checks: lines outside the backends that ask for the kind of a queue, channel or store.
-- cycles: strongly connected sets of modules by their imports, those in functions included, those
-  under TYPE_CHECKING not.
+- cycles: sets of modules that import each other, directly or over others. Imports in functions
+  count, imports under TYPE_CHECKING do not.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _PR_SET_PDEATHSIG = 1
 class ServerProcess:
     """A process that we start and end.
 
-    On Linux the kernel also sends it the `parent_end_signal` when the thread that started it ends,
-    even by kill -9.
+    On Linux the kernel also sends `parent_end_signal` to the process when the thread that started
+    the process ends, even by kill -9.
     """
 
     def __init__(self, name: str, parent_end_signal: signal.Signals) -> None:

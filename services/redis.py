@@ -33,7 +33,8 @@ class RedisServer(Server):
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     def _prepare(self) -> None:
-        # In a file that only we can read, because every user can read a command line.
+        # The password is in a file that only we can read, because every user can read a command
+        # line.
         settings = self.folder / "redis.conf"
         settings.touch(mode=0o600)
         persistence = "appendonly yes\nappendfsync always\n" if self._appendonly else ""

@@ -28,11 +28,11 @@ _LOOK_EVERY = 5.0
 
 
 class VirtualTime:
-    """A `fairlead.clock.Clock` that starts at the present time and moves only by `advance`. Any thread
-    may read it."""
+    """A `fairlead.clock.Clock` that moves only by `advance`. Any thread may read it. `began`: its first
+    instant in microseconds since the epoch, the present by default."""
 
-    def __init__(self) -> None:
-        self._began = time.time_ns() // 1000
+    def __init__(self, began: int | None = None) -> None:
+        self._began = time.time_ns() // 1000 if began is None else began
         self._monotonic = _FIRST
 
     def now(self) -> int:

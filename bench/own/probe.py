@@ -1,5 +1,6 @@
 """The work of a measured no-op task: count itself and note when it ran, in one file per process.
-This probe replaces the equal one of the peers if their folder is missing."""
+The benchmarks of other task queues have a probe that does the same. This file is used if their
+folder is missing."""
 
 import os
 import pathlib

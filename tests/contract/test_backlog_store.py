@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Tri
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
+from tests.contract.trigger_channel import is_interned
 
 T = TypeVar("T")
 
@@ -406,6 +408,15 @@ async def test_a_page_of_five_thousand_is_written_and_read_in_one_call(store: Ad
     assert await store.read_above(LANE, LOWEST, 5000) == entries
     assert await store.count(LANE, LOWEST) == 5000
     assert ((await store.take_over([PARTITION]))[PARTITION]).lanes == {5: record_of(entries)}
+
+
+async def test_a_read_keeps_no_text_of_a_user_for_good(store: Adapter) -> None:
+    """Python 3.12 never frees an interned string."""
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    entries = make(3, fairness_key=f"tenant {uuid4()}", name=f"task {uuid4()}")
+    await store.write(LANE, range_id, entries, record_of(entries))
+    for entry in await everything(store):
+        assert not is_interned(entry.fairness_key) and not is_interned(entry.name)
 
 
 async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> None:

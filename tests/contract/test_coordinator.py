@@ -68,12 +68,12 @@ class Databases(Cluster):
         for owner in owners:
             self.pass_time(TTL + 1, f"owner = '{owner}'")
 
-    def pass_time(self, seconds: float, leases: str = "true") -> None:
-        """Let `seconds` pass for these leases, whatever clock the coordinator uses."""
+    def pass_time(self, seconds: float, holders: str = "true") -> None:
+        """Let `seconds` pass for the leases of these holders, whatever clock the coordinator uses."""
 
         def steps() -> Steps[None]:
             yield Statement(
-                f"UPDATE fairlead_leases SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {leases}"
+                f"UPDATE fairlead_holders SET expires_at = expires_at - {round(seconds * 1_000_000)} WHERE {holders}"
             )
 
         self.store.database.run(steps())
@@ -302,6 +302,29 @@ def test_what_a_coordinator_remembers_equals_what_another_one_reads(databases: D
     run(databases, test)
 
 
+def test_after_an_outage_a_coordinator_reads_again_what_the_server_may_have_lost(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_the_last_change() -> Steps[None]:
+        yield Statement("UPDATE fairlead_leases SET owner = 'two', changed = 1")
+
+    async def unavailable(steps: Steps[None]) -> None:
+        raise StoreUnavailable("the server restarts")
+
+    async def test(coordinator: Coordinator) -> None:
+        await coordinator.acquire(["b"], "two", TTL)
+        await coordinator.acquire(["a"], "one", TTL)
+        assert await coordinator.owners() == {"a": "one", "b": "two"}
+        databases.store.database.run(lose_the_last_change())
+        with monkeypatch.context() as patch:
+            patch.setattr(coordinator._database, "read", unavailable)
+            with pytest.raises(StoreUnavailable):
+                await coordinator.owners()
+        assert await coordinator.owners() == {"a": "two", "b": "two"}
+
+    run(databases, test)
+
+
 def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> None:
     async def test(coordinator: Coordinator) -> None:
         await coordinator.acquire(["a"], "one", TTL)
@@ -313,6 +336,36 @@ def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> Non
         assert await coordinator.owners() == {}
 
     run(databases, test)
+
+
+@pytest.mark.parametrize("first", ["renewal", "acquisition"])
+def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
+    postgres_url: str, first: str
+) -> None:
+    """The renewal read the clock before the lease expired, and the acquisition after that."""
+    cluster = Databases(postgres_url)
+    store, coordinator = cluster.store, cluster.coordinator()
+
+    def renewal() -> Steps[bool]:
+        return bool((yield store.statement("renew_leases", "one", 2**60, 0)))
+
+    def acquisition() -> Steps[bool]:
+        return bool((yield from coordinator._acquire(["a"], "two", TTL)))
+
+    def is_waiting() -> Steps[bool]:
+        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+    store.database.run(coordinator._acquire(["a"], "one", TTL))
+    cluster.leave_alone("one")
+    steps = [renewal(), acquisition()] if first == "renewal" else [acquisition(), renewal()]
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            assert store.database.join(connection, steps[0])
+            second = pool.submit(store.database.run, steps[1])
+            while not store.database.read_now(is_waiting()):
+                assert not second.done()
+        assert second.result() is False
+    cluster.close()
 
 
 def test_names_and_owners_may_contain_any_characters(cluster: Cluster) -> None:
@@ -397,16 +450,31 @@ def test_two_processes_that_take_turns_on_a_lease_never_get_the_same_range_id(
 def test_a_ledger_is_written_only_on_top_of_its_last_version(cluster: Cluster) -> None:
     async def test(coordinator: Coordinator) -> None:
         other = cluster.coordinator()
-        assert await coordinator.read_ledger("payouts") == (b"", 0)
-        assert await coordinator.write_ledger("payouts", b"{}", 0)
-        assert not await other.write_ledger("payouts", b"[]", 0)
-        assert await other.read_ledger("payouts") == (b"{}", 1)
-        assert await other.write_ledger("payouts", b"[2]", 1)
-        assert not await coordinator.write_ledger("payouts", b"[3]", 1)
-        assert await coordinator.read_ledger("payouts") == (b"[2]", 2)
-        assert await coordinator.read_ledger("another/limit") == (b"", 0)
-        assert not await coordinator.write_ledger("another/limit", b"[]", 7)
+        assert await coordinator.read_ledger("payouts", "") == (b"", 0)
+        assert await coordinator.write_ledger("payouts", "", b"{}", 0)
+        assert not await other.write_ledger("payouts", "", b"[]", 0)
+        assert await other.read_ledger("payouts", "") == (b"{}", 1)
+        assert await other.write_ledger("payouts", "", b"[2]", 1)
+        assert not await coordinator.write_ledger("payouts", "", b"[3]", 1)
+        assert await coordinator.read_ledger("payouts", "") == (b"[2]", 2)
+        assert await coordinator.read_ledger("another/limit", "") == (b"", 0)
+        assert not await coordinator.write_ledger("another/limit", "", b"[]", 7)
         await close(other)
+
+    run(cluster, test)
+
+
+def test_each_shard_of_a_ledger_has_its_own_content_and_version(cluster: Cluster) -> None:
+    async def test(coordinator: Coordinator) -> None:
+        assert await coordinator.write_ledger("payouts", "", b"[]", 0)
+        assert await coordinator.read_ledger("payouts", "0") == (b"", 0)
+        assert await coordinator.write_ledger("payouts", "0", b"[0]", 0)
+        assert await coordinator.write_ledger("payouts", "07", b"[7]", 0)
+        assert await coordinator.write_ledger("payouts", "07", b"[8]", 1)
+        assert await coordinator.read_ledger("payouts", "") == (b"[]", 1)
+        assert await coordinator.read_ledger("payouts", "0") == (b"[0]", 1)
+        assert await coordinator.read_ledger("payouts", "07") == (b"[8]", 2)
+        assert await coordinator.read_ledger("payouts/0", "7") == (b"", 0)
 
     run(cluster, test)
 
@@ -416,9 +484,12 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
         async def test(coordinator: Coordinator) -> None:
             for _ in range(10):
                 while True:
-                    ledger, version = await coordinator.read_ledger("payouts")
+                    ledger, version = await coordinator.read_ledger("payouts", "")
                     if await coordinator.write_ledger(
-                        "payouts", json.dumps([*json.loads(ledger or b"[]"), n]).encode(), version
+                        "payouts",
+                        "",
+                        json.dumps([*json.loads(ledger or b"[]"), n]).encode(),
+                        version,
                     ):
                         break
 
@@ -428,7 +499,7 @@ def test_concurrent_writers_of_a_ledger_overwrite_no_change(cluster: Cluster) ->
         list(pool.map(add, range(4)))
 
     async def test(coordinator: Coordinator) -> None:
-        ledger, version = await coordinator.read_ledger("payouts")
+        ledger, version = await coordinator.read_ledger("payouts", "")
         assert (sorted(json.loads(ledger)), version) == (
             [n for n in range(4) for _ in range(10)],
             40,

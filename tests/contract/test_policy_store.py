@@ -37,7 +37,7 @@ def store(store_url: str) -> Iterator[SqlTaskStore]:
 
 
 def registered(store: SqlTaskStore, queue: str) -> Any:
-    yield store.statement("register_queue", queue, 2)
+    yield from store.registration({queue: 2})
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from fairlead.model import (
     Submitted,
     TaskRecord,
 )
+from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.ports.task_store import Claim
@@ -822,7 +823,7 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
     now = SYSTEM_CLOCK.now()
 
     def set_old_heartbeat():
-        yield store.statement("register_node", "two", now - 60 * SECOND, "[]", "[]")
+        yield store.statement("register_node", "two", now - 60 * SECOND, "[]", "[]", "")
 
     store.database.run(set_old_heartbeat())
     assert not await store.heartbeat("one", now)
@@ -836,6 +837,18 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == ["two"]
     await store.drop_node("two")
     assert await store.silent_nodes(now + SECOND, 10 * SECOND) == []
+
+
+async def test_the_queues_and_names_of_a_node_are_decoded_once(store: Store) -> None:
+    def node() -> NodeRecord:
+        return store.database.run(store.nodes())[0]
+
+    await store.register_node("one", ["mail", AWKWARD], ["pay"], NOW)
+    first = node()
+    await store.heartbeat("one", NOW + SECOND)
+    assert node().queues is first.queues and node().names is first.names
+    await store.register_node("one", ["mail"], ["pay"], NOW)
+    assert (node().queues, node().names) == (["mail"], ["pay"])
 
 
 async def test_the_dialect_has_every_shared_statement(store: Store) -> None:

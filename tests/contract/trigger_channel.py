@@ -8,6 +8,7 @@ returns it. The suite drives the channel through its port alone, as a node does:
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -253,6 +255,12 @@ def noting(app: App) -> Any:
     return note
 
 
+def is_interned(text: str) -> bool:
+    """Return whether Python keeps this text in its table of interned strings."""
+    copy = "".join(list(text))
+    return sys.intern(copy) is not copy
+
+
 async def submitted(note: Any, count: int, **options: Any) -> list[str]:
     """Submit `count` tasks at once; return their ids in the order of submission."""
     handles = await note.options(**options).submit_many_async([{"n": n} for n in range(count)])
@@ -315,6 +323,13 @@ class TriggerChannelContract:
         if not app.channel.decides_order:
             assert trigger.weight == 2.5
         assert trigger.path == TriggerPath.HOOK
+
+    async def test_no_fairness_key_stays_in_memory_for_good(self, app: App, note: Any) -> None:
+        """Python 3.12 never frees an interned string."""
+        (id,) = await submitted(note, 1, fairness_key=f"tenant {uuid4()}")
+        async with reading(app) as reader:
+            await reader.until_received([id])
+            assert not is_interned(reader.news[0].fairness_key)
 
     async def test_tasks_submitted_before_any_node_reads_are_received(
         self, app: App, note: Any

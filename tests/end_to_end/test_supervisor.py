@@ -47,6 +47,12 @@ async def hold(n: int) -> None:
 async def block(n: int) -> None:
     say("blocked", n, os.getpid())
     time.sleep(1000)
+
+@app.task(executor="process")
+def spin(n: int) -> None:
+    os.write(2, b"spinning\\n")
+    while True:
+        time.sleep(0.1)
 """
 PATIENCE = 60.0  # timeout in seconds
 
@@ -145,6 +151,9 @@ def shop(folder: Path) -> App:
 
     @app.task
     async def block(n: int) -> None: ...
+
+    @app.task(executor="process")
+    def spin(n: int) -> None: ...
 
     return app
 
@@ -256,6 +265,15 @@ def test_no_worker_outlives_a_killed_supervisor(folder: Path, start: Start) -> N
     # The pipe of the output is closed when its last process ends.
     assert crew.wait_for_end() == -signal.SIGKILL
     assert len(crew.events("node stopped")) == 2
+
+
+def test_no_child_process_outlives_a_killed_worker(folder: Path, start: Start) -> None:
+    submit(folder, "spin", 1)
+    alone = start(None)
+    alone.wait_for("spinning")
+    alone.process.kill()
+    # The pipe of the output is closed when its last process ends.
+    assert alone.wait_for_end() == -signal.SIGKILL
 
 
 @tiers.FULL("a long run: the worker has ten seconds beyond its drain")

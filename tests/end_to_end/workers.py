@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class Crew:
-    """A number of `fairlead worker` processes; `application` is what the next one serves."""
+    """A number of `fairlead worker` processes. `application`: what the next started process
+    serves."""
 
     def __init__(
         self,

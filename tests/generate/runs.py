@@ -1,6 +1,6 @@
 """The runs of generated tasks: how often each task runs; when it waits, starts, ends and is
-exported. Narrow rows, to be moved and sorted before `record` makes attempts of them. Instants are
-bigint microseconds."""
+exported. The rows have few columns, so they are cheap to sort before `record` makes attempts of
+them. Instants are bigint microseconds."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def timed(spark: SparkSession, truth: Truth) -> DataFrame:
 
 
 def of_work(values: Sequence[str | int | float | None]) -> Column:
-    """Return the value that belongs to the row's work. `values`: one for each of the works."""
+    """Return the value for the row's kind of work. `values`: one for each of `truth.works`."""
     return F.get(F.array(*map(F.lit, values)), F.col("work"))
 
 
 def _with_fate(tasks: DataFrame, truth: Truth) -> DataFrame:
-    """Add the index of the task's work, whether the task is cancelled, and its failures before a
-    success."""
+    """Add the index of the task's kind of work in `truth.works`, whether the task is cancelled, and
+    the number of its failures before a success."""
     chance = Chance(truth.seed)
     up_to = list(accumulate(work.part for work in truth.works))
     work = reduce(
         add, ((F.col("drawn") >= part / up_to[-1]).cast("int") for part in up_to[:-1]), F.lit(0)
     )
-    # The failures before a success are geometric: ln u / ln p of them, and none for a work that
-    # never fails.
+    # The number of failures before a success has a geometric distribution: ln u / ln p for a
+    # uniform u and the probability p of a failure; 0 for a kind of work that never fails.
     per_failure = of_work([1 / log(work.failing) if work.failing else 0.0 for work in truth.works])
     return (
         tasks.withColumn("drawn", chance.uniform("work", *TASK))
@@ -115,7 +115,8 @@ def _with_clocks(runs: DataFrame, truth: Truth) -> DataFrame:
 
 
 def _with_exports(runs: DataFrame, truth: Truth) -> DataFrame:
-    """Add the export time of the row, with its minute or late, and the rows that exist twice."""
+    """Add the export time of each row: the end of its minute, or hours later for late rows. Repeat
+    the rows that are exported twice."""
     chance, run = Chance(truth.seed), F.col("run")
     late = chance.uniform("late", *TASK, run) < truth.late
     late_us = (

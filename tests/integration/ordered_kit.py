@@ -139,8 +139,8 @@ def open_app(
 
 
 AHEAD = (1.5, 15.0, 60.0)
-"""Seconds until a task is due. A test that needs the task in memory before then tries the next
-value when the machine was too slow for one."""
+"""Seconds until a task is due. Some tests need the task in memory before it is due; on a machine
+that was too slow, they try the next value."""
 
 
 async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str) -> bool:

@@ -356,7 +356,7 @@ async def test_while_a_datacentre_is_away_nothing_is_deleted_and_afterwards_all_
     assert (await store.take_over(PARTITION)).record.low_water_mark == TaskKey(NOW + 5, "", "")
 
 
-async def test_a_datacentre_that_lacks_a_take_over_is_unavailable_and_raises_no_fence(
+async def test_a_datacentre_that_lacks_a_take_over_raises_store_unavailable_and_not_fenced(
     store: CassandraScheduleStore,
 ) -> None:
     range_id = (await store.take_over(PARTITION)).range_id

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from kazoo.client import KazooClient
 
 from fairlead import App, ClusterLimit, ClusterRateLimit, LimitTree, State, Task
+from fairlead.core.limits import sharded_permits
+from fairlead.core.limits.permits import PermitLedger, decode
 from fairlead.model import Outcome
 from fairlead.operate import doctor
 from fairlead.testing import running, settled
@@ -70,6 +73,36 @@ async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: 
     async with running(one) as node, running(two):
         await settled(one, node)
     assert most == {"all": 6, "pay": 4}
+
+
+async def test_a_limit_by_key_holds_on_two_nodes_while_its_ledger_is_split(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def declare(app: App) -> dict[str, Task]:
+        app.queue("payouts", concurrency=ClusterLimit(2, per="fairness_key"))
+
+        @app.task(queue="payouts", name="pay")
+        async def pay(key: str) -> None:
+            now[key] += 1
+            most[key] = max(most[key], now[key])
+            await asyncio.sleep(0.5)
+            now[key] -= 1
+
+        return {"pay": pay}
+
+    monkeypatch.setattr(sharded_permits, "SPLIT_BYTES", 150)
+    (one, tasks), (two, _) = make(declare), make(declare)
+    keys = [f"tenant {n}" for n in range(12)]
+    for key in keys:
+        tasks["pay"].options(fairness_key=key).submit_many([{"key": key}] * 5)
+    async with running(one) as node, running(two):
+        await settled(one, node)
+    assert set(most) == set(keys) and max(most.values()) == 2
+    root, _ = await one.operate_context.coordinator.read_ledger("payouts", "")
+    assert decode(root) == PermitLedger(is_closed=True)
 
 
 @pytest.mark.virtual_time
@@ -144,7 +177,7 @@ async def test_runs_on_expired_permits_are_stopped_and_run_again(sqlite_url: str
         async with asyncio.timeout(300), running(app, permit_seconds=3.0) as node:
             await started.wait()
             assert any(
-                found.what == "cluster-wide limit payouts: given out all 1"
+                found.what == "cluster-wide limit payouts: permits held by workers: 1"
                 for found in await doctor.examine(app.operate_context)
             )
             server.crash()
@@ -198,3 +231,29 @@ async def test_nodes_that_share_a_partition_run_as_many_as_the_limit(make: Make)
     assert ran.total() == 60
     assert most <= 3
     assert len(ran) >= 2
+
+
+async def test_a_damaged_znode_among_the_leases_ends_no_worker(
+    sqlite_url: str, zookeeper_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(sqlite_url, coordinator=zookeeper_url)
+    app.queue("payouts", partitions=2, concurrency=ClusterLimit(3))
+    ran: list[int] = []
+
+    @app.task(queue="payouts")
+    async def pay(n: int) -> None:
+        ran.append(n)
+
+    host, _, folder = zookeeper_url.removeprefix("zookeeper://").partition("/")
+    path = f"/{folder}/leases/held/partition%2Fpayouts%2F7"
+    client = KazooClient(host)
+    client.start()
+    client.create(path, b"\xff", makepath=True)
+    client.stop()
+    client.close()
+    pay.submit_many([{"n": n} for n in range(20)])
+    async with running(app) as node:
+        await settled(app, node)
+    app.close()
+    assert sorted(ran) == list(range(20))
+    assert path in [getattr(record, "path", "") for record in caplog.records]

@@ -14,7 +14,7 @@ import pytest
 from fairlead import App, Draft, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
-from fairlead.core.triggers import evictions as aside
+from fairlead.core.triggers import evictions
 from fairlead.declare.options import Options
 from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
@@ -248,7 +248,7 @@ async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_othe
 async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "MOST_PINNED", 200)
+    monkeypatch.setattr(evictions, "MOST_PINNED", 200)
     monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
     app.queue("q", partitions=1)
     ran: list[int] = []
@@ -266,7 +266,7 @@ async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
     quick.options(fairness_key="b").submit_many([{"n": n} for n in range(3000)])
     async with running(app, look_ahead=25) as node:
         async with asyncio.timeout(SOON):
-            while len(ran) < 3000 or stored(app) > 300:  # noqa: ASYNC110 - another coroutine deletes, by its own clock
+            while len(ran) < 3000 or stored(app) > 300:  # noqa: ASYNC110 - no event tells when rows are deleted
                 await asyncio.sleep(0.01)
         are_deleted.set()
         await settled(app, node)
@@ -313,7 +313,7 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
     async with running(app, concurrency=50, look_ahead=25, lease_seconds=1.0) as node:
         await settled(app, node)
     counts = Counter(ran)
-    assert counts["b"] == 50  # these had been completed before the crash
+    assert counts["b"] == 50  # all tasks of b had been completed before the crash
     assert 2000 <= counts["a"] <= 2100  # runs whose end was not stored yet run again
 
 

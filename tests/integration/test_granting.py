@@ -15,11 +15,12 @@ import pytest
 
 import fairlead
 from fairlead import App
+from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
-from fairlead.model import ClaimedTask, TriggerPath
-from fairlead.model.peer import Grant, PeerMessage, Report
+from fairlead.model import ClaimedTask, State, TriggerPath
+from fairlead.model.peer import Grant, Offer, PeerMessage, Report
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
 
@@ -453,3 +454,28 @@ async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
         await settled(app, owner, timeout=300.0)
         app.close()
     assert sorted(fleet.values) == sorted([*range(80), *range(3)])
+
+
+async def test_a_key_goes_on_after_two_lost_grants_of_it_came_back(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    app = fleet.app(0)
+    app.migrate()
+    work, key = fleet.tasks["work"], OrderingKey("work", "key")
+    async with running(app, concurrency=1) as owner:
+        parts, name = owner.parts, owner.settings.name
+        parts.granting.on_nodes_changed([name, "ghost"])
+        await work.submit_async(value=0, seconds=30.0)
+        await until(lambda: len(fleet.ran) == 1)
+        keyed = work.options(ordering_key="key")
+        first, second = await keyed.submit_many_async([{"value": 1}, {"value": 2}])
+        await until(lambda: len(parts.context.table) == 2)
+        for session, handle in enumerate([first, second], start=1):
+            parts.granting.on_offer(Offer(name, "ghost", session, 1, [("work", "work", 1)]))
+            await until(lambda: parts.granting.is_granted(handle.id))
+            if handle is first:
+                # Another version of the first task ends, on any node.
+                store: Any = app.store
+                store.database.run(store.end(first.id, 1, State.CANCELLED, 1, "a person"))
+                parts.context.table.freed(parts.context.ledger.release_reservation(key))
+        await until(lambda: fleet.ran[-1] == (0, 2))
+    app.close()

@@ -146,7 +146,7 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(
         gate.set()
 
 
-def test_tasks_of_nodes_are_recounted_rarely_and_within_a_bounded_time(
+def test_running_tasks_are_counted_again_rarely_and_within_a_bounded_time(
     app: App, reader: HeartbeatReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="work")

@@ -1,5 +1,5 @@
-"""Triggers through a real Kafka: the published failures that concern a channel, and the promises of
-this channel."""
+"""Triggers through a real Kafka: failures that users of other systems published, and the promises
+of this channel."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_unreadable_messages_from_before_or_after_the_start_of_a_worker_do
     assert sorted(ran) == sorted([*range(10)] * 2)
 
 
-async def test_a_new_group_goes_back_by_a_time_and_reads_exactly_the_newer_messages(
+async def test_a_new_group_with_a_reset_age_reads_exactly_the_messages_younger_than_that(
     sqlite_app: App,
 ) -> None:
     app, days = sqlite_app, 86_400
@@ -171,17 +171,17 @@ async def test_a_new_group_goes_back_by_a_time_and_reads_exactly_the_newer_messa
             )
     producer.flush(SOON)
     consumer = confluent_kafka.Consumer(back.settings({"group.id": back.group}))
-    places = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
-    found = since(consumer, places, now - back.reset)
+    partitions = [confluent_kafka.TopicPartition(topic, n) for n in range(2)]
+    found = since(consumer, partitions, now - back.reset)
     assert sorted((p.partition, p.offset) for p in found) == [(0, 3), (1, 3)]
     # A committed offset takes precedence.
     consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 5)], asynchronous=False)
-    found = since(consumer, places, now - back.reset)
+    found = since(consumer, partitions, now - back.reset)
     assert sorted((p.partition, p.offset) for p in found) == [(0, 5), (1, 3)]
     consumer.close()
 
 
-async def test_a_worker_of_a_new_group_gets_exactly_the_newer_messages(
+async def test_a_worker_of_a_new_group_gets_exactly_the_messages_younger_than_the_reset_age(
     sqlite_url: str, kafka_url: str
 ) -> None:
     app = counting(sqlite_url, f"{kafka_url}&reset=4d")
@@ -216,11 +216,11 @@ async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partit
         note.options(ordering_key=f"order-{n % 3}").submit(n)
     note.submit(99)
     app.channel.close_sender()
-    places: dict[bytes | None, set[int]] = {}
+    by_key: dict[bytes | None, set[int]] = {}
     for message in in_topic(app, "default", 4):
-        places.setdefault(message.key(), set()).add(message.partition())
-    assert places.keys() == {b"order-0", b"order-1", b"order-2", None}
-    assert all(len(where) == 1 for key, where in places.items() if key is not None)
+        by_key.setdefault(message.key(), set()).add(message.partition())
+    assert by_key.keys() == {b"order-0", b"order-1", b"order-2", None}
+    assert all(len(where) == 1 for key, where in by_key.items() if key is not None)
 
 
 async def test_partitions_that_move_deliver_each_of_ten_messages_once(app: App) -> None:
@@ -376,7 +376,7 @@ async def test_a_waiting_trigger_of_low_priority_holds_back_no_offset(
 async def test_every_task_is_claimed_once_though_messages_are_dropped_and_doubled(
     app: App, healed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the second case the node gets no notification either, so that only sweeps can heal."""
+    """In the case `sweeps` the node gets no notification either, so only sweeps find the tasks."""
     seed, sweep = tiers.seed(), 1.0
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
@@ -509,7 +509,7 @@ async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
             server.crash()
             for n in range(1, 50):
                 await note.submit_async(n)
-            await settled(app, node)  # found by their rows
+            await settled(app, node)  # the node finds the tasks by their rows
             # The first send had to connect, and may have failed too.
             await until(lambda: counts(app)["unsent_triggers"] in (49, 50))
             problems = [
@@ -517,9 +517,9 @@ async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "Kafka" in problems[0].what and "start it" in (problems[0].cure or "")
+            assert "Kafka" in problems[0].what and "start" in (problems[0].cure or "")
             server.start()
-            # as in a new process, without a wait before the next try to connect
+            # A new sender tries to connect at once, as in a new process.
             app.channel.close_sender()
             async with asyncio.timeout(SOON):
                 while not ran.count(100):

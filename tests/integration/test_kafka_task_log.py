@@ -385,7 +385,7 @@ async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: s
         await append(log, entries(1))
     other = connect(kafka_url, 3)
     with pytest.raises(
-        ConfigurationError, match="has 2 partitions, and ordered queues keep theirs"
+        ConfigurationError, match="has 2 partitions, a number that an ordered queue"
     ):
         await append(other, entries(1))
     with pytest.raises(ConfigurationError, match="partitions=2"):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import os
 import random
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -565,3 +568,112 @@ async def test_an_attempt_ends_though_its_handler_ignores_the_timeout(app: App) 
                 await asyncio.sleep(0.1)
     assert ran == [1]
     assert [a.outcome for a in app.management.attempts(handle.id)] == ["timed_out"]
+
+
+@pytest.mark.parametrize("refused", [1, 2, 3])
+async def test_threads_that_cannot_start_end_no_node(
+    app: App, refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(retry=Fixed(1.0, max_attempts=3))
+    def work(n: int) -> None: ...
+
+    start, starts = threading.Thread.start, iter(range(100))
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("fairlead-handler") and next(starts) < refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    handles = work.submit_many([{"n": n} for n in range(4)])
+    await drain(app, threads=4)
+    attempts = [attempt for each in handles for attempt in app.management.attempts(each.id)]
+    failed = [attempt for attempt in attempts if attempt.outcome != "done"]
+    assert {handle.state() for handle in handles} == {State.DONE}
+    assert len(failed) == refused
+    assert all("can't start new thread" in str(attempt.error_text) for attempt in failed)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_generator_that_nobody_iterates_is_an_error(app: App, kind: str) -> None:
+    class Wrapped:
+        """Callables that hide their `yield`, as decorators do."""
+
+        def yields(self) -> Any:
+            yield
+
+        async def yields_too(self) -> Any:
+            yield
+
+    if kind == "async":
+
+        @app.task
+        async def forgets(how: str) -> Any:
+            return getattr(Wrapped(), how)()
+
+    else:
+
+        @app.task
+        def forgets(how: str) -> Any:
+            return getattr(Wrapped(), how)()
+
+    handles = [forgets.submit(how="yields"), forgets.submit(how="yields_too")]
+    await drain(app)
+    for handle in handles:
+        assert handle.state() == State.ERROR
+        assert "returned a generator" in (handle.record().error_text or "")
+
+
+TENANT = contextvars.ContextVar("tenant", default="nobody")
+
+
+@pytest.mark.parametrize("kind", ["async", "async that waits", "thread"])
+async def test_no_task_sees_the_context_variables_of_another(app: App, kind: str) -> None:
+    seen: list[str] = []
+    if kind == "thread":
+
+        @app.task
+        def work(tenant: str) -> None:
+            seen.append(TENANT.get())
+            TENANT.set(tenant)
+
+    else:
+
+        @app.task
+        async def work(tenant: str) -> None:
+            seen.append(TENANT.get())
+            TENANT.set(tenant)
+            if kind == "async that waits":
+                await asyncio.sleep(0.01)
+                assert TENANT.get() == tenant
+
+    TENANT.set("the node")
+    work.submit_many([{"tenant": f"tenant {n}"} for n in range(20)])
+    await drain(app, threads=2, concurrency=4)
+    assert set(seen) == {"nobody" if kind == "thread" else "the node"}
+    assert len(seen) == 20
+
+
+async def test_a_handler_that_changes_the_working_directory_moves_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    app = App("sqlite:///tasks.db")
+    app.migrate()
+
+    @app.task
+    def moves() -> None:
+        os.chdir(tmp_path / "other")
+
+    @app.task
+    async def plain() -> None: ...
+
+    async with running(app) as node:
+        moves.submit()
+        await settled(app, node)
+        handle = plain.submit()
+        await settled(app, node)
+        assert handle.state() == State.DONE
+    app.close()
+    assert list((tmp_path / "other").iterdir()) == []

@@ -13,11 +13,12 @@ import pytest
 
 from fairlead import App
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
-from fairlead.clock import to_datetime
+from fairlead.clock import MICROS, SystemClock, to_datetime
 from fairlead.core.policies.catch_up import LATE_SECONDS
 from fairlead.engine.periodic import PeriodicTasks
-from fairlead.errors import NotAllowed, StoreUnavailable, UnknownTask
+from fairlead.errors import ConfigurationError, NotAllowed, StoreUnavailable, UnknownTask
 from fairlead.testing import running
+from tests.conftest import url_of
 from tests.tiers import seeds
 
 pytestmark = pytest.mark.virtual_time
@@ -209,6 +210,15 @@ async def test_a_periodic_task_that_cannot_be_submitted_stops_no_other(app: App)
     assert minutes(slots) == [1, 2]
 
 
+@pytest.mark.parametrize("annotation", [int, str, dict[str, int]])
+def test_a_slot_of_another_type_is_refused_when_it_is_declared(app: App, annotation: type) -> None:
+    async def tick(slot: Any) -> None: ...
+
+    tick.__annotations__["slot"] = annotation
+    with pytest.raises(ConfigurationError, match="task 'tick': .*the slot is a datetime"):
+        app.periodic("* * * * *")(tick)
+
+
 async def test_two_declarations_of_one_task_keep_their_own_slots(app: App) -> None:
     slots: list[datetime] = []
 
@@ -277,6 +287,35 @@ async def test_a_node_that_dies_in_a_submit_loses_no_slot(
     assert minutes(slots) == [1, 2]
 
 
+class TwoDaysAhead(SystemClock):
+    """The clock of a machine that is set wrong."""
+
+    def now(self) -> int:
+        return super().now() + 2 * 24 * 3600 * MICROS
+
+
+@pytest.mark.system_time
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+async def test_a_node_whose_clock_is_ahead_submits_no_slot_early(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("redis_url") if store == "redis" else url_of(store, request)
+    right, _ = ticking(url, "0 0 * * *")
+    wrong, _ = ticking(url, "0 0 * * *")
+    wrong.clock = TwoDaysAhead()
+    right.migrate()
+    for app in (right, wrong):
+        await periodic_part(app, "a node").round()
+    wrong.management.periodic.pause("tick")
+    wrong.management.periodic.resume("tick")
+    (status,) = right.management.periodic.list()
+    assert status.record.last_slot_at is None
+    assert status.record.passed_at <= right.clock.now() + 60 * MICROS
+    for app in (right, wrong):
+        await app.store.database.close_async()
+        app.close()
+
+
 def chosen(policy: str, due: list[int], now: float) -> list[int]:
     """Return which of the minutes `due` at `now` (seconds) the policy runs."""
     if policy == "none":
@@ -284,16 +323,18 @@ def chosen(policy: str, due: list[int], now: float) -> list[int]:
     return due if policy == "all" else due[-1:]
 
 
+def periodic_part(app: App, node: str) -> PeriodicTasks:
+    """Return the part of a node that submits periodic tasks."""
+    store = app.store
+    return PeriodicTasks(
+        node, app.periodics, store.database, store.periodics, app.submitter, app.clock
+    )
+
+
 @asynccontextmanager
 async def periodic_parts(app: App, count: int) -> AsyncIterator[None]:
     """Submit periodic tasks from `count` nodes during the block, and kill these at its end."""
-    store = app.store
-    parts = [
-        PeriodicTasks(
-            f"node {n}", app.periodics, store.database, store.periodics, app.submitter, app.clock
-        )
-        for n in range(count)
-    ]
+    parts = [periodic_part(app, f"node {n}") for n in range(count)]
     running_parts = [asyncio.create_task(part.run()) for part in parts]
     try:
         yield

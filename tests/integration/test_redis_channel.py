@@ -1,4 +1,4 @@
-"""Triggers through a real Redis: their order, their delivery, and the healing of lost ones."""
+"""Triggers through a real Redis: their order, their delivery, and the recovery of lost triggers."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def order_of(app: App, **options: Any) -> tuple[Any, list[str]]:
 
 @pytest.fixture
 def few_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a node take few triggers ahead: a new tenant cannot overtake those."""
+    """Let a node take few triggers ahead, because a new tenant cannot overtake the taken ones."""
     monkeypatch.setattr("fairlead.engine.intake.LEAST_LOOK_AHEAD", 10)
 
 
@@ -308,7 +308,8 @@ async def test_priorities_are_strict_across_a_large_backlog(app: App, few_ahead:
     @app.task
     async def note(key: str) -> None:
         ran.append(key)
-        # Until the next triggers are read: a node does not wait for them, and runs what it has.
+        # Wait until the node has read the next urgent triggers. A node with free slots runs what it
+        # has in memory and waits for no read.
         await until(
             lambda: ran.count("high") == 100 or node.parts.context.table.sizes().get(0, 0) > 0
         )
@@ -341,7 +342,7 @@ async def test_tasks_stopped_by_a_limit_starve_no_other_task(app: App) -> None:
 
 
 @pytest.mark.parametrize("order", ["fair", "fifo"])
-def test_an_order_declared_before_the_channel_opens_is_refused_too(
+def test_a_queue_order_declared_before_the_redis_channel_opens_is_refused(
     sqlite_app: App, order: str
 ) -> None:
     other = twin(sqlite_app)
@@ -389,7 +390,8 @@ async def test_triggers_that_redis_has_lost_are_healed_and_run_once(
         await begun.wait()
         await until(lambda: len(notified) == 1)
         await note.submit_many_async([{"n": n} for n in range(700)])
-        # Rows whose notification comes after the flush would be read as new, not healed.
+        # Wait for the notification: a row whose notification comes after the flush would be read as
+        # a new row, and would not count as healed.
         await until(lambda: len(notified) == 2)
         await until(lambda: is_up_to_date(app) and not app.channel._to_compare)
         assert sum(await asyncio.to_thread(stats, app)) >= 700
@@ -418,7 +420,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
         send(self, kept)
 
     monkeypatch.setattr(RedisSender, "send", lossy)
-    # Notifications are lost too: only sweeps can heal.
+    # Notifications are lost too, so that only sweeps find the tasks.
     monkeypatch.setattr(
         channel_module.RedisChannel, "_on_any_notification", lambda self, notification: None
     )
@@ -584,7 +586,7 @@ async def test_submits_work_while_redis_is_away_and_all_tasks_run_afterwards(
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "redis://" in problems[0].what and "start it" in (problems[0].cure or "")
+            assert "redis://" in problems[0].what and "start the server" in (problems[0].cure or "")
             server.start()
             await settled(app, node)
         app.close()

@@ -853,7 +853,7 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
 
     def steps():
         yield app.store.statement(
-            "register_node", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]", "[]"
+            "register_node", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]", "[]", ""
         )
 
     app.store.database.run(steps())

@@ -1,7 +1,8 @@
 """A bulk submit on a standalone cluster of a master and two workers on loopback, with speculation.
 
 The executor of the first task that has staged part 0 is killed before it reports. The first task of
-part 1 reports only after its speculative twin has staged too. Usage: bulk_cluster.py URL FOLDER.
+part 1 reports only after Spark's speculative copy of it has staged too. Usage: bulk_cluster.py URL
+FOLDER.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fairlead.pipeline.source.sink import BulkWriter
 
 class Killed(BulkWriter):
     """Kill the executor of the first attempt that has staged part 0, and delay the first attempt of
-    part 1 until it has a twin."""
+    part 1 until Spark has started a speculative copy of it."""
 
     folder = ""
 
@@ -64,7 +65,7 @@ class KilledSource(FairleadSource):
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
     """Run a master and two workers of one core, each with its own address, because Spark starts no
-    twin on the host of the first attempt."""
+    speculative copy on the host of the first attempt."""
     with ExitStack() as running:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = str(free.getsockname()[1])

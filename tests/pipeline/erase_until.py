@@ -1,4 +1,7 @@
-"""A process that erases a key and kills itself after one step: LAKE KEY STEP TIMES."""
+"""A process that erases a key and kills itself when a step was done a number of times.
+
+Arguments: LAKE KEY STEP TIMES.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,29 @@ STEPS: dict[str, tuple[Any, str]] = {
     "purged": (job, "purge"),
     "verified": (job, "verify"),
 }
-"""Function after whose call the process dies, by step."""
+"""Function whose return ends a step, by step."""
 
 
 def main(lake: str, key: str, step: str, times: str) -> None:
     owner, name = STEPS[step]
     real, taken = getattr(owner, name), 0
 
-    def then_dies(*of: Any, **more: Any) -> Any:
+    def then_dies(*args: Any, **kwargs: Any) -> Any:
         nonlocal taken
-        answer = real(*of, **more)
+        result = real(*args, **kwargs)
         taken += 1
         if taken == int(times):
             os._exit(KILLED)
-        return answer
+        return result
 
     if step == "file removed":
         # Temporary files are unlinked too, once they are renamed. Count only the removal of files
         # that held the key, which `purge` does.
         purge = files.purge
 
-        def purged(*of: Any) -> Any:
+        def purged(*args: Any) -> Any:
             setattr(owner, name, then_dies)
-            return purge(*of)
+            return purge(*args)
 
         job.purge = purged
     else:

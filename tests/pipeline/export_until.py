@@ -1,6 +1,6 @@
-"""A process that exports and kills itself after one step: URL LAKE STEP TIMES.
+"""A process that exports attempts and kills itself when a step was done a number of times.
 
-The step `never` exports until the process receives a signal to end.
+Arguments: URL LAKE STEP TIMES. With the step `never` the process exports until it gets a signal.
 """
 
 from __future__ import annotations
@@ -33,30 +33,34 @@ def _is_manifest(path: Any, *_: Any) -> bool:
 
 
 STEPS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "registered": (SqlHistory, SqlHistory.advance.__name__, lambda *of: True),
-    "read": (SqlHistory, SqlHistory.attempts.__name__, lambda *of: True),
-    "written aside": (
+    "registered": (SqlHistory, SqlHistory.advance.__name__, lambda *_args: True),
+    "read": (SqlHistory, SqlHistory.attempts.__name__, lambda *_args: True),
+    "temporary file written": (
         durable,
         "sync",
         lambda path: path.name.startswith(".") and path.parent.name != "_manifest",
     ),
-    "renamed": (os, "replace", lambda *of: True),
-    "flushed": (durable, "write", lambda *of: True),
-    "all files written": (LakeTable, LakeTable.write.__name__, lambda *of: True),
-    "manifest aside": (durable, "sync", lambda path: _is_manifest(path) and path.is_file()),
+    "renamed": (os, "replace", lambda *_args: True),
+    "flushed": (durable, "write", lambda *_args: True),
+    "all files written": (LakeTable, LakeTable.write.__name__, lambda *_args: True),
+    "temporary manifest written": (
+        durable,
+        "sync",
+        lambda path: _is_manifest(path) and path.is_file(),
+    ),
     "manifest linked": (os, "link", lambda source, path: _is_manifest(path)),
     "manifest flushed": (durable, "create", _is_manifest),
-    "old manifests dropped": (Manifests, Manifests.drop_superseded.__name__, lambda *of: True),
-    "files count": (LakeTable, LakeTable.append.__name__, lambda *of: True),
+    "old manifests dropped": (Manifests, Manifests.drop_superseded.__name__, lambda *_args: True),
+    "files count": (LakeTable, LakeTable.append.__name__, lambda *_args: True),
     "position reported": (
         export.Exporter,
         export.Exporter._save_position.__name__,
-        lambda *of: True,
+        lambda *_args: True,
     ),
-    "events read": (SqlHistory, SqlHistory.events.__name__, lambda *of: True),
-    "submits read": (SqlHistory, SqlHistory.submitted.__name__, lambda *of: True),
+    "events read": (SqlHistory, SqlHistory.events.__name__, lambda *_args: True),
+    "submits read": (SqlHistory, SqlHistory.submitted.__name__, lambda *_args: True),
 }
-"""By step, the function after whose call the process dies, and a condition on its arguments."""
+"""Function whose return ends a step, and a condition on its arguments, by step."""
 
 
 def die_after(step: str, times: int) -> None:
@@ -64,13 +68,13 @@ def die_after(step: str, times: int) -> None:
     owner, name, is_meant = STEPS[step]
     real, taken = getattr(owner, name), 0
 
-    def then_dies(*of: Any, **more: Any) -> Any:
+    def then_dies(*args: Any, **kwargs: Any) -> Any:
         nonlocal taken
-        answer = real(*of, **more)
-        taken += is_meant(*of)
-        if taken == times and is_meant(*of):
+        result = real(*args, **kwargs)
+        taken += is_meant(*args)
+        if taken == times and is_meant(*args):
             os._exit(KILLED)
-        return answer
+        return result
 
     setattr(owner, name, then_dies)
 

@@ -1,6 +1,6 @@
-"""A process that relays and kills itself after one step: URL KAFKA STEP TIMES.
+"""A process that relays attempts to Kafka and kills itself when a step was done a number of times.
 
-The step `never` relays until the process is killed.
+Arguments: URL KAFKA STEP TIMES. With the step `never` the process relays until others kill it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS: dict[str, tuple[type, str]] = {
     "confirmed": (Sender, Sender.confirm.__name__),
     "position reported": (Relay, Relay._advance.__name__),
 }
-"""Function after whose call the process dies, by step."""
+"""Function whose return ends a step, by step."""
 
 
 def die_after(step: str, times: int) -> None:
@@ -36,13 +36,13 @@ def die_after(step: str, times: int) -> None:
     real: Callable[..., Any] = getattr(owner, name)
     taken = 0
 
-    def then_dies(*of: Any, **more: Any) -> Any:
+    def then_dies(*args: Any, **kwargs: Any) -> Any:
         nonlocal taken
-        answer = real(*of, **more)
+        result = real(*args, **kwargs)
         taken += 1
         if taken == times:
             os._exit(KILLED)
-        return answer
+        return result
 
     setattr(owner, name, then_dies)
 

@@ -61,11 +61,11 @@ def test_a_backfill_equals_a_build_and_continues_after_a_crash(
 
     one_day, days = module._one_day, []
 
-    def dies(job: JobContext, settings: Any, day: str, *of: Any) -> Any:
+    def dies(job: JobContext, settings: Any, day: str, *args: Any) -> Any:
         days.append(day)
         if len(days) == 2:
             raise KeyboardInterrupt
-        return one_day(job, settings, day, *of)
+        return one_day(job, settings, day, *args)
 
     monkeypatch.setattr(module, "_one_day", dies)
     with pytest.raises(KeyboardInterrupt):

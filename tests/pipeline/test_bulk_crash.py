@@ -97,15 +97,15 @@ def test_of_two_finished_attempts_only_the_one_named_by_the_driver_counts(
     url: str, winner: int
 ) -> None:
     job = opened(url)
-    twins = [job.stage(PARTS[0], 0) for _ in range(2)]
+    attempts = [job.stage(PARTS[0], 0) for _ in range(2)]
     other = job.stage(PARTS[1], 1)
     with pytest.raises(ValueError, match="two messages of one part"):
-        job.publish([*twins, other])
-    job.publish([twins[winner], other])
+        job.publish([*attempts, other])
+    job.publish([attempts[winner], other])
     assert numbers_in(url) == ALL
 
 
-def test_a_twin_that_finishes_after_the_commit_changes_nothing_and_its_rows_are_removed(
+def test_an_attempt_that_finishes_after_the_commit_changes_nothing_and_its_rows_are_removed(
     url: str,
 ) -> None:
     job = opened(url)

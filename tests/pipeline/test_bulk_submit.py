@@ -285,7 +285,7 @@ def test_under_quarantine_bad_rows_are_stored_with_their_reasons_and_the_others_
     bad = numbers(10, 20, weight=pa.array([1.0] * 7 + [0.0, 0.0, 1.0]))
     job = job_of(app.url, on_error="quarantine")
     job.open(bad.schema)
-    message, twin = job.stage([numbers(0, 10), bad], 3), job.stage([numbers(0, 10), bad], 3)
+    message, second = job.stage([numbers(0, 10), bad], 3), job.stage([numbers(0, 10), bad], 3)
     totals = job.publish([message])
     assert (totals.staged, totals.inserted, totals.duplicate, totals.rejected) == (18, 18, 0, 2)
     assert numbers_in(app.url) == [*range(17), 19]
@@ -298,7 +298,7 @@ def test_under_quarantine_bad_rows_are_stored_with_their_reasons_and_the_others_
         ("march", 3, 18, "weight", "0.0"),
     ]
     assert kept[0]["reason"] == "weight 0.0: use a number from 0.001 to 1000"
-    assert twin.attempt not in {
+    assert second.attempt not in {
         str(row["attempt"]) for row in rows(app.url, "SELECT attempt FROM fairlead_bulk_rejects")
     }
 

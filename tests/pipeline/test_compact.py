@@ -160,8 +160,8 @@ def test_lost_rows_fail_a_compaction_and_leave_the_table_unchanged(
     before = table.manifests.newest()
     sorted_groups = compaction._sorted_groups
 
-    def loses_one(*of: Any) -> Iterator[pa.Table]:
-        for group in sorted_groups(*of):
+    def loses_one(*args: Any) -> Iterator[pa.Table]:
+        for group in sorted_groups(*args):
             yield group.slice(1)
 
     monkeypatch.setattr(compaction, "_sorted_groups", loses_one)
@@ -250,8 +250,8 @@ from fairlead.pipeline.lake.table import LakeTable
 module, name, when = {"written": (durable, "write", "after"), "listed": (LakeTable, "replace", "after"),
                       "halfway": (compaction, "_write_sorted", "after")}[sys.argv[2]]
 real = getattr(module, name)
-def then_killed(*of):
-    real(*of)
+def then_killed(*args):
+    real(*args)
     os._exit(9)
 setattr(module, name, then_killed)
 compaction.compact(Lake(sys.argv[1]).table(ATTEMPTS), int(sys.argv[3]))

@@ -484,8 +484,8 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
     lake = Lake(tmp_path / "lake")
     write, calls = LakeTable.write, []
 
-    def overtaken(table: LakeTable, *of: Any) -> Any:
-        written = write(table, *of)
+    def overtaken(table: LakeTable, *args: Any) -> Any:
+        written = write(table, *args)
         if table.table is ATTEMPTS:
             calls.append(written)
             if len(calls) == 1:

@@ -320,7 +320,7 @@ def nothing_else_is_on_disk(table: LakeTable) -> None:
         pytest.param(*later, marks=FULL("a long run"))
         for later in [
             ("read", 3),
-            ("written aside", 5),
+            ("temporary file written", 5),
             ("renamed", 4),
             ("manifest linked", 2),
             ("files count", 3),
@@ -425,8 +425,8 @@ def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
     other = exporter(history, lake)
     write, wrote = LakeTable.write, []
 
-    def overtaken(table: LakeTable, *of: Any) -> Any:
-        written = write(table, *of)
+    def overtaken(table: LakeTable, *args: Any) -> Any:
+        written = write(table, *args)
         wrote.append(written)
         if len(wrote) == 1:
             other.round()  # between the files and the manifest of the first exporter

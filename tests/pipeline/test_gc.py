@@ -135,8 +135,8 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.jobs.gc import gc
 from fairlead.pipeline.lake.lake import Lake
 real, calls = Path.unlink, []
-def unlink(path, **of):
-    real(path, **of)
+def unlink(path, **kwargs):
+    real(path, **kwargs)
     calls.append(path)
     if len(calls) == int(sys.argv[2]):
         os._exit(9)

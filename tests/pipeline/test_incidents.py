@@ -16,7 +16,7 @@ from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
 from fairlead.pipeline.incidents.detect import windows
-from fairlead.pipeline.jobs.incidents import Incident, incidents
+from fairlead.pipeline.jobs.incidents import IncidentRow, incidents
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.silver.backlog import BACKLOG
 from fairlead.pipeline.silver.service import SERVICE
@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
-def found(lake: Lake, tables: MemoryTables, **of: Any) -> list[Incident]:
+def found(lake: Lake, tables: MemoryTables, **of: Any) -> list[IncidentRow]:
     return incidents(lake, tables, SYSTEM_CLOCK, **of)
 
 

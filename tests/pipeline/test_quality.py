@@ -91,7 +91,7 @@ SOUND: list[dict[str, Any]] = [
 ]
 
 
-def test_each_broken_row_is_quarantined_under_the_column_that_shows_it(spark: SparkSession) -> None:
+def test_each_broken_row_is_quarantined_with_its_faulty_column(spark: SparkSession) -> None:
     rows = [attempt(**fields) for *_, fields in BROKEN]
     reasons = {
         row["ordinal"]: (row["column"], row["reason"])

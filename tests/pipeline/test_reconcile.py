@@ -91,7 +91,7 @@ def test_a_lake_that_agrees_lets_the_store_clean(
     done = reconcile(history, lake, SYSTEM_CLOCK, piece=piece, on_rows=counts.append)
     ran = [n for n in range(20) if n % 3]
     assert (done.rows, done.busy_us, done.more) == (20, len(ran), False), (
-        "a run takes a microsecond, an end without a run none"
+        "each of these runs took one microsecond; attempts that never ran took no time"
     )
     assert (done.pieces, sum(counts)) == (-(-20 // piece), 20)
     assert reader(history, lake).checked == positions(history)[-1] == Position.of(done.position)
@@ -192,7 +192,7 @@ def test_each_differing_piece_is_named_and_no_piece_is_released_for_cleaning(
     assert reader(history, lake).checked is None
 
 
-def test_a_store_that_lost_rows_is_distinguished_from_a_lake_that_has_them(
+def test_a_row_that_only_the_lake_has_fails_the_comparison(
     store_url: str, history: SqlHistory, lake: Lake
 ) -> None:
     with connected(store_url) as connection:
@@ -201,7 +201,7 @@ def test_a_store_that_lost_rows_is_distinguished_from_a_lake_that_has_them(
         reconcile(history, lake, SYSTEM_CLOCK)
 
 
-def test_the_error_about_a_truncated_file_of_the_lake_names_it(
+def test_the_error_about_a_truncated_file_of_the_lake_names_the_file(
     history: SqlHistory, lake: Lake
 ) -> None:
     table = lake.table(ATTEMPTS)

@@ -112,12 +112,12 @@ def test_waits_of_keys_equal_a_calculation_by_hand() -> None:
 @given(
     st.lists(st.integers(0, 100), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0])
 )
-def test_a_percentile_is_the_least_value_that_the_given_share_does_not_exceed(
+def test_a_percentile_is_the_least_value_with_the_given_share_of_values_at_or_below_it(
     values, share
 ) -> None:
     found = percentile(np.array(values, np.int64), share)
     assert found in values
-    # Compute in integers: 0.9 of 10 is 9.
+    # Compare integers, because products of floats are not exact.
     enough = [
         value
         for value in values
@@ -147,8 +147,7 @@ def test_the_longest_time_without_a_start_while_a_task_waited_equals_a_plain_loo
     longest = since = 0
     for instant in range(70):
         if (start == instant).any() or not ((at < instant) & (start > instant)).any():
-            # Until this instant no waiting task was passed over; after it, only tasks that still
-            # wait are.
+            # The time without a start ends when a task starts, or when no task waits any more.
             if (start == instant).any() and ((at < instant) & (start >= instant)).any():
                 longest = max(longest, instant - since)
             since = instant

@@ -45,11 +45,11 @@ def before_each_append(
     append by `act` itself."""
     append, left = LakeTable.append, [times]
 
-    def overtaken(table: LakeTable, *of: Any, **more: Any) -> Any:
+    def overtaken(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
         if table.table is ATTEMPTS and left[0]:
             left[0] -= 1
             act()
-        return append(table, *of, **more)
+        return append(table, *args, **kwargs)
 
     monkeypatch.setattr(LakeTable, "append", overtaken)
 
@@ -128,13 +128,13 @@ def test_a_stream_whose_driver_dies_between_any_two_steps_loses_and_doubles_noth
     stream = relayed.stream(6)
     append = LakeTable.append
 
-    def dies(table: LakeTable, *of: Any, **more: Any) -> Any:
+    def dies(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
         if chance.random() < 0.3:
             raise KeyboardInterrupt
-        answer = append(table, *of, **more)
+        result = append(table, *args, **kwargs)
         if chance.random() < 0.3:
             raise KeyboardInterrupt
-        return answer
+        return result
 
     for n in range(0, 72, 12):
         relayed.bring(range(n, n + 12))
@@ -278,13 +278,13 @@ def test_concurrent_streams_polls_and_take_overs_write_each_row_once(
                 rows=4, attempts="take over" if act == "take over" else "unless streamed"
             ).round(batches=2)
 
-    def meddled(table: LakeTable, *of: Any, **more: Any) -> Any:
+    def meddled(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
         if table.table is ATTEMPTS and depth < 2 and chance.random() < 0.4:
             depth += 1
             meddle()
             depth -= 1
-        return append(table, *of, **more)
+        return append(table, *args, **kwargs)
 
     monkeypatch.setattr(LakeTable, "append", meddled)
     for _ in range(12):
@@ -353,7 +353,7 @@ def test_a_topic_without_its_first_messages_is_an_error_unless_the_lake_has_them
 ) -> None:
     relayed.bring(range(12))
     relayed.trim(5)
-    with pytest.raises(CheckFailed, match=r"were sent and are not there.*take-over"):
+    with pytest.raises(CheckFailed, match=r"the topic does not have them.*take-over"):
         relayed.stream().drain()
     assert relayed.cursor() == START
     relayed.poll().round()

@@ -81,7 +81,7 @@ class World:
             self.app.sql_store.database.run(self._registered(name))
 
     def _registered(self, name: str):
-        yield self.app.sql_store.statement("register_queue", name, 1)
+        yield from self.app.sql_store.registration({name: 1})
 
     def add_hours(
         self, count: int, busy: Mapping[str, float] = BUSY, tasks: Mapping[str, int] = TASKS, **more
@@ -479,7 +479,7 @@ def test_the_kill_switch_removes_computed_weights_and_stops_tuning(
     found = world.tune()["q"]
     what = "switched off" if mode == SwitchMode.OFF else "frozen"
     assert found.holds == [
-        f"{what} by ann: odd waits; `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
+        f"{what} by ann: odd waits; undo with `fairlead pipeline tune on{f' --queue {queue}' if queue else ''}`"
     ]
     assert (world.weights() == {}) is (mode == SwitchMode.OFF)
     assert world.policies.policy(first).state == (

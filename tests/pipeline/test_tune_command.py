@@ -34,7 +34,7 @@ class Shop:
             gold.hour(this_hour - timedelta(hours=hours), BUSY, TASKS, queue="payouts")
 
     def _registered(self, queue: str) -> Any:
-        yield self.app.sql_store.statement("register_queue", queue, 1)
+        yield from self.app.sql_store.registration({queue: 1})
 
     def hold_all_slots(self) -> None:
         """Add hours in which one of two keys sometimes held all 16 slots of the one living node."""

@@ -132,7 +132,7 @@ def test_the_settings_file_can_switch_on_limits(world: LimitWorld) -> None:
     assert world.tuned(False, settings=settings, objective=objective).limits == []
 
 
-def test_a_contract_is_never_narrowed(world: LimitWorld) -> None:
+def test_a_key_whose_weight_a_contract_or_a_person_fixed_gets_no_limit(world: LimitWorld) -> None:
     world.calm(3)
     path = world.lake.root.parent / "contracts.toml"
     path.write_text('[[contract]]\nqueue = "q"\nfairness_key = "long"\nfixed = true\n')

@@ -164,7 +164,7 @@ async def test_a_failed_comparison_stops_no_export_and_is_not_retried_each_round
 
     tries: list[int] = []
 
-    def fails(*of: Any, **more: Any) -> Any:
+    def fails(*args: Any, **kwargs: Any) -> Any:
         tries.append(1)
         raise CheckFailed("the lake differs")
 

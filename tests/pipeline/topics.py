@@ -15,7 +15,7 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.history_rows import RECORDED_FIELDS, attempts_table
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.stream.cursors import store_position
-from fairlead.pipeline.stream.intake import Outcome, Plan, take
+from fairlead.pipeline.stream.intake import PartitionResult, Plan, take
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.messages import Attempt, Message, read
 from fairlead.pipeline.stream.relay import Relay
@@ -87,7 +87,7 @@ class Stream:
     def take(self, ranges: dict[int, tuple[int, int]]) -> Counted:
         """Write a batch to the lake without moving the checkpoint, as before a crash."""
 
-        def run(plan: Plan) -> list[Outcome]:
+        def run(plan: Plan) -> list[PartitionResult]:
             return [
                 take(plan, n, (message for page in self.topic.read(n, *span) for message in page))
                 for n, span in sorted(ranges.items())

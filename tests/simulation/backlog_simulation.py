@@ -3,8 +3,8 @@ virtual clock.
 
 A schedule is a seed: every step is drawn from it. The request of a call to the store, its effect
 and its response are three steps, and anything may come between them. A call that timed out may have
-taken effect, may take effect later, or never. An owner may crash between any two steps, or be
-followed by another one without noticing.
+taken effect, may take effect later, or never. An owner may crash between any two steps, or lose the
+lane to a new owner without noticing.
 
     python -m tests.simulation.backlog_simulation SEED
 """
@@ -172,7 +172,7 @@ class Simulation:
         ownership: OwnedBacklog = _result(self.store.take_over([PARTITION]))[PARTITION]
         self.range_id = ownership.range_id
         if self._is_faulty and self.chance.random() < 0.1:
-            self._log("a new owner takes over and never hears of it")
+            self._log("a new owner takes over, but never receives the response")
             return
         if self.former is not None:
             self._leave(self.former)
@@ -181,7 +181,8 @@ class Simulation:
         backlog = self._new_backlog(self.range_id, record)
         self.owner = Owner(self.range_id, backlog, backlog.read_seq, ack_level=backlog.ack_level)
         for task in self.waiting.values():
-            # A sweep finds again what only an announcement had shown the previous owner.
+            # The previous owner may have learnt of a late task by an announcement only. A sweep
+            # announces such a task to the new owner.
             task.is_to_be_announced = (
                 task.is_committed and task.is_late and task.trigger.seq <= backlog.read_seq
             )
@@ -340,7 +341,7 @@ class Simulation:
         ]
         kept = self.chance.randint(0, len(triggers))
         self._log(
-            "owner %d carries on %s and puts behind %s",
+            "owner %d keeps %s in memory and evicts %s",
             owner.range_id,
             triggers[:kept],
             triggers[kept:],
@@ -572,9 +573,9 @@ class Simulation:
     def _deliver_response(self, call: Call) -> None:
         self.calls.remove(call)
         call.owner.is_busy.discard(call.what)
-        self._log("answered: %s of owner %d", call.what, call.owner.range_id)
+        self._log("response: %s of owner %d", call.what, call.owner.range_id)
         if call.is_fenced:
-            self._log("owner %d learns that it has been followed", call.owner.range_id)
+            self._log("owner %d learns that it has a successor", call.owner.range_id)
             self._leave(call.owner)
         else:
             call.answered(call.answer)

@@ -43,7 +43,7 @@ def test_every_task_runs_exactly_once_under_all_faults(block: int) -> None:
 
 
 class AckLevelNotPinned(Backlog):
-    """The ack level moves past given levels whose write is not merged yet."""
+    """The ack level moves past levels that were assigned to a write that is not merged yet."""
 
     _pin = property(lambda self: Level(1 << 62, 0), lambda self, level: None)  # type: ignore[assignment]
 

@@ -1,15 +1,20 @@
 """Limits in a closed loop over the real table and slot ledger settle soon at the right values, and rise
-again."""
+again; under any constant load, limits and weights come to rest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from fairlead.core.tuning.guard_rails import Guards
 from tests.simulation.limit_loop import HOUR, Load, Loop, Round
-from tests.tiers import seeds
+from tests.simulation.tuning_flow import Flow, FlowLoop
+from tests.tiers import examples, seeds
 
 FAST = Guards(half_life=2 * HOUR)
 SLOTS = 10
@@ -102,9 +107,100 @@ def test_changes_inside_the_dead_band_publish_nothing() -> None:
 
 @pytest.mark.full("a long run")
 def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
-    """At first dispatches are equal, so the other keys starve; later they catch up."""
+    """At first every key gets the same number of dispatches, so the other keys starve; weights and
+    limits then let them catch up."""
     rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
     last = rounds[40:]
     assert settled(last) and last[0].limits.keys() == {"long"}
     assert min(round.busy for round in last) > 0.95
     assert max(mean(last, key) for key in ("a", "b", "c")) < 240
+
+
+def test_a_limit_that_starts_far_above_the_use_of_the_key_goes_down_and_stays() -> None:
+    """The key holds 20 of 100 slots and finds them at once, and two are due to it beside a key that
+    always waits. The first limits never delay it."""
+    load = {"small": Load(600.0, 20.0, 0.2), "big": Load(300.0, 100.0, 10.0)}
+    rounds = Loop(lambda hour: load, FAST, 100, weights={"small": 10.0, "big": 10.0}).run(36)
+    limits = [round.limits.get("small", 100) for round in rounds]
+    first = limits.index(80)
+    assert limits[: first + 1] == [100] * first + [80]
+    assert limits == sorted(limits, reverse=True) and settled(rounds[24:])
+    assert rounds[-1].limits == {"small": 3} and not any(r.published for r in rounds[24:])
+
+
+# any constant load --------------------------------------------------------------------------------
+
+
+@st.composite
+def flows(draw: st.DrawFn, slots: int) -> Flow:
+    asks = draw(st.just(math.inf) | st.floats(0, 0.3 * slots) | st.floats(0, 1.2 * slots))
+    return Flow(
+        due=draw(st.sampled_from([0.2, 1.0, 3.0, 10.0])),
+        run=draw(st.sampled_from([10.0, 60.0, 600.0])),
+        asks=asks,
+        peak=asks * draw(st.sampled_from([1.0, 1.5, 3.0])),
+    )
+
+
+class World(NamedTuple):
+    """Nodes, the limits in force, and a load that is replaced by another: keys come, go and ask for
+    more or less."""
+
+    guards: Guards
+    slots: int
+    nodes: int
+    limits: dict[str, int]
+    has_weights: bool
+    """Whether weights are tuned too."""
+    loads: list[dict[str, Flow]]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    slots, nodes = draw(st.sampled_from([1, 2, 3, 5, 10, 50, 100])), draw(st.sampled_from([1, 4]))
+    names = st.sampled_from(["a", "b", "c", "d"])
+    guards = Guards(
+        half_life=draw(st.sampled_from([1, 2])) * HOUR,
+        least_tasks=1,
+        step=draw(st.sampled_from([1.1, 1.25, 2.0])),
+        dead_band=draw(st.sampled_from([0.0, 0.05, 0.1, 0.2])),
+        headroom=draw(st.sampled_from([1.25, 1.5, 2.0])),
+    )
+    limits = draw(st.dictionaries(names, st.integers(1, slots)))
+    loads = st.dictionaries(names, flows(slots * nodes), min_size=1)
+    return World(guards, slots, nodes, limits, draw(st.booleans()), [draw(loads), draw(loads)])
+
+
+FAR_BELOW_ALL_SLOTS = {
+    "small": Flow(0.2, 600.0, 80.0, 80.0),
+    "big": Flow(10.0, 10.0, math.inf, math.inf),
+}
+"""Two slots of each node are due to a key that uses 20 of 100 and never waits."""
+
+
+AT_A_BOUND = {
+    "long": Flow(5.0, 100.0, math.inf, math.inf),
+    "short": Flow(2.0, 1.0, math.inf, math.inf),
+    "other": Flow(1.0, 1.0, math.inf, math.inf),
+}
+"""The first key would need less than the lowest weight, so all miss their raw weights."""
+
+WITHOUT_A_DEAD_BAND = {
+    "short": Flow(1.0, 10.0, math.inf, math.inf),
+    "middle": Flow(3.0, 60.0, math.inf, math.inf),
+    "long": Flow(0.2, 600.0, math.inf, math.inf),
+}
+"""The raw weights differ by rounding in each hour."""
+
+
+@settings(max_examples=examples(200))
+@example(World(FAST, 100, 4, {}, False, [FAR_BELOW_ALL_SLOTS]))
+@example(World(FAST, 10, 1, {}, True, [AT_A_BOUND]))
+@example(World(Guards(half_life=2 * HOUR, dead_band=0.0), 10, 1, {}, True, [WITHOUT_A_DEAD_BAND]))
+@given(worlds())
+def test_under_any_constant_load_weights_and_limits_come_to_rest(world: World) -> None:
+    """Use, waits and shares follow the weights and limits in force."""
+    loop = FlowLoop(*world[:-1])
+    for load in world.loads:
+        moved = loop.run(load, 120)
+        assert not any(moved[-30:]), moved[-30:]

@@ -1,4 +1,5 @@
-"""Claimers: which of them claims a trigger, and in which order they are called."""
+"""Claimers, which claim the tasks of one kind of queue each: the choice among them, and the order
+of their calls."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ TASKS, ORDERED = object(), object()
 
 
 def test_claims_from_memory_come_before_claims_from_the_task_store() -> None:
-    """A task of an ordered queue waits neither for a response of the store nor for its outage."""
+    """A task of an ordered queue is claimed from memory, so a slow store must not delay it."""
     claimers = Claimers(TASKS, ORDERED, ["reminders"])  # type: ignore[arg-type]
     items = ["mail 1", "reminders 1", "mail 2", "reminders 2"]
     assert list(claimers.split(items, lambda item: item.split()[0])) == [

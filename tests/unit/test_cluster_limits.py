@@ -12,11 +12,13 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import Full
-from fairlead.core.limits.permits import DRIFT, PermitLedger, Permits
+from fairlead.core.limits.permits import DRIFT
+from fairlead.core.limits.sharded_permits import Permits, held_permits
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 from tests.tiers import seeds
+from tests.unit.ledger_store import LedgerStore
 
 TTL = 15.0
 
@@ -29,7 +31,7 @@ class Cluster:
     """Nodes that share a ledger and do their rounds on demand."""
 
     def __init__(self, limit: ClusterWide, nodes: int) -> None:
-        self.ledger = PermitLedger()
+        self.ledger = LedgerStore()
         self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
         self.round_requested: set[int] = set()
         self.policies: list[OnNode] = [
@@ -41,10 +43,8 @@ class Cluster:
 
     def round(self, n: int, now: float) -> list[object]:
         self.policies[n].pass_time(now)
-        proposal = self.permits[n].propose(self.ledger, now)
-        roomy = self.permits[n].written(proposal)
-        self.ledger = proposal.ledger
-        return self.policies[n].limits_of(roomy)
+        roomy = self.ledger.follow(self.permits[n].round("", lambda: now))
+        return self.policies[n].limits_of(roomy or ())
 
 
 def test_a_refused_acquire_asks_for_permits_and_its_column_is_released_when_they_arrive() -> None:
@@ -177,8 +177,8 @@ def test_starts_by_a_node_that_left_still_count() -> None:
         policy.acquire(trigger(int(now * 10)), now)
         cluster.round(0, now)
     assert permits.running >= 1
-    left = permits.leave(cluster.ledger)
-    assert left.nodes["node 0"].shares[""].held == permits.running
+    cluster.ledger.follow(permits.leave(""))
+    assert cluster.ledger.follow(held_permits()) == {"": permits.running}
 
 
 def limits() -> ClusterLimits:

@@ -40,7 +40,7 @@ class Counting(Silent):
         self.counts[what] += count
 
 
-async def test_our_own_lost_write_is_no_refusal_even_when_a_batch_is_written_one_by_one() -> None:
+async def test_ends_whose_response_was_lost_count_as_written_even_if_repeated_one_by_one() -> None:
     async def sleep(seconds: float) -> None: ...
 
     observer, store = Counting(), CommitThenFail()

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead.core.tuning.control import Change, Key, Proposal, Used, propose
@@ -64,6 +64,14 @@ def guarded(found: dict[str, Key], situation: Situation = FINE, **rails: float) 
         key: change.guarded
         for key, change in by_key(propose(found, situation, Guards(**rails))).items()
     }
+
+
+AT_A_BOUND = {
+    "long": Key(5.0, 5.0, ran(100.0)),
+    "short": Key(2.0, 2.0, ran(1.0)),
+    "other": Key(1.0, 1.0, ran(1.0)),
+}
+"""The first key reaches its lowest weight but never its raw one, so the others miss theirs too."""
 
 
 # properties ---------------------------------------------------------------------------------------
@@ -129,24 +137,22 @@ def test_no_weight_changes_while_a_reason_to_hold_lasts(
     assert not proposal.is_change
 
 
+@example(AT_A_BOUND, Guards())
 @given(keys, guards.map(lambda rails: msgspec.structs.replace(rails, step=max(1.2, rails.step))))
-@settings(max_examples=30)
 def test_under_constant_measurements_weights_come_to_rest(
     found: dict[str, Key], rails: Guards
 ) -> None:
-    """Bounds, steps and the dead band make no weight swing: after enough rounds no weight changes."""
+    """Bounds, steps, the sum and the dead band make no weight move for ever, not even in its last
+    digits: after enough rounds nothing is published."""
     for _ in range(2 + math.ceil(math.log(1e6 * 1e6) / math.log(rails.step))):
         proposal = propose(found, FINE, rails)
+        if not proposal.is_change:
+            return
         found = {
-            name: Key(key.due, by_key(proposal)[name].guarded, key.use, key.fixed)
+            name: msgspec.structs.replace(key, now=by_key(proposal)[name].guarded)
             for name, key in found.items()
         }
-    moved = [
-        c
-        for c in propose(found, FINE, rails).changes
-        if not math.isclose(c.guarded, c.now, rel_tol=1e-3)
-    ]
-    assert not moved
+    raise AssertionError(f"it moves on: {proposal.changes}")
 
 
 @given(keys, guards, st.floats(0.001, 1000))
@@ -175,7 +181,7 @@ def test_a_key_with_twice_the_run_time_gets_half_the_weight() -> None:
     assert long.guarded == pytest.approx(0.8) and short.guarded == pytest.approx(1.2)
     assert (long.reason, short.reason) == (
         "one step of x1.25",
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
 
 
@@ -223,14 +229,29 @@ def test_a_weight_never_leaves_its_bounds() -> None:
     found = {"a": Key(1.0, 0.11, ran(100.0)), "b": Key(1.0, 1.89, ran(1.0))}
     change = by_key(propose(found, FINE, Guards()))["a"]
     assert change.guarded == 0.1
-    assert change.reason == "at its bound, 0.1 times its due"
+    assert change.reason == "at its bound, 0.1 times its share"
     found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(1.0, 1.5, ran(100.0))}
     (a, b) = propose(found, FINE, Guards(step=2.0)).changes
-    assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its due")
+    assert a.raw > 10.5 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
     assert b.raw < 0.5 and (b.guarded, b.reason) == (
         pytest.approx(1.0),
-        "limited: the sum of the weights stays",
+        "limited: the sum of the weights must not change",
     )
+
+
+def test_beside_a_key_at_its_bound_no_weight_moves_on() -> None:
+    found = AT_A_BOUND
+    for _ in range(11):
+        proposal = propose(found, FINE, Guards())
+        weights = by_key(proposal)
+        found = {
+            name: msgspec.structs.replace(key, now=weights[name].guarded)
+            for name, key in found.items()
+        }
+    last = propose(found, FINE, Guards())
+    assert proposal.is_change and not last.is_change
+    long = by_key(last)["long"]
+    assert (long.now, long.reason) == (0.5, "at its bound, 0.1 times its share") and long.raw < 0.3
 
 
 def test_inside_the_dead_band_no_weight_changes() -> None:

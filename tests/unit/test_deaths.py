@@ -1,4 +1,4 @@
-"""A node is declared dead by its released lock, and only when that is certain."""
+"""A node whose lock is free is declared dead, but only when its death is certain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Locks:
 
 
 class World:
-    """One node `m` that watches `n`, `o` and `p`."""
+    """A node `m` that watches the locks of `n`, `o` and `p`. The three watch each other too, and the
+    watcher nearest before a dead node, in the order of names, acts first."""
 
     def __init__(self, confirm_seconds: float = 0.5) -> None:
         self.locks = Locks(confirm_seconds)
@@ -73,7 +74,8 @@ async def test_a_node_whose_lock_stays_free_is_dead() -> None:
     assert world.dead == [["n"]]
 
 
-async def test_a_lock_that_only_the_end_of_a_process_releases_is_a_death_at_once() -> None:
+async def test_without_a_confirmation_time_a_free_lock_is_a_death_at_once() -> None:
+    """Some locks are released by the end of the process only, never by a lost connection."""
     world = World(confirm_seconds=0)
     world.locks.free = {"n"}
     await world.look()

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead.core.tuning.control import Key, Used
@@ -134,132 +134,27 @@ def test_while_there_is_a_reason_to_hold_or_no_living_node_no_limit_changes(
                 assert change.guarded == change.now
 
 
-NOT_NEAR = "the key no longer comes near its limit"
+ROUNDS = 2 + 100 + 100
+"""Rounds in which every limit of these worlds comes to rest: a limit moves by a slot in each round at
+least, from at most 200 slots of a node."""
 
 
 def moves_until_rest(
     found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
-) -> tuple[dict[str, list[LimitChange]], set[str]]:
-    """Publish every proposal on unchanged measurements until nothing moves, 210 rounds at most.
-
-    Return the moves of each key, and the swinging keys: their limit was set in one round and removed
-    in the next because the key does not come near it. Leave a swinging key out from then on; limits
-    do not depend on each other.
-    """
+) -> dict[str, list[LimitChange]]:
+    """Publish every proposal on unchanged measurements until nothing moves, and return the moves of
+    each key."""
     moves: dict[str, list[LimitChange]] = {name: [] for name in found}
-    swinging: set[str] = set()
-    for _ in range(210):
-        changes = [
-            change
-            for change in propose_limits(found, measured, count, False, rails)
-            if change.is_change and change.fairness_key not in swinging
-        ]
+    for _ in range(ROUNDS):
+        proposed = propose_limits(found, measured, count, False, rails)
+        changes = [change for change in proposed if change.is_change]
         if not changes:
-            return moves, swinging
+            return moves
         for change in changes:
-            name, before = change.fairness_key, moves[change.fairness_key]
-            if change.reason == NOT_NEAR and before and before[-1].now is None:
-                swinging.add(name)
-            before.append(change)
+            name = change.fairness_key
+            moves[name].append(change)
             found[name] = msgspec.structs.replace(found[name], limit=change.guarded)
     raise AssertionError(f"it moves on: {changes}")
-
-
-@example(
-    # One key swings, and one comes to rest.
-    {
-        "aa": Key(2.0, 1.0, [Used(0.0, 1.0, 100, HOUR, math.inf, 28.0)]),
-        "a": Key(1.0, 1.0, [Used(HOUR, 0.0, 1), Used(0.0, 1.0, 100, HOUR, 0.0, 12.0)]),
-    },
-    [Workers(0.0, 1.0, 28.0)],
-    1,
-    Guards(half_life=60.0, least_tasks=0, least_time=1.0, step=1.5, dead_band=0.0, headroom=1.125),
-)
-@given(keys, workers, nodes, guards)
-@settings(max_examples=50)
-def test_under_constant_measurements_limits_come_to_rest(
-    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
-) -> None:
-    """Steps, rounding and the dead band make no limit swing: a limit changes its direction at most
-    once, and then stops.
-
-    The swinging keys of the known defect in `test_a_limit_set_in_one_round_is_not_removed_in_the_next`
-    are left out, from the round in which they swing.
-    """
-    moves, swinging = moves_until_rest(dict(found), measured, count, rails)
-    for name in moves.keys() - swinging:
-        steps = [(change.guarded or 10**9) - (change.now or 10**9) for change in moves[name]]
-        # A limit removed although the key held more may come back, from above.
-        direction_changes = sum(
-            one * other < 0 for one, other in zip(steps, steps[1:], strict=False)
-        )
-        assert direction_changes <= 1
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="known defect: `tune --limits` swings between a limit and none for a key that held more"
-    " than is due to it, but far less than the first step from all slots; the fix is planned",
-)
-def test_a_limit_set_in_one_round_is_not_removed_in_the_next() -> None:
-    """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
-    16 gives it a limit of 13. The key does not come near 13, so the next round removes the limit,
-    and the one after sets it again."""
-    found = {"long": Key(1.0, 1.0, had(3)), "short": Key(13.0, 1.0, had(13))}
-    moves, swinging = moves_until_rest(found, worked(16), 1, Guards(prior_tasks=1e-9))
-    assert not swinging, [f"{move.now} to {move.guarded}" for move in moves["long"]]
-
-
-def check_unit_of_due(
-    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, unit: float
-) -> None:
-    scaled = {
-        name: Key(key.due * unit, key.now, key.use, key.fixed, key.limit)
-        for name, key in found.items()
-    }
-    one = {c.fairness_key: c.raw for c in propose_limits(found, measured, count, False, rails)}
-    other = {c.fairness_key: c.raw for c in propose_limits(scaled, measured, count, False, rails)}
-    for name in one.keys() & other.keys():
-        assert (one[name] is None) is (other[name] is None)
-        if one[name] is not None:
-            assert one[name] == pytest.approx(other[name], rel=1e-6)
-
-
-# Powers of two scale without rounding. The next test covers other units, which may break a tie.
-@given(keys, workers, nodes, guards, st.integers(-10, 10))
-def test_limits_do_not_depend_on_the_unit_of_due(
-    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, exponent: int
-) -> None:
-    check_unit_of_due(found, measured, count, rails, 2.0**exponent)
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="known defect: where shares tie exactly, rounding decides whether a key is given 1.01"
-    " slots or 0.03; the fix is planned with the swing of limits",
-)
-def test_rounding_does_not_decide_a_limit_where_shares_tie() -> None:
-    idle = [Used(HOUR, 0.0, 0), Used(5 * HOUR, 0.0, 0)]
-    found = {
-        "b": Key(1.0, 1.0, [Used(0.0, 0.0, 1), *idle], None, 1),
-        "aa": Key(1.0, 1.0, []),
-        "a": Key(79.0, 1.0, [Used(0.0, 0.0, 0), Used(HOUR, 182.2578125, 0)]),
-    }
-    rails = Guards(
-        half_life=60.0,
-        prior_tasks=1.0,
-        least_tasks=0,
-        least_time=1.0,
-        step=2.0,
-        dead_band=0.0,
-        headroom=2.0,
-    )
-    check_unit_of_due(found, [Workers(0.0, 1.0, 1.0)], 1, rails, 9.615219157998661)
-
-
-# hand-made cases ----------------------------------------------------------------------------------
 
 
 def had(
@@ -289,6 +184,165 @@ def had(
 
 def worked(peak: float, hours: int = 4, age: float = 0.0) -> list[Workers]:
     return [Workers(age + n * HOUR, peak * HOUR, peak) for n in range(hours)]
+
+
+FAR_BELOW_ALL_SLOTS = {
+    "small": Key(0.2, 1.0, had(80, asked=0.0)),
+    "big": Key(10.0, 1.0, had(320, waited=True)),
+}
+"""Two slots of each of four nodes are due to a key that holds 20 of 100, and never waits."""
+
+
+@example(FAR_BELOW_ALL_SLOTS, worked(400), 4, Guards())
+@example(
+    {
+        "aa": Key(2.0, 1.0, [Used(0.0, 1.0, 100, HOUR, math.inf, 28.0)]),
+        "a": Key(1.0, 1.0, [Used(HOUR, 0.0, 1), Used(0.0, 1.0, 100, HOUR, 0.0, 12.0)]),
+    },
+    [Workers(0.0, 1.0, 28.0)],
+    1,
+    Guards(half_life=60.0, least_tasks=0, least_time=1.0, step=1.5, dead_band=0.0, headroom=1.125),
+)
+@given(keys, workers, nodes, guards)
+def test_under_constant_measurements_limits_come_to_rest_and_never_turn_back(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards
+) -> None:
+    """From any published limits, each key goes one way only: down to its limit, or up to it or to no
+    limit."""
+    for moves in moves_until_rest(dict(found), measured, count, rails).values():
+        assert len({(m.guarded or math.inf) > (m.now or math.inf) for m in moves}) <= 1
+
+
+@given(keys, workers, nodes, st.lists(guards, min_size=2, max_size=3))
+def test_limits_come_to_rest_after_the_guard_rails_changed(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: list[Guards]
+) -> None:
+    """Smaller steps, and any other dead band or headroom, on the way to the limits."""
+    found = dict(found)
+    for number, some in enumerate(sorted(rails, key=lambda each: -each.step)):
+        for _ in range(number):
+            for change in propose_limits(found, measured, count, False, some):
+                key = found[change.fairness_key]
+                found[change.fairness_key] = msgspec.structs.replace(key, limit=change.guarded)
+        moves_until_rest(found, measured, count, some)
+
+
+def test_a_limit_goes_down_to_its_target_from_far_above_the_use_of_the_key() -> None:
+    moves = moves_until_rest(dict(FAR_BELOW_ALL_SLOTS), worked(400), 4, Guards())
+    published = [move.guarded for move in moves["small"]]
+    assert published == [80, 64, 52, 42, 34, 28, 23, 19, 16, 13, 11, 9, 8, 7, 6, 5, 4, 3]
+    assert not moves["big"]
+
+
+def test_a_limit_set_in_one_round_is_not_removed_in_the_next() -> None:
+    """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
+    16 gives it a limit of 13, which the key does not come near."""
+    found = {"long": Key(1.0, 1.0, had(3)), "short": Key(13.0, 1.0, had(13))}
+    moves = moves_until_rest(found, worked(16), 1, Guards(prior_tasks=1e-9))
+    assert [move.guarded for move in moves["long"]] == [13, 11, 9, 8, 7, 6, 5, 4, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("peak", "unlimited", "limited"),
+    [
+        (11.0, None, 10),  # the upper end of the dead band: no limit is set
+        (11.1, 13, 10),
+        (8.0, None, 10),  # a step below the target: a limit that is set stays
+        (7.9, None, None),
+        (0.0, None, None),
+    ],
+)
+def test_between_a_step_below_the_target_and_the_dead_band_above_it_a_key_keeps_what_it_has(
+    peak: float, unlimited: int | None, limited: int | None
+) -> None:
+    for now, then in ((None, unlimited), (10, limited)):
+        use = had(peak, busy=8 * HOUR)
+        found = {"long": Key(1.0, 1.0, use, None, now), "short": Key(1.0, 1.0, had(8))}
+        changes = of(found, worked(16))
+        assert (changes["long"].guarded if "long" in changes else now) == then
+
+
+def test_a_key_that_uses_all_of_a_limit_below_its_target_keeps_it_while_it_rises() -> None:
+    """Short tasks may use every slot of the limit, yet never wait for a whole minute."""
+    use = had(5, busy=8 * HOUR)
+    found = {"long": Key(1.0, 1.0, use, None, 5), "short": Key(1.0, 1.0, had(8))}
+    assert of(found, worked(16))["long"].guarded == 6
+
+
+def test_a_limit_above_all_slots_goes_down_and_is_not_removed_on_the_way() -> None:
+    """There are fewer slots than when it was set."""
+    use = had(10, busy=5 * HOUR, waited=True)
+    found = {"long": Key(1.0, 1.0, use, None, 20), "short": Key(1.0, 1.0, had(5))}
+    moves = moves_until_rest(found, worked(10), 1, Guards(prior_tasks=1e-9))["long"]
+    assert [move.guarded for move in moves] == [16, 13, 11, 9, 8, 7]
+
+
+def test_with_one_slot_on_each_node_no_key_gets_or_keeps_a_limit() -> None:
+    def at(limit: int | None) -> dict[str, Key]:
+        return {
+            "long": Key(1.0, 1.0, had(2, waited=True), None, limit),
+            "short": Key(9.0, 1.0, had(0.5)),
+        }
+
+    assert of(at(None), worked(2), 2) == {}
+    assert of(at(1), worked(2), 2)["long"].guarded is None
+
+
+def test_a_key_that_pauses_keeps_its_limit() -> None:
+    """With too little data the limit stays; when the tasks are back, it is where it was."""
+    found = {"long": Key(1.0, 1.0, had(16, busy=8 * HOUR)), "short": Key(1.0, 1.0, had(8))}
+    rails = Guards(prior_tasks=1e-9)
+    moves = moves_until_rest(found, worked(16), 1, rails)["long"]
+    assert [move.guarded for move in moves] == [13, 11]
+    for tasks in (10, 1000):
+        use = had(16, busy=8 * HOUR, tasks=tasks)
+        found["long"] = msgspec.structs.replace(found["long"], use=use)
+        assert moves_until_rest(found, worked(16), 1, rails)["long"] == []
+
+
+def check_unit_of_due(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, unit: float
+) -> None:
+    scaled = {
+        name: Key(key.due * unit, key.now, key.use, key.fixed, key.limit)
+        for name, key in found.items()
+    }
+    one = {c.fairness_key: c.raw for c in propose_limits(found, measured, count, False, rails)}
+    other = {c.fairness_key: c.raw for c in propose_limits(scaled, measured, count, False, rails)}
+    for name in one.keys() & other.keys():
+        assert (one[name] is None) is (other[name] is None)
+        if one[name] is not None:
+            assert one[name] == pytest.approx(other[name], rel=1e-6)
+
+
+# Powers of two scale without rounding. The next test covers other units, which may break a tie.
+@given(keys, workers, nodes, guards, st.integers(-10, 10))
+def test_limits_do_not_depend_on_the_unit_of_due(
+    found: dict[str, Key], measured: list[Workers], count: int, rails: Guards, exponent: int
+) -> None:
+    check_unit_of_due(found, measured, count, rails, 2.0**exponent)
+
+
+def test_rounding_does_not_decide_a_limit_where_shares_tie() -> None:
+    idle = [Used(HOUR, 0.0, 0), Used(5 * HOUR, 0.0, 0)]
+    found = {
+        "b": Key(1.0, 1.0, [Used(0.0, 0.0, 1), *idle], None, 1),
+        "aa": Key(1.0, 1.0, []),
+        "a": Key(79.0, 1.0, [Used(0.0, 0.0, 0), Used(HOUR, 182.2578125, 0)]),
+    }
+    rails = Guards(
+        half_life=60.0,
+        prior_tasks=1.0,
+        least_tasks=0,
+        least_time=1.0,
+        step=2.0,
+        dead_band=0.0,
+        headroom=2.0,
+    )
+    check_unit_of_due(found, [Workers(0.0, 1.0, 1.0)], 1, rails, 9.615219157998661)
+
+
+# hand-made cases ----------------------------------------------------------------------------------
 
 
 def of(

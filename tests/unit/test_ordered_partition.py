@@ -221,7 +221,7 @@ async def test_a_run_outlives_the_failure_of_its_partition_and_its_end_is_writte
     assert bench.settled == ["first"] and bench.stopped == []
 
 
-async def test_a_fenced_owner_waits_for_its_lease_before_it_takes_over_again(
+async def test_a_fenced_owner_pauses_before_it_takes_over_again(
     bench: Bench,
 ) -> None:
     bench.begin()
@@ -347,7 +347,7 @@ async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below
     assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
 
 
-async def test_a_partition_cancelled_while_it_fails_ends(
+async def test_a_cancellation_during_a_failure_still_ends_the_partition(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task group whose parts fail raises their errors and loses the cancellation."""
@@ -481,10 +481,10 @@ async def test_a_partition_is_taken_over_only_after_the_log_is_rewound_and_a_fai
     assert bench.start() == ["t"]
 
 
-async def test_a_batch_that_comes_when_the_partition_is_leaving_is_received_when_it_stays(
+async def test_a_batch_refused_by_a_leaving_partition_is_received_again_if_the_partition_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first rewind fails."""
+    """The log is rewound to the batch, although the first two attempts to rewind it fail."""
     receive, rewind, failures = bench.log.receive, bench.log.rewind, 0
 
     async def leaving(*about: Any) -> Any:
@@ -531,7 +531,7 @@ async def test_a_partition_loaded_during_continuous_submits_starts_tasks_after_a
             break
     assert started[:1] == ["waits"]
     assert 1.0 <= bench.clock.monotonic() < 2.5, (
-        "after the earlier entries are in the schedule, and before the longest load of ten seconds"
+        "tasks start when the earlier entries are in the schedule, not at the limit of ten seconds"
     )
 
 

@@ -105,6 +105,10 @@ class ReadUnderWay:
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
         self.removed.extend(triggers)
 
+    def on_kept_out(self, triggers: Collection[Trigger]) -> None:
+        self.table.remove(triggers)
+        self.removed.extend(triggers)
+
     def on_ready(self) -> None:
         self._settled.set()
 
@@ -157,15 +161,28 @@ async def test_the_first_trigger_of_a_key_that_arrives_during_an_empty_read_stay
         assert here.table.take(10, 0.0) == ([late], [])
 
 
-async def test_a_trigger_from_before_a_read_that_lacks_it_is_removed() -> None:
+async def test_a_trigger_before_the_first_task_that_a_read_returns_is_removed() -> None:
     second, moved_on = (
         trigger("second", ordering_key="o", order_at=2),
-        trigger("third", ordering_key="o", order_at=3),
+        trigger("first", ordering_key="o", order_at=1),
     )
     async with read_under_way(second, moved_on) as here:
         await here.settle([(second, State.SUBMITTED)])
         assert here.waiting() == ["second"]
         assert here.removed == [moved_on]
+
+
+async def test_triggers_behind_a_first_task_that_waits_leave_memory_until_the_key_is_free() -> None:
+    first, second = (
+        trigger("first", ordering_key="o", order_at=1),
+        trigger("second", ordering_key="o", order_at=2),
+    )
+    async with read_under_way(second) as here:
+        await here.settle([(first, State.WAITING)])
+        assert here.removed == [second]
+        assert not here.ordering.admits(second)
+        assert here.ordering.admits(first)
+        assert here.ordering.admits(trigger("skipped before", ordering_key="o", order_at=0))
 
 
 # the trigger channel over the task store ----------------------------------------------------------
@@ -251,7 +268,7 @@ class Engine:
     def on_ready(self) -> None:
         self._told.set()
 
-    def on_positions_changed(self) -> None:
+    def on_positions_changed(self, key: PartitionKey) -> None:
         self._told.set()
 
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
@@ -290,7 +307,7 @@ async def engine(look_ahead: int) -> AsyncIterator[Engine]:
     async with asyncio.timeout(SOON):
         running = asyncio.create_task(one.backlogs.run())
         try:
-            await one.until(lambda: PARTITION in one.backlogs.positions())
+            await one.until(lambda: one.backlogs.positions(PARTITION) is not None)
             yield one
         finally:
             running.cancel()

@@ -55,8 +55,9 @@ def test_keys_that_are_backlogged_together_are_served_within_the_bound(weights, 
     queue = Queue(weights)
     waiting: Counter[str] = Counter()
     served: dict[tuple[str, str], Counter[str]] = {}
-    """Tasks served, by pair of keys, since the first key was least ahead while both keys wait."""
+    """Tasks served, by pair of keys and key, since the first key was last behind the second."""
     ahead: defaultdict[tuple[str, str], int] = defaultdict(int)
+    """Virtual time by which the first key of a pair is ahead of the second, while both wait."""
 
     def check(key: str) -> None:
         for pair in permutations(KEYS, 2):
@@ -146,7 +147,7 @@ def test_a_task_levelled_by_an_earlier_owner_is_counted_once() -> None:
     st.lists(st.tuples(st.sampled_from("abcdefghij"), weights), min_size=1, max_size=100),
     st.integers(1, 10),
 )
-def test_the_next_owner_continues_the_passes_of_the_heaviest_keys(given, most) -> None:
+def test_the_next_owner_continues_the_passes_of_the_keys_furthest_ahead(given, most) -> None:
     before, after = Passes(Counters()), Passes(Counters())
     for key, weight in given:
         before.assign(key, weight, 0)

@@ -144,16 +144,16 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
         stored.end(schedule, ran, retry_at=100 if ran.key.run_at in stuck else None)
     first, second, third = (key(n, f"k{n}") for n in sorted(stuck))
     assert schedule.low_water_mark < first
-    pairs = schedule.done(2)
+    pairs = schedule.completed_ranges(2)
     assert pairs == [(second, third), (first, second)]
-    assert schedule.done(100) == []
+    assert schedule.completed_ranges(100) == []
     stored.write(schedule, [task(6, "late")])
     (ran,) = schedule.due(10)
     stored.end(schedule, ran)
-    assert schedule.done(100) == [(second, third)]
+    assert schedule.completed_ranges(100) == [(second, third)]
     (ran, *_) = schedule.due(100)
     stored.end(schedule, ran)
-    assert schedule.low_water_mark >= first and schedule.done(100) == [], (
+    assert schedule.low_water_mark >= first and schedule.completed_ranges(100) == [], (
         "ranges below the low-water mark are not returned"
     )
 
@@ -165,7 +165,7 @@ def test_no_range_is_returned_as_done_while_tasks_of_a_key_are_left_in_the_store
     stored.write(schedule, [task(n, f"k{n}") for n in (2, 4, 6)])
     for ran in schedule.due(10):
         stored.end(schedule, ran, retry_at=100 if ran.key.ordering_key == "stuck" else None)
-    assert schedule.done(100) == [(key(1, "stuck"), key(3, "stuck"))]
+    assert schedule.completed_ranges(100) == [(key(1, "stuck"), key(3, "stuck"))]
 
 
 def test_a_completed_key_never_runs_again() -> None:
@@ -464,7 +464,7 @@ class Run:
         assert len(keys) == len(set(keys))
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
         if self.chance.random() < 0.2:
-            for above, below in self.schedule.done(self.chance.choice([1, 100])):
+            for above, below in self.schedule.completed_ranges(self.chance.choice([1, 100])):
                 assert self.schedule.low_water_mark <= above < below
                 assert not [row_key for row_key in self.stored.rows if above < row_key < below]
 

@@ -77,7 +77,7 @@ def test_each_database_is_empty_and_separate(postgres_server: PostgresServer) ->
 
 @needs_postgres
 def test_a_crash_and_restart_keep_the_url_and_committed_rows() -> None:
-    # A server of this test has few files and recovers quickly.
+    # Use a new server, because it has few files and recovers quickly.
     with PostgresServer() as server:
         url, pid = server.create_database(), server.pid
         connection = psycopg.connect(url)

@@ -50,16 +50,22 @@ class Fleet:
             if node in self.hung:
                 continue
             shares.set_members(members)
-            partitions = {queue: self.partitions[queue] for queue in self.served[node]}
-            held = {key for key, owner in self.owners.items() if owner == node}
-            for key in shares.beyond(partitions, held, self.owners, self.now):
-                assert self.owners.pop(key) == node
-                held.remove(key)
-                self.moves += 1
-            for key in shares.wanted(partitions, held, self.owners, self.now):
-                assert key not in self.owners
-                self.owners[key] = node
-                self.moves += 1
+            for queue, partitions in self.partitions.items():
+                count = partitions if queue in self.served[node] else 0
+                owners = self.owners_of(queue)
+                held = {partition for partition, owner in owners.items() if owner == node}
+                for key in shares.beyond(queue, count, held, owners, self.now):
+                    assert self.owners.pop(key) == node
+                    self.moves += 1
+                owners = self.owners_of(queue)
+                held = {partition for partition, owner in owners.items() if owner == node}
+                for key in shares.wanted(queue, count, held, owners, self.now):
+                    assert key not in self.owners
+                    self.owners[key] = node
+                    self.moves += 1
+
+    def owners_of(self, queue: str) -> dict[int, str]:
+        return {key.partition: own for key, own in self.owners.items() if key.queue == queue}
 
     def rounds(self, seconds: float) -> None:
         for _ in range(round(seconds / ROUND)):

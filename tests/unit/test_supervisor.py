@@ -3,15 +3,21 @@ workers."""
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from fairlead.contrib.prometheus import exposition
 from fairlead.engine.node import Node
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import ConfigurationError
@@ -19,8 +25,10 @@ from fairlead.supervisor.backoff import Backoff
 from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
 from fairlead.supervisor.health import LIVE_SECONDS, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
+from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Family, Sample, Total
-from fairlead.supervisor.processes import usable_cores
+from fairlead.supervisor.processes import Process, usable_cores
+from fairlead.supervisor.supervisor import Supervisor
 
 
 def orders(actions: list[Any]) -> list[Any]:
@@ -94,19 +102,53 @@ def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready() -> Non
     assert orders(fleet.on_exit(start.child, 3, now)) == [End(3)]
 
 
-def test_wrong_use_at_the_first_start_ends_the_supervisor_at_once() -> None:
+def test_a_usage_error_at_the_first_start_ends_the_supervisor_at_once() -> None:
     fleet = Fleet(2)
     fleet.start(0.0)
     assert orders(fleet.on_exit(1, 2, 0.1)) == [Drain(2)]
     assert orders(fleet.on_exit(2, 0, 0.2)) == [End(2)]
 
 
-def test_wrong_use_after_a_worker_was_ready_is_tried_again() -> None:
+def test_after_a_worker_was_ready_a_usage_error_is_tried_again() -> None:
     fleet = running(2)
     fleet.on_exit(1, 137, 100.0)
     fleet.on_time(100.0)
     assert orders(fleet.on_exit(3, 2, 100.1)) == []  # for example because the store is unavailable
     assert fleet.next_due == 100.6
+
+
+class FailingLaunch:
+    """Launch processes that end at once with code 0; the first `failures` launches of slot 2 fail."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.launched: list[int] = []
+
+    def __call__(
+        self, slot: int, generation: int, close_inherited: Callable[[], None]
+    ) -> tuple[Process, SupervisorEnd]:
+        if slot == 2 and self.failures:
+            self.failures -= 1
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.launched.append(slot)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen([sys.executable, "-c", ""]), SupervisorEnd(ours)
+
+
+def test_a_worker_that_cannot_be_started_is_started_later_and_ends_no_other() -> None:
+    launch = FailingLaunch(failures=2)
+    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    assert Supervisor(2, fleet, launch).run() == 0
+    assert sorted(launch.launched) == [1, 2]
+
+
+def test_a_supervisor_that_can_start_no_worker_ends_with_the_cause() -> None:
+    launch = FailingLaunch(failures=EARLY_ENDS)
+    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    supervisor = Supervisor(2, fleet, launch)
+    assert supervisor.run() == 1
+    assert "worker 2 cannot be started: " in str(supervisor.last_error)
 
 
 # stopping -----------------------------------------------------------------------------------------
@@ -263,6 +305,27 @@ def test_the_server_refuses_other_requests(request_: bytes, status: bytes) -> No
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(request_)
         assert status in client.makefile("rb").readline()
+
+
+def test_a_request_that_cannot_be_answered_ends_no_server() -> None:
+    def respond(path: str, accept: str) -> Response:
+        return Response(200, exposition(CollectorRegistry(), accept)[0])
+
+    server = StatusServer("127.0.0.1", 0, respond)
+    serve_in_thread(server)
+    statuses = []
+    for version in (b"abc", b"1.0.0"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            accept = b"Accept: application/openmetrics-text; version=" + version
+            client.sendall(b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n\r\n")
+            statuses.append(client.makefile("rb").readline().split()[1])
+    assert statuses == [b"500", b"200"]
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99_999), ("a" * 70, 0)])
+def test_an_address_that_cannot_exist_is_named(host: str, port: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot be served on {host}:{port}: "):
+        StatusServer(host, port, lambda path, accept: None)
 
 
 def test_an_address_in_use_is_named() -> None:

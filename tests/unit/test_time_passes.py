@@ -1,4 +1,4 @@
-"""Passes by run time: the total charge of a key, and the bound over the given levels."""
+"""Passes by run time: the total charge of a key, and the bound over the assigned levels."""
 
 from __future__ import annotations
 

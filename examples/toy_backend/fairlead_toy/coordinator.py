@@ -22,7 +22,7 @@ class ToyCoordinator:
         self.location = location
         self._leases: dict[str, _Lease] = {}
         self._range_ids: dict[str, int] = {}
-        self._ledgers: dict[str, tuple[bytes, int]] = {}
+        self._ledgers: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     def check_limits(self, names: Sequence[str]) -> None:
         """Accept any limit."""
@@ -49,13 +49,13 @@ class ToyCoordinator:
         now = time.monotonic()
         return {name: held.owner for name, held in self._leases.items() if held.expires > now}
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
-        return self._ledgers.get(limit, (b"", 0))
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
+        return self._ledgers.get((limit, shard), (b"", 0))
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
-        is_first = self._ledgers.get(limit, (b"", 0))[1] == version
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
+        is_first = self._ledgers.get((limit, shard), (b"", 0))[1] == version
         if is_first:
-            self._ledgers[limit] = (ledger, version + 1)
+            self._ledgers[limit, shard] = (ledger, version + 1)
         return is_first
 
     def close(self) -> None:

@@ -7,7 +7,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlead.app import App
@@ -17,11 +19,11 @@ from fairlead.cli.output import expected
 from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.node import Node
 from fairlead.engine.poller_registry import load_pollers
-from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import NodeHealth, health_routes
 from fairlead.supervisor.http import StatusServer, serve_in_thread
-from fairlead.supervisor.link import Report, SupervisorEnd, WorkerEnd
+from fairlead.supervisor.link import SupervisorEnd, WorkerEnd, WorkerReport
 from fairlead.supervisor.processes import (
     Process,
     can_fork,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry  # of an extra
 
 log = logging.getLogger("fairlead.worker")
+
+END_SECONDS = 5.0
+"""Seconds after the end of its node until a process ends, whatever its handlers left running."""
 
 _COUNT_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
 
@@ -122,10 +127,31 @@ async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    await _serve(node, until_empty, health)
-    if node.unstoppable:
+    with _ending():
+        await _serve(node, until_empty, health)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """End this process at most END_SECONDS after the block, with code 1 if it raises. Python alone
+    waits for threads of handlers and for asyncio tasks that ignore their cancellation, for ever."""
+    code, failure = 1, None
+
+    def end() -> None:
+        log.warning("the worker ends although handlers left something running", exc_info=failure)
         logging.shutdown()
-        os._exit(0)  # the event loop would wait for these handlers for ever
+        os._exit(code)
+
+    try:
+        yield
+        code = 0
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        timer = threading.Timer(END_SECONDS, end)
+        timer.daemon = True
+        timer.start()
 
 
 async def _serve(node: Node, until_empty: bool, health: NodeHealth) -> None:
@@ -147,7 +173,10 @@ async def _stop_when_empty(node: Node) -> None:
         await node.ready.wait()
         if node.in_flight:
             continue
-        unfinished, in_error = await node.unfinished()
+        try:
+            unfinished, in_error = await node.unfinished()
+        except StoreUnavailable:
+            continue
         if not unfinished:
             log.info("nothing is left to run", extra={"tasks_in_error": in_error})
             node.stop()
@@ -219,12 +248,12 @@ async def _run_child(
 ) -> None:
     health = NodeHealth(node)
 
-    def report() -> Report:
+    def report() -> WorkerReport:
         if registry is None:
-            return Report(health=health.check())
+            return WorkerReport(health=health.check())
         from fairlead.supervisor.exposition import families_of
 
-        return Report(health=health.check(), metrics=families_of(registry))
+        return WorkerReport(health=health.check(), metrics=families_of(registry))
 
     def drain() -> None:
         # A service manager may signal all processes, so a second request is no reason to kill:
@@ -240,10 +269,8 @@ async def _run_child(
     link.serve(report, drain, options.drain + KILL_GRACE)
     ready = asyncio.ensure_future(report_ready())
     try:
-        await _serve(node, options.until_empty, health)
+        with _ending():
+            await _serve(node, options.until_empty, health)
     finally:
         ready.cancel()
         link.close()
-    if node.unstoppable:
-        logging.shutdown()
-        os._exit(0)  # the event loop would wait for these handlers for ever

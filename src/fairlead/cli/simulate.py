@@ -101,7 +101,7 @@ class SimulateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @with_options
 def simulate_command(options: SimulateOptions) -> None:
-    """Simulate a workload in memory, in fifo order and in fair order, with the core of the workers.
+    """Simulate a workload in memory, in fifo order and in fair order, with the code of the workers.
 
     Time is counted in polls. Steps of a script are separated by ';':
 

@@ -86,7 +86,7 @@ class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
         return Filters(state=State.ERROR, **msgspec.structs.asdict(self)).query()
 
 
-class Selection(CommandOptions, frozen=True, kw_only=True):
+class TaskSelection(CommandOptions, frozen=True, kw_only=True):
     """Tasks by id, or all that match the filters."""
 
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None
@@ -190,7 +190,7 @@ def show(id: str, options: ShowTaskOptions) -> None:
 def _change(
     done: str,
     change: Callable[[Management, TaskRecord], None],
-    selection: Selection,
+    selection: TaskSelection,
     filters: Filters | ErrorFilters,
     options: ChangeOptions,
 ) -> None:
@@ -225,8 +225,8 @@ def _change(
 
 @tasks.command("retry")
 @with_options
-def retry(selection: Selection, filters: RetryFilters, options: ChangeOptions) -> None:
-    """Retry tasks now that are in ERROR or wait for a retry, with all their tries.
+def retry(selection: TaskSelection, filters: RetryFilters, options: ChangeOptions) -> None:
+    """Retry now the tasks that are in ERROR or wait for a retry; count tries from zero.
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
@@ -247,7 +247,7 @@ class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
 
 @tasks.command("resume")
 @with_options
-def resume(selection: Selection, filters: ResumeFilters, options: ResumeOptions) -> None:
+def resume(selection: TaskSelection, filters: ResumeFilters, options: ResumeOptions) -> None:
     """Run waiting tasks now, before their time.
 
     Example: fairlead tasks resume 01938d2c-...
@@ -281,12 +281,12 @@ def reschedule(
     def change(management: Management, task: TaskRecord) -> None:
         management.reschedule(task.id, run_at, version=options.version_of(task))
 
-    _change("rescheduled", change, Selection(ids=[id]), Filters(), options)
+    _change("rescheduled", change, TaskSelection(ids=[id]), Filters(), options)
 
 
 @tasks.command("cancel")
 @with_options
-def cancel(selection: Selection, filters: BulkFilters, options: ChangeOptions) -> None:
+def cancel(selection: TaskSelection, filters: BulkFilters, options: ChangeOptions) -> None:
     """End tasks as CANCELLED, and stop the running ones.
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
@@ -300,7 +300,7 @@ def cancel(selection: Selection, filters: BulkFilters, options: ChangeOptions) -
 
 @tasks.command("fail")
 @with_options
-def fail(selection: Selection, filters: ErrorFilters, options: ChangeOptions) -> None:
+def fail(selection: TaskSelection, filters: ErrorFilters, options: ChangeOptions) -> None:
     """End tasks in ERROR as FAILED, which ends their incidents.
 
     Example: fairlead tasks fail 01938d2c-...

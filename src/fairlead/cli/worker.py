@@ -12,8 +12,8 @@ from fairlead.cli.worker_options import WorkerOptions
 
 @with_options
 def worker(options: WorkerOptions) -> None:
-    """Run tasks. After the first SIGTERM or Ctrl-C, the worker starts no more tasks, waits for
-    running ones, and leaves the others to other workers. After a second one, it exits at once.
+    """Run tasks. After SIGTERM or Ctrl-C, the worker starts no more tasks, waits for running tasks,
+    and leaves the others to other workers. After a second signal, the worker exits at once.
 
     With --workers, a supervisor runs several worker processes. It restarts each process that ends,
     and on SIGHUP replaces all of them, one by one.

@@ -9,8 +9,8 @@ from fairlead.errors import ConfigurationError
 from fairlead.model import Incident
 
 OnIncident = Callable[[Incident], Awaitable[None] | None]
-"""A function or an `async def`. It runs in a thread; a coroutine it returns runs on the node's
-event loop."""
+"""A function, which is called in a thread, or an `async def`, whose coroutine runs on the event
+loop of the node."""
 
 INCIDENT_TIMEOUT = 30.0
 """Seconds that one call of `on_incident` may take, unless the application sets another number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,7 +14,7 @@ from fairlead.core.policies.catch_up import CatchUp
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, InvalidTask
 
 _FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
@@ -109,6 +109,11 @@ class Periodic:
                 f"periodic task {handler.name!r}: declare it without arguments, or with"
                 " one named slot"
             )
+        if parameters:
+            try:
+                handler.arguments.encode((), {"slot": datetime.now(UTC)})
+            except InvalidTask as error:
+                raise ConfigurationError(f"{error}; the slot is a datetime") from error
         self.handler = handler
         self.cron = cron
         self.timezone = timezone

@@ -30,9 +30,10 @@ class Queue:
     """Kind of queue: "ordered" (tasks go through a log into a schedule, and run one at a time for
     each ordering key) or "tasks" (all other queues)."""
     grace: float = 10.0
-    """Seconds that a task of an ordered queue may be late when it is submitted."""
+    """Greatest number of seconds by which the `run_at` of a task may lie in the past when it is
+    submitted to an ordered queue."""
     look_ahead: float = 300.0
-    """Seconds before its time at which a task of an ordered queue is read into memory."""
+    """Seconds before its `run_at` at which a task of an ordered queue is read into memory."""
     cost: str = "tasks"
     """Quantity that fairness keys share by weight: "tasks" (the number of runs) or "runtime" (the
     time that they take)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fairlead.core.fair.run_times import RunTimes
@@ -99,7 +100,9 @@ class Backlogs(SimplePart):
     def assign(self, owned: Collection[PartitionKey]) -> None:
         """Own exactly these partitions. Stop lost ones at once: their lease expired, or `release`
         finished."""
+        changed = set()
         for lost in self._partitions.keys() - owned:
+            changed.add(lost.queue)
             self._to_take_over.pop(lost, None)
             if (task := self._tasks.pop(lost, None)) is not None:
                 task.cancel()
@@ -108,14 +111,14 @@ class Backlogs(SimplePart):
             if key.queue in self._queues:
                 run_times = self.run_times.get(key.queue)
                 partition = FairPartition(key, self._weights[key.queue], run_times, self._context)
+                changed.add(key.queue)
                 self._partitions[key] = partition
                 self._want_take_over(key)
-        counts: dict[str, int] = {}
-        for key in self._partitions:
-            counts[key.queue] = counts.get(key.queue, 0) + 1
-        for key, partition in self._partitions.items():
+        resized = [key for key in self._partitions if key.queue in changed]
+        counts = Counter(key.queue for key in resized)
+        for key in resized:
             share = LOOK_AHEADS * self._look_ahead // counts[key.queue]
-            partition.resize(max(share, min(_LEAST, self._look_ahead)))
+            self._partitions[key].resize(max(share, min(_LEAST, self._look_ahead)))
 
     def _want_take_over(self, key: PartitionKey) -> None:
         self._to_take_over[key] = None
@@ -150,13 +153,10 @@ class Backlogs(SimplePart):
         for partition in mine:
             await partition.close()
 
-    def positions(self) -> dict[PartitionKey, dict[int, int]]:
-        """Return where the channel must begin, by partition taken over and priority."""
-        return {
-            key: partition.positions()
-            for key, partition in self._partitions.items()
-            if partition.is_started
-        }
+    def positions(self, key: PartitionKey) -> dict[int, int] | None:
+        """Return where the channel must begin, by priority; None before the take-over."""
+        partition = self._partitions.get(key)
+        return partition.positions() if partition is not None and partition.is_started else None
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
         """Set weights by fairness key that override the tasks' own, from the next task of each key
@@ -214,6 +214,12 @@ class Backlogs(SimplePart):
         for partition, priority, batch in self._lanes(triggers):
             if partition is not None:
                 partition.refused(priority, batch)
+
+    def keep_out(self, triggers: Sequence[Trigger]) -> None:
+        """Drop triggers in the table that must wait for the first task of their ordering key."""
+        for partition, priority, batch in self._lanes(triggers):
+            if partition is not None:
+                partition.keep_out(priority, batch)
 
     def returned(self, triggers: Sequence[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result."""

@@ -1,23 +1,32 @@
 """The permits of one node: acquired when a task waits for them, renewed while in use, released when
 other nodes wait.
 
-`fairlead.core.limits.permits` has the rules, docs/explanation/cluster-limits.md the guarantees.
+`fairlead.core.limits.permits` and `sharded_permits` have the rules,
+docs/explanation/cluster-limits.md the guarantees.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from fairlead.clock import Clock
 from fairlead.core.limits.cluster_limits import AnyLimit, ClusterWide, OnNode, needs_permits
 from fairlead.core.limits.limits import ConcurrencyPolicy
-from fairlead.core.limits.permits import Permits, decode, encode
+from fairlead.core.limits.permits import STOP_AT
+from fairlead.core.limits.sharded_permits import (
+    READ_EVERY,
+    LedgerFull,
+    LedgerSteps,
+    Permits,
+    WriteShard,
+)
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
 from fairlead.engine.settings import PERMIT_SECONDS
@@ -27,18 +36,19 @@ from fairlead.ports.coordinator import Coordinator
 
 log = logging.getLogger("fairlead.cluster_limits")
 
+T = TypeVar("T")
+
 URGENT_ROUND_EVERY = 0.2
 """Seconds between two rounds while a task waits for a permit."""
 
-LEDGER_READ_EVERY = 1.0
-"""Seconds between two reads of the permit ledger by a node that holds permits."""
-
-_TRIES_TO_LEAVE = 20
+_SHARDS_AT_ONCE = 4
+"""Shards of a limit with a request to the coordinator under way, so that a round of many shards
+takes less time."""
 
 
 def limit_name(handler: Handler) -> str:
-    """Return the name of a task's limit in the cluster, unless the limit has its own; the limit of
-    a queue has the name of the queue."""
+    """Return the default name of the limit of a task. The default name of the limit of a queue is
+    the name of the queue."""
     return f"{handler.queue}/{handler.name}"
 
 
@@ -47,6 +57,21 @@ def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[s
     declared = [*((queue.name, queue.concurrency) for queue in queues)]
     declared += [(limit_name(handler), handler.concurrency) for handler in handlers]
     return sorted({limit.name or name for name, limit in declared if needs_permits(limit)})
+
+
+async def follow(coordinator: Coordinator, limit: str, steps: LedgerSteps[T]) -> T:
+    """Carry out steps on the ledger of a limit, and return their result. Raises
+    StoreUnavailable."""
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as end:
+            return cast(T, end.value)
+        if isinstance(step, WriteShard):
+            result = await coordinator.write_ledger(limit, *step)
+        else:
+            result = await coordinator.read_ledger(limit, step.shard)
 
 
 @dataclass
@@ -59,9 +84,18 @@ class _Limit:
     permits: Permits
     policy: OnNode
     round_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    renew_at: float = float("-inf")
+    failing: set[str] = field(default_factory=set)
+    """Shards whose last round failed."""
     stopped_for: float = float("-inf")
     """Expiry, in monotonic seconds, of the permits whose runs were stopped last."""
+
+    def log_once(self, shard: str, what: str, error: Exception) -> None:
+        """Log a failure of a shard, once until a round succeeds."""
+        if shard not in self.failing:
+            self.failing.add(shard)
+            is_outage = isinstance(error, StoreUnavailable | TimeoutError)
+            fields = {"limit": self.name, "shard": shard, "error": str(error)}
+            log.log(logging.WARNING if is_outage else logging.ERROR, what, extra=fields)
 
 
 class ClusterLimits:
@@ -78,9 +112,9 @@ class ClusterLimits:
         clock: Clock,
         ttl: float = PERMIT_SECONDS,
     ) -> None:
-        """Call `freed` with limits that have room, and `stop_runs` with a policy whose runs must
-        end; `children` returns the ids of processes that run handlers for this one. `ttl`:
-        seconds until permits expire."""
+        """`freed`: called with the limits that have free slots again. `stop_runs`: called with a
+        policy whose runs must end. `children`: returns the ids of the processes that run handlers
+        for this process. `ttl`: seconds until permits expire."""
         self._node = node
         self._coordinator = coordinator
         self._freed = freed
@@ -129,7 +163,7 @@ class ClusterLimits:
         try:
             async with asyncio.TaskGroup() as group:
                 if self._limits_that_end_runs:
-                    # Before any slot can be acquired.
+                    # Start the watchdog before any slot can be acquired.
                     self._watchdog = await Watchdog.start()
                     group.create_task(self._restart_watchdog(self._watchdog))
                     group.create_task(self._watch())
@@ -145,79 +179,73 @@ class ClusterLimits:
     async def leave(self) -> None:
         """Release all permits, so that other nodes need not wait for them to expire."""
         for limit in self._limits.values():
-            try:
-                for _ in range(_TRIES_TO_LEAVE):
-                    data, version = await self._coordinator.read_ledger(limit.name)
-                    ledger = decode(data)
-                    if self._node not in ledger.nodes:
+            for shard in limit.permits.shards:
+                try:
+                    await self._follow(limit, limit.permits.leave(shard))
+                except (StoreUnavailable, msgspec.DecodeError) as error:
+                    log.warning(
+                        "could not release the permits of this node; they expire by themselves",
+                        extra={"limit": limit.name, "shard": shard, "error": str(error)},
+                    )
+                    if isinstance(error, StoreUnavailable):
                         break
-                    if await self._coordinator.write_ledger(
-                        limit.name, encode(limit.permits.leave(ledger)), version
-                    ):
-                        break
-            except (StoreUnavailable, msgspec.DecodeError) as error:
-                log.warning(
-                    "permits are free when they run out",
-                    extra={"limit": limit.name, "error": str(error)},
-                )
 
     # rounds ---------------------------------------------------------------------------------------
 
     async def _serve(self, limit: _Limit) -> None:
-        """Do rounds: soon when a task waits, else often enough to renew the permits."""
+        """Do a round soon when a task waits for a permit, and otherwise often enough to renew the
+        permits."""
         while True:
             limit.round_requested.clear()
-            try:
-                async with asyncio.timeout(self._ttl / 3):
-                    await self._round(limit)
-            except (StoreUnavailable, TimeoutError) as error:
-                log.warning(
-                    "no permits while the coordinator is unavailable",
-                    extra={"limit": limit.name, "error": str(error)},
-                )
-            except msgspec.DecodeError as error:
-                log.error(
-                    "the permit ledger of a cluster-wide limit cannot be read",
-                    extra={"limit": limit.name, "error": str(error)},
-                )
+            now = self._clock.monotonic()
+            limit.policy.pass_time(now)
+            shards = iter(limit.permits.due(now))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_SHARDS_AT_ONCE):
+                    group.create_task(self._rounds(limit, shards))
             await self._clock.sleep(URGENT_ROUND_EVERY)
-            if limit.permits.needs_round:
+            if limit.permits.due(self._clock.monotonic()):
                 continue
             try:
-                async with asyncio.timeout(LEDGER_READ_EVERY if limit.permits.holds else None):
+                async with asyncio.timeout(READ_EVERY if limit.permits.holds else None):
                     await limit.round_requested.wait()
             except TimeoutError:
                 pass
 
-    async def _round(self, limit: _Limit) -> None:
-        data, version = await self._coordinator.read_ledger(limit.name)
-        now = self._clock.monotonic()
-        limit.policy.pass_time(now)
-        proposal = limit.permits.propose(decode(data), now)
-        if not proposal.is_change and proposal.began < limit.renew_at:
-            return
-        if await self._coordinator.write_ledger(limit.name, encode(proposal.ledger), version):
-            with_room = limit.permits.written(proposal)
-            limit.renew_at = proposal.began + self._ttl / 3
-            self.guard()
-            if with_room:
-                self._freed(limit.policy.limits_of(with_room))
-        else:
-            limit.round_requested.set()  # another node wrote the ledger first
+    async def _rounds(self, limit: _Limit, shards: Iterator[str]) -> None:
+        """Do a round in each shard, until the coordinator is unavailable."""
+        for shard in shards:
+            try:
+                async with asyncio.timeout(self._ttl / 3):
+                    await self._round(limit, shard)
+                limit.failing.discard(shard)
+            except (StoreUnavailable, TimeoutError) as error:
+                limit.log_once(shard, "no permits while the coordinator is unavailable", error)
+                return
+            except LedgerFull as error:
+                limit.log_once(shard, "the permit ledger of a cluster-wide limit is full", error)
+            except msgspec.DecodeError as error:
+                what = "the permit ledger of a cluster-wide limit cannot be read"
+                limit.log_once(shard, what, error)
+
+    async def _round(self, limit: _Limit, shard: str) -> None:
+        steps = limit.permits.round(shard, self._clock.monotonic)
+        with_room = await self._follow(limit, steps)
+        self.guard()
+        if with_room:
+            self._freed(limit.policy.limits_of(with_room))
 
     async def keep_alive(self) -> None:
         """Only renew the permits in use, from any event loop. Raises StoreUnavailable."""
         for limit in self._limits.values():
-            if not limit.permits.running:
-                continue
-            data, version = await self._coordinator.read_ledger(limit.name)
-            now = self._clock.monotonic()
-            ledger = limit.permits.renewal(decode(data))
-            if ledger is not None and await self._coordinator.write_ledger(
-                limit.name, encode(ledger), version
-            ):
-                limit.permits.renewed(now)
-                self.guard()
+            for shard in limit.permits.shards_in_use:
+                with contextlib.suppress(msgspec.DecodeError):  # logged in the rounds
+                    steps = limit.permits.renew(shard, self._clock.monotonic)
+                    if await self._follow(limit, steps):
+                        self.guard()
+
+    async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
+        return await follow(self._coordinator, limit.name, steps)
 
     # when permits end -----------------------------------------------------------------------------
 
@@ -232,11 +260,11 @@ class ClusterLimits:
             now = self._clock.monotonic()
             for limit in self._limits_that_end_runs:
                 until = limit.permits.until
-                if limit.permits.running and now >= limit.permits.usable_until:
+                if until is not None and now >= until - (1 - STOP_AT) * self._ttl:
                     if limit.stopped_for != until:
                         limit.stopped_for = until
                         fields = {"limit": limit.name, "runs": limit.permits.running}
-                        log.error("runs are stopped: their permits run out", extra=fields)
+                        log.error("runs are stopped because their permits expire", extra=fields)
                     self._stop_runs(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 
@@ -252,7 +280,6 @@ class ClusterLimits:
     def guard(self) -> None:
         """Give the watchdog the deadline of this worker, and the processes that run handlers."""
         if self._watchdog is not None:
-            ends = [
-                limit.permits.until for limit in self._limits_that_end_runs if limit.permits.running
-            ]
-            self._watchdog.set_deadline(min(ends, default=None), self._children())
+            ends = [limit.permits.until for limit in self._limits_that_end_runs]
+            first = min((until for until in ends if until is not None), default=None)
+            self._watchdog.set_deadline(first, self._children())

@@ -82,11 +82,14 @@ class NodeEvents(Protocol):
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
         """Triggers left the table because the versions of their tasks changed."""
 
+    def on_kept_out(self, triggers: Collection[Trigger]) -> None:
+        """Triggers in the table must wait for the first task of their ordering key: drop them."""
+
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         """A backlog spilled triggers to the store, or dropped them."""
 
-    def on_positions_changed(self) -> None:
-        """The channel positions of a fair partition became known or unknown."""
+    def on_positions_changed(self, key: PartitionKey) -> None:
+        """The channel positions of this fair partition became known or unknown."""
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         """The store has recorded or refused the ends of these runs."""

@@ -17,7 +17,7 @@ class Controls:
     def __init__(self, context: NodeContext, backlogs: Backlogs) -> None:
         self._context = context
         self._backlogs = backlogs
-        self.paused: frozenset[str] = frozenset()
+        self.paused: set[str] = set()
         """Names of the paused queues."""
 
     def apply(self, view: View) -> None:
@@ -30,12 +30,13 @@ class Controls:
                 context.table.set_limits(queue, limits)
                 log.info("limits changed", extra={"queue": queue, "keys": len(limits)})
                 context.events.on_ready()
-        paused = frozenset(queue for queue, settings in view.queues.items() if settings.paused)
-        for queue in paused - self.paused:
-            context.table.pause(queue)
-            log.info("queue paused", extra={"queue": queue})
-        for queue in self.paused - paused:
-            context.table.resume(queue)
-            log.info("queue resumed", extra={"queue": queue})
-            context.events.on_ready()
-        self.paused = paused
+        for queue, settings in view.queues.items():
+            if settings.paused and queue not in self.paused:
+                self.paused.add(queue)
+                context.table.pause(queue)
+                log.info("queue paused", extra={"queue": queue})
+            elif not settings.paused and queue in self.paused:
+                self.paused.remove(queue)
+                context.table.resume(queue)
+                log.info("queue resumed", extra={"queue": queue})
+                context.events.on_ready()

@@ -33,21 +33,27 @@ class Deadlines(SimplePart):
             return
         while True:
             await context.clock.sleep(CHECK_EVERY)
-            now = context.clock.now()
+            now = context.clock.monotonic()
             for execution in list(context.in_flight.values()):
                 if execution.is_running:  # an ended run only waits for its completion
                     self._check(execution, now)
 
-    def _check(self, execution: Execution, now: int) -> None:
-        deadline = execution.deadline
-        if deadline is None or deadline > now:
+    def _check(self, execution: Execution, now: float) -> None:
+        """Stop the run if it is overdue. `now`: monotonic seconds."""
+        if execution.deadline is None:
+            return
+        if execution.expires_at is None:
+            # From here on without the wall clock, which may step while the handler runs.
+            left = (execution.deadline - self._context.clock.now()) / MICROS
+            execution.expires_at = now + left
+        if execution.expires_at > now:
             return
         if execution.cancel_reason is None:
             message = "task ran into its timeout"
         elif (
             execution.cancel_reason is CancelReason.TIMEOUT
             and not execution.is_abandoned
-            and now >= deadline + round(PATIENCE * MICROS)
+            and now >= execution.expires_at + PATIENCE
         ):
             message = "a handler ignores its timeout; its attempt ends, and its slot stays taken"
         else:

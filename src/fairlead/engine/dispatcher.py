@@ -108,7 +108,8 @@ class Dispatcher:
                 self._runs.start(executions)
 
     async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
-        """Claim tasks whose policy raised, without slots, and record their failed attempts."""
+        """Claim tasks whose concurrency policies raised, and record their failed attempts. These
+        tasks have no slots."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
         for claimer, batch in self._claimers.split(triggers, _queue_of):

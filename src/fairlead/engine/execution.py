@@ -22,8 +22,7 @@ class CancelReason(StrEnum):
     """Reason why a run was stopped from outside."""
 
     TIMEOUT = "timeout"
-    # a person cancelled the task, or another node has it: the store has recorded it already
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # the store already records a cancellation or another owner
     SHUTDOWN = "shutdown"
     PERMITS = "permits"  # permits expired: other nodes may acquire them soon
 
@@ -36,6 +35,7 @@ class Execution:
         "cancel_reason",
         "claimed",
         "deadline",
+        "expires_at",
         "handler",
         "holds_slot",
         "interrupt",
@@ -57,22 +57,26 @@ class Execution:
         self.claimed = claimed
         self.handler = handler
         self.holds_slot = holds_slot
-        """False for a task whose policy raised, claimed only to record the failed attempt."""
+        """False if a concurrency policy raised for the task: the claim only records the failed
+        attempt."""
         self.is_running = False
         self.is_done = False
-        """True when the run has ended its task."""
+        """Whether the task is DONE after this run."""
         self.is_abandoned = False
-        """True when the end is written while the handler still runs; its result is dropped."""
+        """True when the end of the run is written although its handler still runs. The result of
+        that handler is dropped."""
         self.started_at: int | None = None
         self.deadline: int | None = None
         """Instant at which the run is stopped, in microseconds since the epoch."""
+        self.expires_at: float | None = None
+        """The deadline in monotonic seconds, once the deadline has been checked."""
         self.cancel_reason: CancelReason | None = None
         self.interrupt: Callable[[], object] | None = None
         """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
         self._current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
-        """Note that the run starts."""
+        """Record the start of the run."""
         self.started_at = now
         self.is_running = True
         if self.handler is not None and (timeout := self.handler.processing.timeout) is not None:
@@ -80,7 +84,7 @@ class Execution:
 
     @property
     def current(self) -> CurrentTask:
-        """Return the run as its handler sees it, made at the first call."""
+        """Return the object that shows this run to its handler. The first call creates it."""
         if self._current is None:
             trigger, claimed = self.trigger, self.claimed
             self._current = CurrentTask(
@@ -102,20 +106,20 @@ class Execution:
         return self._current
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the decoded arguments. Raise InvalidTask for a payload that does not fit,
-        UnknownTask without a handler."""
+        """Return the decoded arguments. Raise InvalidTask for a payload that does not fit the
+        handler's parameters, and UnknownTask without a handler."""
         if self.handler is None:
             raise UnknownTask(
                 f"no task named {self.trigger.name!r} is registered in this worker's application; "
-                "deploy one that has it, then resume this task"
+                "deploy a worker that has it, then resume this task"
             )
         return self.handler.arguments.decode(
             unpack(self.claimed.payload, self.claimed.payload_format)
         )
 
     def cancel(self, reason: CancelReason) -> None:
-        """Ask the run to stop: interrupt an asynchronous handler, set the flag of a thread's
-        handler."""
+        """Ask the run to stop. Interrupt an asynchronous handler. A handler in a thread can read
+        `current_task().cancelled`."""
         if self.cancel_reason is not None:
             return
         self.cancel_reason = reason

@@ -160,7 +160,7 @@ class FairPartition:
         if self._unreadable:
             self._report_unreadable()
         self.is_started = True
-        self._events.on_positions_changed()
+        self._events.on_positions_changed(self.key)
 
     @property
     def is_empty(self) -> bool:
@@ -219,7 +219,7 @@ class FairPartition:
         ]
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
-        self._events.on_positions_changed()
+        self._events.on_positions_changed(self.key)
 
     # events from the node -----------------------------------------------------------------------
 
@@ -308,6 +308,17 @@ class FairPartition:
             self._drop_recent(lane, triggers)
             for trigger in triggers:
                 self.ended(trigger, 0)
+
+    def keep_out(self, priority: int, triggers: Sequence[Trigger]) -> None:
+        """Drop triggers in the table that must wait for the first task of their ordering key."""
+        if (lane := self._lanes.get(priority)) is not None:
+            if lane.shares is not None:
+                flows = {(t.fairness_key, t.name, t.ordering_key): t for t in triggers}
+                behind = [t for shown in flows.values() for t in lane.shares.behind(shown)]
+                triggers = [*triggers, *behind]
+            self._remove(lane, triggers)
+            self._drop_untaken(lane, triggers)
+            self._work.set()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds; 0 for one that never began."""
@@ -500,11 +511,15 @@ class FairPartition:
         if lane.shares is not None:
             self._push_next(lane, lane.shares)
         if kept_out:
-            lane.backlog.ack(kept_out)  # never taken: do not advance the lane's virtual time
-            self._drop_recent(lane, kept_out)
-            self._events.on_dropped(kept_out)
+            self._drop_untaken(lane, kept_out)
         if changes.added:
             self._events.on_ready()
+
+    def _drop_untaken(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
+        """Drop triggers of held ordering keys, which do not advance the lane's virtual time."""
+        lane.backlog.ack(triggers)
+        self._drop_recent(lane, triggers)
+        self._events.on_dropped(triggers)
 
     def _push(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         if lane.shares is not None:

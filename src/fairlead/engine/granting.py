@@ -275,9 +275,15 @@ class Granting(SimplePart):
         return [grant for grant in found if grant is not None]
 
     def _take_back(self, grants: Collection[_OpenGrant]) -> None:
-        if grants:
-            self._intake.put_back([grant.lent for grant in grants])
-            self._context.events.on_ready()
+        if not grants:
+            return
+        self._intake.put_back([grant.lent for grant in grants])
+        for grant in grants:
+            if grant.lent.trigger.ordering_key is not None:
+                # An earlier task of the key, which has ended elsewhere, may have come back before
+                # this one: only the store shows which of them runs next.
+                self._ordering.refused(grant.lent.trigger)
+        self._context.events.on_ready()
 
     def _note_running(self, trigger: Trigger, node: str) -> None:
         if trigger.ordering_key is not None:

@@ -49,8 +49,9 @@ class IncidentReports(SimplePart):
         while True:
             await self._work.wait()
             self._work.clear()
+            most = MOST_WAITING
             while self._waiting:
-                reports = list(self._waiting.values())
+                reports = list(self._waiting.values())[:most]
                 try:
                     await self._store.report(reports, self._clock.now())
                 except StoreUnavailable as error:
@@ -60,8 +61,11 @@ class IncidentReports(SimplePart):
                     await self._clock.sleep(_PAUSE)
                     continue
                 except Exception:
-                    # A report that the store cannot take must not end the node.
-                    log.exception("incidents cannot be recorded", extra={"reports": len(reports)})
+                    if len(reports) > 1:  # find the report that the store cannot take
+                        most = len(reports) // 2
+                        continue
+                    fields = {"kind": reports[0].kind.value, "subject": reports[0].subject}
+                    log.exception("incident cannot be recorded", extra=fields)
                 for report in reports:
                     key = (report.kind, report.subject, report.version)
                     if self._waiting.get(key) is report:

@@ -103,15 +103,19 @@ class Intake(SimplePart):
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
-                healed += trigger.path == TriggerPath.HEAL
-                if trigger.queue in self._backlogs:
-                    fair.append(trigger)
-                    continue
-                if self._is_left_out(trigger) or (
-                    trigger.ordering_key is not None and not self._ordering.admits(trigger)
+                is_again = trigger.path == TriggerPath.HEAL
+                is_fair = trigger.queue in self._backlogs
+                # A new trigger of a fair queue is charged to its fairness key first.
+                may_be_held = trigger.ordering_key is not None and (not is_fair or is_again)
+                if (not is_fair and self._is_left_out(trigger)) or (
+                    may_be_held and not self._ordering.admits(trigger)
                 ):
                     del known[trigger.id]
                     refused.append(trigger)
+                    continue
+                healed += is_again
+                if is_fair:
+                    fair.append(trigger)
                     continue
                 self._count(trigger, 1)
                 push(trigger)
@@ -149,6 +153,15 @@ class Intake(SimplePart):
         self.drop(triggers)
         if fair := [trigger for trigger in triggers if trigger.level is not None]:
             self._backlogs.refused(fair)
+
+    def keep_out(self, triggers: Collection[Trigger]) -> None:
+        """Drop triggers in the table that must wait for the first task of their ordering key."""
+        plain = [trigger for trigger in triggers if trigger.level is None]
+        self._table.remove(plain)
+        self.taken(plain)
+        self.drop(plain)
+        if fair := [trigger for trigger in triggers if trigger.level is not None]:
+            self._backlogs.keep_out(fair)
 
     def returned(self, triggers: Iterable[Trigger]) -> None:
         """Put back triggers whose claim has an unknown result: those of fair queues at their level;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from fairlead.model import PartitionKey
 
@@ -15,26 +16,20 @@ def lease_of(key: PartitionKey) -> str:
     return f"{_PARTITION}{key.queue}/{key.partition}"
 
 
-def partitions_of(leases: Iterable[str]) -> frozenset[PartitionKey]:
-    """Return the partitions that these leases are on."""
-    found = set()
-    for name in leases:
-        if name.startswith(_PARTITION):
-            queue, _, partition = name.removeprefix(_PARTITION).rpartition("/")
-            found.add(PartitionKey(queue, int(partition)))
-    return frozenset(found)
+@lru_cache(20_000)
+def partition_of(lease: str) -> PartitionKey | None:
+    """Return the partition that the lease is on; None for a lease on something else."""
+    if not lease.startswith(_PARTITION):
+        return None
+    queue, _, partition = lease.removeprefix(_PARTITION).rpartition("/")
+    return PartitionKey(queue, int(partition))
 
 
 def owners_of(leases: Mapping[str, str]) -> dict[PartitionKey, str]:
     """Return the node that holds the lease of each partition. `leases`: owners by lease."""
-    return {key: owner for name, owner in leases.items() for key in partitions_of([name])}
+    return {key: owner for name, owner in leases.items() if (key := partition_of(name))}
 
 
 def poller_lease(poller: str) -> str:
     """Return the name of the lease that elects the node of a poller."""
     return _POLLER + poller
-
-
-def pollers_of(leases: Iterable[str]) -> set[str]:
-    """Return the pollers that these leases are on."""
-    return {name.removeprefix(_POLLER) for name in leases if name.startswith(_POLLER)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fairlead.clock import MICROS
 from fairlead.core.sharding.shares import Members
@@ -27,6 +27,9 @@ _AHEAD = round(5.0 * MICROS)
 difference may come from the clocks of the nodes."""
 
 _MARK = "#"
+
+_Nodes = tuple[list[tuple[str, list[str], list[str]]], frozenset[str]]
+"""Name, queues and task names of each living node; nodes that will restart."""
 
 
 def name_of(identity: str) -> str:
@@ -55,19 +58,25 @@ class Membership(SimplePart):
         self._store = context.store
         self._claimer = claimer
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
+        self._served = sorted(self._partitions)
         self._poked = asyncio.Event()
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
-        self._are_queues_registered = False
-        self._settings: tuple[object, Mapping[str, QueueSettings]] = (None, {})
-        """Settings of the served queues, with the mark under which they were read."""
-        self._members: tuple[list[tuple[str, list[str]]], frozenset[str], Members] | None = None
-        """The members computed last, with the nodes that they were computed from."""
+        self._unregistered = self._partitions
+        """Queues to register, with their numbers of partitions."""
+        self._mark: object = None
+        """Mark of the queue settings read last; None to read them again."""
+        self._members: tuple[_Nodes, Members, frozenset[str]] | None = None
+        """Members and names of tasks computed last, with the nodes that they were computed from."""
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
-        self._weights: dict[str, int] = {}
-        """Version of the weights and limits read last, by queue."""
+        self._known: dict[str, QueueSettings] = {}
+        """Settings read last, with the version of the weights and limits read last, by queue."""
+        self._settings: dict[str, QueueSettings] = {}
+        """Settings read since the last view, by queue; weights and limits likewise."""
+        self._weights: dict[str, Weights] = {}
+        self._limits: dict[str, Limits] = {}
 
     def poke(self) -> None:
         """Send a heartbeat now, because a person or another node changed something."""
@@ -77,8 +86,8 @@ class Membership(SimplePart):
         """Register a number of partitions that a submitter uses and this node does not know, so
         that no task waits in a partition that nobody reads."""
         if partitions > self._partitions.get(queue, partitions):
-            self._partitions[queue] = partitions
-            self._are_queues_registered = False
+            self._partitions = {**self._partitions, queue: partitions}
+            self._unregistered = {**self._unregistered, queue: partitions}
             self.poke()
 
     async def keep_alive(self) -> None:
@@ -104,7 +113,7 @@ class Membership(SimplePart):
 
     async def _send_heartbeat(self) -> None:
         context = self._context
-        queues, now = sorted(self._partitions), context.clock.now()
+        queues, now = self._served, context.clock.now()
         if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
@@ -125,6 +134,7 @@ class Membership(SimplePart):
                 self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
                 self.is_store_reachable = False
+                self._mark = None  # a server that comes back may have lost changes
                 log.warning("no heartbeat: the store is unavailable", extra={"error": str(error)})
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -132,50 +142,54 @@ class Membership(SimplePart):
             except TimeoutError:
                 pass
 
-    async def _queues(self) -> Mapping[str, QueueSettings]:
-        if not self._are_queues_registered:
-            registered = await self._store.register_queues(self._partitions)
-            self._are_queues_registered = True
-            self._settings = (None, registered)
-            return registered
+    async def _register_queues(self) -> None:
+        if registering := self._unregistered:
+            await self._store.register_queues(registering)
+            # Another number of partitions may have been learned meanwhile.
+            left = self._unregistered.items() - registering.items()
+            self._unregistered = dict(left)
+
+    async def _read_changes(self) -> None:
+        """Read the settings, weights and limits of the served queues that changed. After a failure,
+        the next heartbeat goes on from there."""
         mark = await self._store.database.read(self._store.settings_mark())
-        seen, queues = self._settings
-        if seen != mark:
-            found = await self._store.database.read(self._store.queue_settings())
-            queues = {queue: found[queue] for queue in self._partitions}
-            self._settings = (mark, queues)
-        return queues
+        if mark == self._mark:
+            return
+        found = await self._store.database.read(self._store.queue_settings())
+        for queue in self._served:
+            settings, known = found[queue], self._known.get(queue)
+            if settings == known:
+                continue
+            if settings.version != (known.version if known else 0):
+                self._weights[queue] = await self._store.database.read(self._store.weights(queue))
+                self._limits[queue] = await self._store.database.read(self._store.limits(queue))
+                await asyncio.sleep(0)  # a read may block the loop
+            self._settings[queue] = self._known[queue] = settings
+        self._mark = mark
 
-    async def _changed(
-        self, queues: Mapping[str, QueueSettings]
-    ) -> tuple[dict[str, Weights], dict[str, Limits]]:
-        changed = [
-            queue for queue, found in queues.items() if found.version != self._weights.get(queue, 0)
-        ]
-        weights: dict[str, Weights] = {}
-        limits: dict[str, Limits] = {}
-        for queue in changed:
-            weights[queue] = await self._store.database.read(self._store.weights(queue))
-            limits[queue] = await self._store.database.read(self._store.limits(queue))
-        # Set last: if the store fails before, the next heartbeat reads all of them again.
-        self._weights.update((queue, queues[queue].version) for queue in changed)
-        return weights, limits
-
-    def _members_of(self, living: Sequence[NodeRecord], restarting: frozenset[str]) -> Members:
-        """Return the nodes of each served queue, the same object as long as nothing changed."""
-        nodes = [(record.node, record.queues) for record in living]
-        if self._members is not None and self._members[:2] == (nodes, restarting):
-            return self._members[2]
-        by_queue: dict[str, set[str]] = {queue: set() for queue in self._partitions}
+    def _members_of(
+        self, living: Sequence[NodeRecord], restarting: frozenset[str]
+    ) -> tuple[Members, frozenset[str]]:
+        """Return the nodes of each served queue, and the names of the tasks that living nodes know;
+        the same objects until a node changes."""
+        nodes = ([(record.node, record.queues, record.names) for record in living], restarting)
+        if self._members is not None and self._members[0] == nodes:
+            return self._members[1:]
+        by_queue: dict[str, set[str]] = {queue: set() for queue in self._served}
         for record in living:
-            for queue in self._partitions.keys() & record.queues:
+            for queue in by_queue.keys() & record.queues:
                 by_queue[queue].add(identity_of(record.node))
+        sets: dict[frozenset[str], frozenset[str]] = {}
         members = Members(
-            {queue: frozenset(members) for queue, members in by_queue.items()},
+            {
+                queue: sets.setdefault(each := frozenset(identities), each)
+                for queue, identities in by_queue.items()
+            },
             frozenset(map(identity_of, restarting)),
         )
-        self._members = (nodes, restarting, members)
-        return members
+        names = frozenset(name for record in living for name in record.names)
+        self._members = (nodes, members, names)
+        return members, names
 
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
@@ -183,17 +197,18 @@ class Membership(SimplePart):
         await self._send_heartbeat()
         if ended := self._claimer.ended_batches():
             await self._store.drop_claims(self._node, ended)
-        queues = await self._queues()
+        await self._register_queues()
         silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
-        members = self._members_of(living, restarting)
+        members, names = self._members_of(living, restarting)
         present = frozenset(each.node for each in living) - restarting
-        names = frozenset(name for each in living for name in each.names)
-        changed = await self._changed(queues)
-        self._context.events.on_view(View(queues, *changed, members, present, names))
+        await self._read_changes()
+        view = View(self._settings, self._weights, self._limits, members, present, names)
+        self._settings, self._weights, self._limits = {}, {}, {}
+        self._context.events.on_view(view)
         held = list(self._claimer.held())
         if held:
             kept = await self._store.still_held(self._node, held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from asyncio import CancelledError
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import cast
 
 from fairlead.clock import MICROS, to_micros
@@ -38,6 +38,8 @@ SHORTEST_PAUSE = MICROS
 
 _module_of = type.__dict__["__module__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
+
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 _HANDED_BACK = {
     CancelReason.SHUTDOWN: "the worker shut down",
@@ -90,7 +92,12 @@ def done(execution: Execution, result: object, now: int) -> Finish:
 
 def encoded(result: object, is_kept: bool) -> bytes | None:
     """Return the JSON of a return value that is kept, else None. Raises InvalidTask for a value
-    that is not JSON, and for a coroutine, which would never run."""
+    that is not JSON, and for a coroutine or a generator, which would never run."""
+    if type(result) in _GENERATORS:
+        raise InvalidTask(
+            "it returned a generator, which never runs: collect what the generator yields, and"
+            " return that"
+        )
     if type(result) is CoroutineType:
         result.close()
         raise InvalidTask(

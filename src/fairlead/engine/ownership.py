@@ -8,33 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from fairlead.core.sharding.shares import Members, PartitionShares
 from fairlead.engine.context import NodeContext
-from fairlead.engine.lease_names import (
-    lease_of,
-    owners_of,
-    partitions_of,
-    poller_lease,
-    pollers_of,
-)
+from fairlead.engine.lease_names import lease_of, poller_lease
 from fairlead.engine.membership import identity_of
+from fairlead.engine.partition_leases import PartitionLeases
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
 
 log = logging.getLogger("fairlead.ownership")
 
 
-class _Situation(NamedTuple):
-    """All that decides which leases a node acquires and releases."""
+MOST_AT_ONCE = 2000
+"""Leases acquired by one request, so that their partitions start without a stall of the loop."""
 
-    held: Mapping[str, int]
-    partitions: Mapping[str, int]
-    members: Members
-    owners: Mapping[str, str]
-    """Owners of all leases."""
+_QUEUES_AT_ONCE = 200
+"""Queues whose shares are computed before other coroutines run."""
+
+_MOST_LOGGED = 100
+"""Owned partitions up to which a log line names them."""
 
 
 class Ownership:
@@ -62,12 +56,20 @@ class Ownership:
         self._poked = asyncio.Event()
         self._expires = 0.0
         """Monotonic seconds at which the leases of this node run out."""
-        self._settled: _Situation | None = None
-        """Situation in which this node had nothing to acquire or release; None if there is none."""
+        self._held: PartitionLeases[int] = PartitionLeases()
+        """Range ids of the leases of this node."""
+        self._leases: PartitionLeases[str] = PartitionLeases()
+        """Owners of the leases of all nodes."""
+        self._open: set[str] = set()
+        """Queues of which this node may have partitions to acquire or to release."""
+        self._is_settled = False
+        """Whether this node owns what it held at the last renewal."""
         self.partitions: Mapping[str, int] = {}
         """Number of partitions of each served queue."""
         self.shares = PartitionShares(identity_of(context.name), self._lease_seconds)
         """Shares of this node; the membership sets their members."""
+        self._seen: tuple[Mapping[str, int], Members] = (self.partitions, self.shares.members)
+        """Partitions and members at the last renewal."""
         self.owned: frozenset[PartitionKey] = frozenset()
         self._elected: set[str] = set()
         self.changed = asyncio.Event()
@@ -113,7 +115,8 @@ class Ownership:
             await self.release_all()
         except StoreUnavailable as error:
             log.warning(
-                "partitions are free when their leases run out", extra={"error": str(error)}
+                "could not release the partitions of this node; their leases expire",
+                extra={"error": str(error)},
             )
 
     async def renew(self) -> None:
@@ -122,41 +125,90 @@ class Ownership:
         held = await self._coordinator.renew(self._node, self._lease_seconds)
         if self._is_leaving:
             self._expires = began + self._lease_seconds
-            self._hold(held)
+            self._held.replace(held)
+            self._own(self.owned & self._held.keys | self._assigned_by_channel())
             return
         leases = await self._coordinator.owners()
-        situation = _Situation(held, self.partitions, self.shares.members, leases)
-        if situation == self._settled:
+        self._open |= self._held.replace(held) | self._leases.replace(leases) | self._changed()
+        leases_of_pollers = map(poller_lease, self._pollers)
+        free_pollers = [name for name in leases_of_pollers if name not in leases]
+        is_settled = self._is_settled and self._elected == self._pollers_of(held)
+        if is_settled and not self._open and not free_pollers:
             self._expires = began + self._lease_seconds
             return
-        partitions = {
-            queue: count
-            for queue, count in self.partitions.items()
-            if not self._is_assigned_by_channel(queue)
-        }
-        owners = {key: identity_of(owner) for key, owner in owners_of(leases).items()}
-        mine = partitions_of(held)
-        excess = self.shares.beyond(partitions, mine, owners, began)
-        beyond = self._releasable(excess)
-        if beyond:
-            names = [lease_of(key) for key in beyond]
-            held = {name: range_id for name, range_id in held.items() if name not in set(names)}
+        excess = await self._excess(began)
+        if self._is_leaving:
+            return
+        if beyond := self._releasable(excess):
+            names = {lease_of(key): None for key in beyond}
+            held = {name: range_id for name, range_id in held.items() if name not in names}
             # Stop the partitions before the next owner can take them.
             await self._context.events.on_releasing(beyond)
+            if self._is_leaving:
+                return
             self._hold(held)
-            await self._release(names)
-            mine = mine.difference(beyond)
-        wanted = self.shares.wanted(partitions, mine, owners, began)
-        ask = [lease_of(key) for key in wanted]
-        leases_of_pollers = map(poller_lease, self._pollers)
-        ask += [name for name in leases_of_pollers if name not in leases]
-        if ask:
-            won = await self._coordinator.acquire(ask, self._node, self._lease_seconds)
-            held = {**held, **won}
+            await self._release([*names])
+        wanted = await self._wanted(began)
+        if self._is_leaving:
+            return
         self._expires = began + self._lease_seconds
         self._hold(held)
-        is_settled = not excess and not ask and self.shares.is_settled
-        self._settled = situation if is_settled else None
+        await self._acquire(free_pollers + [lease_of(key) for key in wanted], held, leases)
+        waiting = {queue for queue in self._open if self.shares.may_change(queue, began)}
+        missed = [key for key in wanted if key not in self._held.keys]
+        self._open = waiting.union(key.queue for key in (*excess, *missed))
+        self._is_settled = True
+
+    def _changed(self) -> set[str]:
+        """Return the served queues whose partitions or nodes changed since the last call."""
+        (partitions, members), seen = self._seen, (self.partitions, self.shares.members)
+        changed = set[str]()
+        if seen[0] is not partitions:
+            changed |= {queue for queue, _ in seen[0].items() ^ partitions.items()}
+        if seen[1] is not members:
+            changed |= seen[1].differing(members)
+        self._seen = seen
+        return changed
+
+    async def _each(
+        self, queues: Collection[str]
+    ) -> AsyncIterator[tuple[str, int, set[int], dict[int, str]]]:
+        """Yield each of these queues: its name, number of partitions, partitions held here, and the
+        identity of the owner of each partition."""
+        for number, queue in enumerate(sorted(queues), 1):
+            if not number % _QUEUES_AT_ONCE:
+                await asyncio.sleep(0)
+            count = 0 if self._is_assigned_by_channel(queue) else self.partitions.get(queue, 0)
+            owners = {
+                partition: identity_of(owner) for partition, owner in self._leases.of(queue).items()
+            }
+            yield queue, count, set(self._held.of(queue)), owners
+
+    async def _excess(self, now: float) -> list[PartitionKey]:
+        """Return the partitions held beyond this node's share."""
+        mine = [queue for queue in self._open if self._held.of(queue)]
+        return [key async for state in self._each(mine) for key in self.shares.beyond(*state, now)]
+
+    async def _wanted(self, now: float) -> list[PartitionKey]:
+        """Return the free partitions of this node's share."""
+        queues = self._each(self._open)
+        return [key async for state in queues for key in self.shares.wanted(*state, now)]
+
+    async def _acquire(
+        self, names: Sequence[str], held: Mapping[str, int], leases: Mapping[str, str]
+    ) -> None:
+        """Acquire these leases besides those held, and own their partitions. `leases`: owners of
+        all leases."""
+        for first in range(0, len(names), MOST_AT_ONCE):
+            some = names[first : first + MOST_AT_ONCE]
+            won = await self._coordinator.acquire(some, self._node, self._lease_seconds)
+            if self._is_leaving:
+                await self._release([*won])
+                return
+            held = {**held, **won}
+            leases = {**leases, **dict.fromkeys(won, self._node)}
+            self._hold(held)
+            self._leases.replace(leases)  # so that the next round finds no change
 
     async def keep_alive(self) -> None:
         """Only renew the leases, from any event loop. Raises StoreUnavailable."""
@@ -219,23 +271,31 @@ class Ownership:
         context = self._context
         return context.channel.shares_partitions and queue not in context.kinds.ordered
 
-    def _hold(self, held: Mapping[str, int]) -> None:
-        self._elect(held)
-        self._own(
-            partitions_of(held)
-            | {key for key in self.owned if self._is_assigned_by_channel(key.queue)}
-        )
+    def _assigned_by_channel(self) -> frozenset[PartitionKey]:
+        if not self._context.channel.shares_partitions:
+            return frozenset()
+        return frozenset(key for key in self.owned if self._is_assigned_by_channel(key.queue))
 
-    def _elect(self, held: Iterable[str]) -> None:
-        elected = pollers_of(held)
+    def _pollers_of(self, held: Collection[str]) -> set[str]:
+        return {poller for poller in self._pollers if poller_lease(poller) in held}
+
+    def _hold(self, held: Mapping[str, int]) -> None:
+        """Own what these leases are on."""
+        self._held.replace(held)
+        self._elect(held)
+        self._own(self._assigned_by_channel() | self._held.keys)
+
+    def _elect(self, held: Collection[str]) -> None:
+        elected = self._pollers_of(held)
         if elected != self._elected:
-            self._settled = None
+            self._is_settled = False
             self._elected = elected
             self.changed.set()
 
     def _own(self, owned: frozenset[PartitionKey]) -> None:
         if owned != self.owned:
-            self._settled = None
-            log.info("partitions changed", extra={"owned": sorted(f"{q}/{p}" for q, p in owned)})
+            self._is_settled = False
+            named = sorted(f"{q}/{p}" for q, p in owned) if len(owned) <= _MOST_LOGGED else []
+            log.info("partitions changed", extra={"count": len(owned), "owned": named})
             self.owned = owned
             self._context.events.on_owned(owned)

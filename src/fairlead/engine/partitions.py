@@ -46,6 +46,8 @@ class Partitions:
         self._ordering = ordering
         self._granting = granting
         self._owned: frozenset[PartitionKey] = frozenset()
+        self._read: dict[PartitionKey, dict[int, int]] = {}
+        """Partitions that the channel reads, with the position by priority."""
         self._has_joined = False
 
     async def run(self) -> None:
@@ -61,14 +63,16 @@ class Partitions:
             await self._ownership.release_all(but=self._ordered.names)
         except StoreUnavailable as error:
             log.warning(
-                "partitions are free when their leases run out", extra={"error": str(error)}
+                "could not release the partitions of this node; their leases expire",
+                extra={"error": str(error)},
             )
 
     def resize(self, partitions: Mapping[str, int]) -> None:
-        """Set the number of partitions of each served queue."""
-        if partitions == self._ownership.partitions:
+        """Set the numbers of partitions of these served queues."""
+        known = self._ownership.partitions
+        if partitions.items() <= known.items():
             return
-        self._ownership.partitions = partitions
+        self._ownership.partitions = {**known, **partitions}
         if self._has_joined:
             self.join()
 
@@ -87,28 +91,37 @@ class Partitions:
     def assign(self, owned: frozenset[PartitionKey]) -> None:
         """Own exactly these partitions from now on."""
         context, kinds = self._context, self._context.kinds
+        changed = self._owned ^ owned
         lost = frozenset(key for key in self._owned - owned if key.queue not in kinds.ordered)
         if lost and not kinds.channel_decides_order:
             self._granting.drop(lost)
             dropped, _ = split(context.table.drop(lost))
-            context.events.on_ready()  # the table offers all that is left again
+            context.events.on_ready()  # `drop` has made all columns of the table ready again
             self._intake.taken([trigger for trigger in dropped if trigger.level is None])
-            # Drop triggers of fair queues too: this node may own the partition again soon.
+            # The intake must not know the dropped triggers any more, fair ones included: it accepts
+            # them again if this node owns the partition again.
             self._intake.drop(dropped)
             self._ordering.drop(lost)
         self._owned = owned
         self._ordered.assign(owned)
         self.backlogs.assign(owned)
-        self.read_on()
+        self.read_on(changed)
 
-    def read_on(self) -> None:
-        """Have the channel read fifo partitions at once, and fair ones after their backlog is taken
-        over."""
-        others = self._context.kinds.fair | self._context.kinds.ordered
-        fifo: dict[PartitionKey, dict[int, int]] = {
-            key: {} for key in self._owned if key.queue not in others
-        }
-        self._context.channel.assign(fifo | self.backlogs.positions())
+    def read_on(self, changed: Collection[PartitionKey]) -> None:
+        """Have the channel read the owned ones of these partitions, and no longer the others: fifo
+        partitions at once, and fair ones after their backlog is taken over."""
+        for key in changed:
+            if (positions := self._positions(key)) is None:
+                self._read.pop(key, None)
+            else:
+                self._read[key] = positions
+        self._context.channel.assign(self._read.copy())
+
+    def _positions(self, key: PartitionKey) -> dict[int, int] | None:
+        """Return where the channel begins to read the partition; None if it must not."""
+        if key not in self._owned or key.queue in self._context.kinds.ordered:
+            return None
+        return self.backlogs.positions(key) if key.queue in self.backlogs else {}
 
     async def release(self, keys: Collection[PartitionKey]) -> None:
         """Stop partitions before other nodes can take them."""

@@ -66,7 +66,8 @@ class NodeParts:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._is_read_on_due = False
+        self._moved: set[PartitionKey] = set()
+        """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
         context = self.context = NodeContext(
             settings=settings,
@@ -187,7 +188,9 @@ class NodeParts:
         if notification.control or notification.is_empty:
             self.membership.poke()
             self.ownership.poke()
+        if notification.is_empty:
             self.ordering.poke()
+        self.ordering.on_finished(notification.finished)
         if notification.due is not None or notification.is_empty:
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
@@ -228,17 +231,20 @@ class NodeParts:
     def on_outdated(self, triggers: Collection[Trigger]) -> None:
         self._sources.outdated([*triggers])
 
+    def on_kept_out(self, triggers: Collection[Trigger]) -> None:
+        self.intake.keep_out(triggers)
+
     def on_dropped(self, triggers: Collection[Trigger]) -> None:
         self.intake.drop(triggers)
 
-    def on_positions_changed(self) -> None:
-        if not self._is_read_on_due:  # once for all partitions that change now
-            self._is_read_on_due = True
+    def on_positions_changed(self, key: PartitionKey) -> None:
+        if not self._moved:  # once for all partitions that change now
             asyncio.get_running_loop().call_soon(self._read_on)
+        self._moved.add(key)
 
     def _read_on(self) -> None:
-        self._is_read_on_due = False
-        self.partitions.read_on()
+        moved, self._moved = self._moved, set()
+        self.partitions.read_on(moved)
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)

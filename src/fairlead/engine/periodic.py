@@ -101,8 +101,11 @@ class PeriodicTasks(SimplePart):
             return RETRY_SECONDS
 
     async def _round(self) -> float | None:
-        records = await self._records()
-        now = to_datetime(self._clock.now())
+        # By the clock that all nodes share, so that a node whose clock is wrong harms no slot.
+        began = self._clock.monotonic()
+        at = await self._database.read(self._store.clock(self._clock.now()))
+        records = await self._records(at)
+        now = to_datetime(at)
         pauses = []
         for record in sorted(records, key=self._order):
             try:
@@ -120,16 +123,17 @@ class PeriodicTasks(SimplePart):
                 continue
             following = times.next_slot(now)
             if following is not None:
-                pauses.append((to_micros(following) - self._clock.now()) / MICROS)
-        return min(pauses, default=None)
+                pauses.append((to_micros(following) - at) / MICROS)
+        return min(pauses) - (self._clock.monotonic() - began) if pauses else None
 
     def _order(self, record: PeriodicRecord) -> int:
         """Return the position of a record in the order of this node. Each node has its own order,
         so that nodes share the work when many slots are due."""
         return crc32(f"{self._node}/{record.name}".encode())
 
-    async def _records(self) -> list[PeriodicRecord]:
-        """Register or declare the node's own periodic tasks, and return their records."""
+    async def _records(self, at: int) -> list[PeriodicRecord]:
+        """Register or declare the node's own periodic tasks, and return their records. `at`: the
+        instant by the shared clock."""
         known = [] if not self._is_registered else await self._read()
         missing = self._periodics.keys() - {record.name for record in known}
         if missing:
@@ -137,16 +141,13 @@ class PeriodicTasks(SimplePart):
                 self._store.register(
                     [_declaration(self._periodics[name]) for name in sorted(missing)],
                     self._node,
-                    self._clock.now(),
+                    at,
                 )
             )
             self._is_registered = True
             return await self._read()
-        at = await self._database.read(self._store.clock(self._clock.now()))
         if any(record.declared_at <= at - DECLARE_EVERY for record in known):
-            steps = self._store.declare(
-                sorted(self._periodics), self._node, self._clock.now(), DECLARE_EVERY
-            )
+            steps = self._store.declare(sorted(self._periodics), self._node, at, DECLARE_EVERY)
             await self._database.run_async(steps, durable=False)
         return known
 

@@ -13,14 +13,20 @@ log = logging.getLogger("fairlead.pollers")
 
 class Poller:
     """Run `round` every `interval` seconds while this node is elected for `name`; `round` may
-    return a shorter time until the next one, in seconds."""
+    return a shorter time until the next one, in seconds. Call `replaced` when another node is
+    elected."""
 
     def __init__(
-        self, name: str, interval: float, round: Callable[[], Awaitable[float | None]]
+        self,
+        name: str,
+        interval: float,
+        round: Callable[[], Awaitable[float | None]],
+        replaced: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._interval = interval
         self._round = round
+        self._replaced = replaced
         self._poked = asyncio.Event()
 
     def poke(self) -> None:
@@ -29,10 +35,14 @@ class Poller:
 
     async def run(self, is_elected: Callable[[str], bool]) -> None:
         """Poll until cancelled, whenever `is_elected` returns True for the poller's name."""
+        was_elected = False
         while True:
             pause = self._interval
             self._poked.clear()
-            if is_elected(self.name):
+            was_elected, before = is_elected(self.name), was_elected
+            if before and not was_elected:
+                self._replaced()
+            if was_elected:
                 try:
                     wanted = await self._round()
                     pause = (

@@ -7,8 +7,9 @@ called every `Intervals.<name>` seconds (an hour by default) on one elected work
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
@@ -73,5 +74,6 @@ def _lake_exporters() -> list[LakeExporter]:
     return [entry.load()() for entry in _entries("fairlead.lake")]
 
 
-def _entries(group: str) -> Iterable[EntryPoint]:
+@cache  # a look-up reads the metadata of all installed packages
+def _entries(group: str) -> Collection[EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}.values()

@@ -44,9 +44,18 @@ class ElectedPollers(SimplePart):
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        changed, is_elected = self._ownership.changed, self._ownership.is_elected
+        elected: set[str] = set()
         async with asyncio.TaskGroup() as group:
             for poller in self._pollers.values():
-                group.create_task(poller.run(self._ownership.is_elected))
+                group.create_task(poller.run(is_elected))
+            while True:
+                changed.clear()
+                before, elected = elected, {*filter(is_elected, self._pollers)}
+                for name in elected - before:
+                    # Tasks may have waited since the death of the node elected before.
+                    self.poke(name)
+                await changed.wait()
 
 
 class Pollers:
@@ -79,7 +88,7 @@ class Pollers:
             Poller("lost", intervals.lost, self.lost),
             Poller("stuck", intervals.stuck, self.stuck),
             Poller("clean", intervals.clean, self.clean),
-            Poller("gauges", intervals.gauges, self.gauges),
+            Poller("gauges", intervals.gauges, self.gauges, self.drop_gauges),
         ]
 
     async def due(self) -> float | None:
@@ -165,6 +174,11 @@ class Pollers:
         late = now - round(UNSERVED_SECONDS * MICROS)
         self._report([_unserved(queue, since) for queue, since in unserved.items() if since < late])
         return None
+
+    def drop_gauges(self) -> None:
+        """Observe no incidents and no waits: another node observes them now."""
+        self._observer.incidents({})
+        self._observer.oldest_ready({})
 
     def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:

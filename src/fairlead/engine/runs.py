@@ -221,7 +221,7 @@ class Runs:
         self._context.events.on_ready()
 
     def policy_failed(self, execution: Execution, error: BaseException) -> None:
-        """Fail the attempt of a task whose policy raised."""
+        """Fail the attempt of a task whose concurrency policy raised."""
         execution.started_at = self._context.clock.now()
         self._backlogs.ended(execution.trigger, None, execution.started_at)
         self._end(execution, failed(execution, error, execution.started_at))

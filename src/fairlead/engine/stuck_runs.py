@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairlead.clock import MICROS
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import SimplePart
@@ -18,6 +17,8 @@ class StuckRuns(SimplePart):
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
+        self._seen: dict[tuple[str, int], float] = {}
+        """Instants (monotonic seconds) at which a check first saw the runs in flight."""
         self._reported: set[tuple[str, int]] = set()
 
     async def run(self) -> None:
@@ -27,13 +28,17 @@ class StuckRuns(SimplePart):
             self._check()
 
     def _check(self) -> None:
-        context, now = self._context, self._context.clock.now()
-        stuck = {
+        context, now = self._context, self._context.clock.monotonic()
+        running = {
             (execution.claimed.id, execution.claimed.version): execution
             for execution in context.in_flight.values()
             if execution.is_running
-            and execution.started_at is not None
-            and now - execution.started_at > self._max_stuck(execution) * MICROS
+        }
+        self._seen = {run: self._seen.get(run, now) for run in running}
+        stuck = {
+            run: execution
+            for run, execution in running.items()
+            if now - self._seen[run] > self._max_stuck(execution)
         }
         new = [run for key, run in stuck.items() if key not in self._reported]
         self._reported = set(stuck)

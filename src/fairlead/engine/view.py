@@ -14,12 +14,12 @@ Limits = Mapping[str, int]
 
 
 class View(msgspec.Struct, frozen=True):
-    """Settings of queues and living nodes, read with one heartbeat."""
+    """Changed settings of queues, and living nodes, read with one heartbeat."""
 
     queues: Mapping[str, QueueSettings]
-    """Settings of each served queue."""
+    """Settings of each served queue that changed since the last view."""
     weights: Mapping[str, Weights]
-    """Weights by fairness key, of queues whose weights or limits changed."""
+    """Weights by fairness key, of those among these queues whose version changed."""
     limits: Mapping[str, Limits]
     """Limits by fairness key, of the same queues: how many tasks of a key each node may run at
     once."""

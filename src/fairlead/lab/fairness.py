@@ -81,8 +81,8 @@ class FairnessGap:
         self._index = {flow: index for index, flow in enumerate(self._flows)}
         self._waiting = [0] * len(flows)
         self._lead = dict.fromkeys(permutations(range(len(flows)), 2), 0.0)
-        """Lead of the first of a pair over the second, measured from its least value since both
-        have work."""
+        """Lead of the first flow of a pair over the second in service / weight. The lead begins at
+        0 when both have work, and never falls below 0."""
         self._rivals = [
             [
                 other

@@ -83,8 +83,8 @@ class WorkerProcesses:
         self.stop(at_once=kind is not None)
 
     def wait_until_up(self, app: App) -> None:
-        """Wait until as many nodes as workers serve this store. Raise WorkerEnded if a worker ends,
-        or if this takes too long."""
+        """Wait until every worker serves this store. Raise WorkerEnded if a worker ends, or if some
+        are not up in time."""
         deadline = time.monotonic() + _START_SECONDS
         while len(app.management.nodes()) < self._count:
             self.check()

@@ -37,7 +37,7 @@ class PeriodicManagement:
 
     def list(self) -> list[PeriodicStatus]:
         """Return all periodic tasks, sorted by name."""
-        at = self._database.read_now(self._store.clock(self._context.clock.now()))
+        at = self._now()
         return [
             self._status(record, at) for record in self._database.read_now(self._store.records())
         ]
@@ -82,9 +82,13 @@ class PeriodicManagement:
             )
 
     def _pause(self, name: str, paused: bool) -> None:
-        now = self._context.clock.now()
-        if not self._database.run(self._store.pause(name, paused, now)):
+        if not self._database.run(self._store.pause(name, paused, self._now())):
             raise UnknownTask(self._unknown(name))
+
+    def _now(self) -> int:
+        """Return the instant by the clock that all nodes share."""
+        now: int = self._database.read_now(self._store.clock(self._context.clock.now()))
+        return now
 
     def _unknown(self, name: str) -> str:
         names = ", ".join(record.name for record in self._database.read_now(self._store.records()))
@@ -95,8 +99,8 @@ class PeriodicManagement:
         following = None
         if is_declared and not record.paused:
             try:
-                now = to_datetime(self._context.clock.now())
-                following = cron_times(record.cron, record.timezone).next_slot(now)
+                times = cron_times(record.cron, record.timezone)
+                following = times.next_slot(to_datetime(at))
             except ConfigurationError:
                 pass  # this machine does not know the timezone
         return PeriodicStatus(

@@ -1,5 +1,5 @@
-"""Ends of a partition's runs, written in batches: while one is written, the next one
-collects."""
+"""Ends of a partition's runs, written in batches: the ends that come during a write form the next
+batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_AT_ONCE = 500
 
 
 class OrderedCompletion:
-    """Ends that the store does not have yet. They outlive failures of their partition: the next
-    tenure writes them."""
+    """Ends that the store does not have yet. If a partition fails, its next tenure writes the
+    waiting ends."""
 
     def __init__(self, on_written: Callable[[Sequence[RunEnd]], None]) -> None:
         self._on_written = on_written

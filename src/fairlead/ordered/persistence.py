@@ -1,8 +1,9 @@
-"""The persistence of a partition: the one coroutine that writes the log to the schedule and reads
-from it.
+"""The persistence of a partition: the only coroutine that copies the entries of the log to the
+stored schedule, and reads tasks from there into memory.
 
-Only one call runs at a time, so that a read cannot miss a concurrent write, and the saved low-water
-mark lies below both. An entry of the log is committed after it is persisted.
+Only one read or write runs at a time, so that a read cannot miss a concurrent write, and the saved
+low-water mark lies below all tasks read or written. An entry of the log is committed after the
+entry is persisted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.ordered")
 
 CATCH_UP_SECONDS = 10.0
-"""Longest time, in seconds, that a loaded partition waits for the entries already in the log: one
-of them may be the first of its key."""
+"""Longest time, in seconds, for which a loaded partition starts no task because it still reads the
+entries that were in the log at the start: any of them may be the first task of its ordering key."""
 
 DRIFT_SECONDS = 1.0
 """Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the
@@ -120,8 +121,8 @@ class Persistence:
             if drop is not None:
                 await self._drop(drop)
         await self._log.commit(batch)
-        # A log with constant submits is never empty, but its later entries came after the
-        # ones found first.
+        # A log with constant submits never becomes empty. An entry submitted after the start shows
+        # that all entries from before the start have been read.
         if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
 

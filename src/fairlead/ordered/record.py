@@ -20,8 +20,9 @@ MOST_DONE = 200
 
 CLEAN_SECONDS = 60.0
 KEEP_COMPLETIONS = 14 * 86_400.0
-"""Seconds for which the store keeps a completed key. A task with an older key is refused as too
-late, unless the log was not read for as long."""
+"""Seconds for which the store keeps a completed key, so that a second entry with this key does not
+run. Later, a submit of this key is refused, because its `run_at` is too old (the queue's grace);
+only an entry that waited in the log for longer than this could run twice."""
 
 
 class Record:
@@ -59,7 +60,7 @@ class Record:
             self._saved is None
             or msgspec.structs.replace(record, updated_at=self._saved.updated_at) != self._saved
         ):
-            await self._store.keep(record, self._schedule.done(MOST_DONE))
+            await self._store.keep(record, self._schedule.completed_ranges(MOST_DONE))
             self._saved = record
         self._save_at = self._clock.monotonic() + SAVE_SECONDS
         if self._clock.monotonic() >= self._clean_at:

@@ -1,9 +1,14 @@
-"""Bronze tables: history as it was recorded, append-only. The exporter writes them, all other
-tables are made from them."""
+"""Bronze tables: history as it was recorded, append-only. The exporter writes the bronze tables,
+and all other tables are made from them."""
 
 from __future__ import annotations
 
 from fairlead.pipeline.schema import WRITTEN_UNDER, Column, Table
+
+TRIGGER_PATHS = (
+    "hook (a submit), poller (the task came due), heal (a sweep, or a dead node), spill (read back"
+    " from the backlog) or grant (from the owner of the partition)"
+)
 
 ATTEMPTS = Table(
     "bronze.attempts",
@@ -85,12 +90,12 @@ ATTEMPTS = Table(
         Column(
             "worker",
             "int",
-            "worker of the node; null, because this version does not record it",
+            "number of the worker process; null, because this version does not record it",
             nullable=True,
         ),
         Column("version", "int", "version of the task during the run"),
         Column("payload_bytes", "int", "stored size of the arguments"),
-        Column("trigger_path", "string", "trigger of the run: hook, poller, spill or heal"),
+        Column("trigger_path", "string", f"source of the trigger of the run: {TRIGGER_PATHS}"),
         Column(
             "policy_version",
             "bigint",

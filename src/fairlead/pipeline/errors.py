@@ -11,7 +11,8 @@ class BrokenLake(FairleadError):
 
 
 class CheckFailed(FairleadError):
-    """Numbers do not agree. The text names the check, the expected and the found value."""
+    """A count in the lake differs from the expected one. The text names the check and both
+    counts."""
 
 
 class RefusedRows(FairleadError):

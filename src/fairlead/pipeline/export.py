@@ -42,9 +42,11 @@ ROWS = 50_000
 """Maximum number of rows in one file of bronze before compaction."""
 
 Attempts = Literal["unless streamed", "never", "take over"]
-"""Mode in which an exporter exports attempts. "unless streamed": only if no stream exports them;
-"never": used by the owner of the stream; "take over": instead of a stream, which then exports
-nothing from this store until it is restarted."""
+"""Whether an exporter exports attempts. A stream is a job that reads them from Kafka instead.
+
+"unless streamed": export them if no stream does. "never": export only events, beside a running
+stream. "take over": export them, after which the stream exports none of this store until the
+stream is restarted."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -235,8 +237,9 @@ class Exporter:
             take_away(feed.table, [landed])
 
     def _release(self, store_id: str) -> None:
-        """Release a stream that has exported no row beyond the store's cursor. Other streams are
-        released by the batch that reaches their last exported row."""
+        """Remove this store from the cursors of its stream if the lake has all attempts of the
+        store that the stream exported. Otherwise `_batch` removes the store, when it reaches the
+        last of these attempts."""
         while True:
             manifest = self._attempts.manifests.newest()
             moves = release(manifest, store_id, store_position(manifest, store_id))

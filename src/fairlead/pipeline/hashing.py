@@ -1,9 +1,9 @@
 """Hashing of keys: a hashed lake has keyed digests instead of clear keys; only exporters have the
 secret.
 
-A lake is hashed from its first row or never. It stores a proof of the secret, to refuse another
-one, but not the secret. A key has the same digest in every row, so the tables stay the same. Free
-text, which may mention a key, is left out.
+A lake is hashed from its first row or never. The lake does not store the secret, but a proof of it,
+to refuse any other secret. A key has the same digest in every row, so all tables and reports work
+as with clear keys. Free text, which may mention a key, is left out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 SECRET, SECRET_FILE = "FAIRLEAD_HASH_SECRET", "FAIRLEAD_HASH_SECRET_FILE"
 SHORTEST_SECRET = 16
-"""Fewest bytes of a secret; a shorter one could be found by trial."""
+"""Fewest bytes of a secret; a shorter secret could be guessed."""
 
 _MARK = "_hashed"
-_CURE = f"set {SECRET_FILE} to a file with it, or {SECRET} to the secret itself"
+_CURE = f"set {SECRET_FILE} to the path of a file with the secret, or {SECRET} to the secret itself"
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def hashing_of(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashi
 def start_hashing(lake: Lake, environment: Mapping[str, str] = os.environ) -> Hashing:
     """Hash the keys of this lake from now on; a repeated call changes nothing.
 
-    Raise ConfigurationError without a secret, with another one than before, and for a lake that
-    already has clear keys.
+    Raise ConfigurationError without a secret, with a secret other than that of the lake, and for a
+    lake that already has clear keys.
     """
     known = hashing_of(lake, environment)
     if known is not None:

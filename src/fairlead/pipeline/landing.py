@@ -40,7 +40,8 @@ def land(
     stones: Collection[str],
     hashing: Hashing | None,
 ) -> Landed:
-    """Write the rows, except those of erased keys (`stones`), into files that begin with this name.
+    """Write the rows into files that begin with this name. `stones`: tombstones of the erased keys,
+    whose rows are left out.
 
     Each call writes new files. When two exporters land the same rows, the manifest lists the files
     of only one.

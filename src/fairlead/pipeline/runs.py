@@ -49,7 +49,7 @@ RUNS = Table(
 NOTHING_TO_DO = "nothing to do"
 
 OnRows = Callable[[str, int], None]
-"""Callback for each finished table, or part of it, with its rows."""
+"""Callback for each finished table, or part of one: name of the table, number of rows."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -88,8 +88,8 @@ class JobRun:
 def recorded(
     lake: Lake, clock: Clock, job: str, params: dict[str, Any], keep_idle: bool = True
 ) -> Iterator[JobRun]:
-    """Record a row for the run of the `with` block, also when it fails; record a run without work
-    only with `keep_idle`."""
+    """Write a row about the run of the `with` block, also if the block fails. Without `keep_idle`,
+    write no row about a run that had nothing to do."""
     run = JobRun(job, params)
     started_at, started, error = clock.now(), time.monotonic(), None
     try:

@@ -28,7 +28,7 @@ _ON_ONE_MACHINE = {
     # Folder for tables without a catalog, which we never make; without this setting each command
     # leaves an empty folder.
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "fairlead-spark-warehouse"),
-    # Do not merge partitions: Spark would make three of them, and one of two cores would wait.
+    # Do not merge small partitions: with few partitions left, some cores would have no work.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }
 

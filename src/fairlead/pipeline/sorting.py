@@ -10,10 +10,11 @@ SORTER = "sorter"
 
 
 def sorter(*columns: str) -> Column:
-    """Return a number made of these columns, to put before them where rows are grouped by sorting.
+    """Return a hash of these columns. Group by the hash first and by the columns after it, so that
+    the groups stay the same.
 
-    Spark compares eight bytes of the first column before anything else. Hours, queues and keys with
-    one prefix agree there in nearly all rows, so that each comparison would read all texts; these
-    numbers differ. The groups stay the same, because the columns follow.
+    When Spark sorts rows to group them, it first compares the first eight bytes. Rows often share
+    these bytes of the hour, queue or key, and each comparison then reads the whole texts. The bytes
+    of the hash nearly always differ between groups.
     """
     return F.xxhash64(*columns)

@@ -48,8 +48,8 @@ class Observer(Protocol):
         completed."""
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
-        """Observe the current gauges of this node's ordered queues. Called only where there are
-        any."""
+        """Observe the current gauges of this node's ordered queues. A node without ordered queues
+        does not call this."""
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
         """Observe how long the oldest SUBMITTED task of each queue has waited (seconds)."""
@@ -77,8 +77,8 @@ class Silent:
 
 
 class SafeObserver:
-    """Passes events to the application's observer. One that raises fails no submit and ends no
-    node. Logs the 1st, 2nd, 4th, 8th ... exception of each method."""
+    """Passes events to the application's observer. An observer that raises fails no submit and
+    ends no node. Logs the 1st, 2nd, 4th, 8th ... exception of each method."""
 
     def __init__(self, current: Callable[[], Observer]) -> None:
         """`current`: returns the observer, which the application may replace at any time."""

@@ -64,7 +64,7 @@ class Advance(NamedTuple):
 
 class PeriodicStore(Protocol):
     """Store of the periodic tasks of all applications that share the store. Each change is atomic
-    for one record. Times are microseconds since the epoch."""
+    for one record. Times are microseconds since the epoch, by `clock`."""
 
     def register(self, declared: Sequence[PeriodicDeclaration], node: str, now: int) -> Steps[None]:
         """Add the missing records, whose first slot is after `now`, and update the others to these
@@ -79,8 +79,8 @@ class PeriodicStore(Protocol):
         """Return all records, sorted by name."""
 
     def clock(self, now: int) -> Steps[int]:
-        """Return the clock of `declared_at` (microseconds since the epoch): the server's if there
-        is one, else `now`."""
+        """Return the instant by the clock that all nodes share: the server's if there is one, else
+        `now`."""
 
     def submission(
         self, advance: Advance, tasks: Sequence[NewTask]

@@ -36,8 +36,8 @@ class SwitchMode(StrEnum):
 
 
 class PolicyDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A version to publish. Weights and limits are by fairness key: a key missing from `guarded`
-    has no computed weight, a key missing from `limits` has no computed limit."""
+    """A version to publish. All mappings are by fairness key. A key missing from `guarded` has no
+    computed weight, and a key missing from `limits` has no computed limit."""
 
     queue: str
     author: str
@@ -48,15 +48,19 @@ class PolicyDraft(msgspec.Struct, frozen=True, kw_only=True):
     input_to: int | None = None
     input_rows: int = 0
     raw: Mapping[str, float] = {}
+    """Weights as computed."""
     guarded: Mapping[str, float] = {}
+    """Weights to put in force: `raw` within the guard rails."""
     reasons: Mapping[str, str] = {}
+    """Reasons for the changes from `raw` to `guarded`."""
     due: Mapping[str, float] = {}
     """Due shares that the version was computed for. The due share of a missing key is the weight of
     its tasks."""
     raw_limits: Mapping[str, float] = {}
+    """Limits as computed."""
     limits: Mapping[str, int] = {}
-    """Maximum number of tasks of the key at once on each node; at least 1. A limit declared in code
-    holds as well."""
+    """Limits to put in force: maximum number of tasks of the key at once on each node; at least 1.
+    A limit declared in code holds as well."""
     limit_reasons: Mapping[str, str] = {}
     is_canary: bool = False
     """Whether other queues wait for the verdict on this version."""
@@ -95,9 +99,9 @@ class Weights(NamedTuple):
 
 
 class PolicyStore(Protocol):
-    """Store of the versions of computed weights and limits. Each change of them raises the queue's
-    `QueueSettings.version` in the same transaction, so that running nodes read both with their next
-    heartbeat. Times are microseconds since the epoch."""
+    """Store of the versions of computed weights and limits. Each change of a queue's weights or
+    limits raises its `QueueSettings.version` in the same transaction, so that running nodes read
+    the new weights and limits at their next heartbeat. Times are microseconds since the epoch."""
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
         """Put the draft's weights and limits in force, replacing all computed ones; return the

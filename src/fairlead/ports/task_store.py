@@ -153,7 +153,11 @@ class TaskStore(ClusterState, Protocol):
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:
         """Return the first `limit` unfinished tasks of each (queue, ordering key), in the order in
-        which they must run."""
+        which they must run. The cost does not grow with the number of tasks behind them."""
+
+    def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
+        """Return the ids of those tasks, given by (id, version), that have ended or have another
+        version now."""
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         """Move the tasks that still have the wanted version from SUBMITTED to PROCESSING; of many

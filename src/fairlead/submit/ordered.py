@@ -47,8 +47,8 @@ class OrderedSubmission:
         for periodic in periodics:
             if self._is_ordered(periodic.handler.queue):
                 raise ConfigurationError(
-                    f"periodic task {periodic.handler.name!r}: its queue is ordered; declare it"
-                    " in another queue, and submit tasks to this one from its handler"
+                    f"periodic task {periodic.handler.name!r}: its queue is ordered; declare the"
+                    " periodic task in another queue, and let its handler submit tasks to this one"
                 )
         ordered = [name for name in queues if self._is_ordered(name)]
         if not ordered:
@@ -115,9 +115,9 @@ class OrderedSubmission:
         for name, count in wanted.items():
             if known[name].partitions != count:
                 raise ConfigurationError(
-                    f"queue {name!r} has {known[name].partitions} partitions, and ordered queues"
-                    f" keep theirs: declare it with partitions={known[name].partitions}, or under"
-                    " another name"
+                    f"queue {name!r} has {known[name].partitions} partitions, a number that an"
+                    " ordered queue cannot change: declare the queue with"
+                    f" partitions={known[name].partitions}, or under another name"
                 )
         if connection is None:
             self._settled |= wanted

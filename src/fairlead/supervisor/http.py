@@ -7,6 +7,7 @@ carries one GET request.
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 import threading
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from fairlead.errors import ConfigurationError
+
+log = logging.getLogger("fairlead.supervisor")
 
 _LONGEST_REQUEST = 16_384
 _PATIENCE = 5.0  # seconds for a client to send its request and read the response
@@ -50,9 +53,10 @@ class StatusServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=64)
-        except OSError as error:
+        except (OSError, OverflowError, UnicodeError) as error:
+            cause = getattr(error, "strerror", None) or error
             raise ConfigurationError(
-                f"metrics cannot be served on {host}:{port}: {error.strerror or error}"
+                f"metrics cannot be served on {host}:{port}: {cause}"
             ) from error
         self._listener.setblocking(False)
         self._routes = routes
@@ -130,7 +134,11 @@ class StatusServer:
         path = rest.partition(" ")[0].partition("?")[0]
         named = (header.partition(":") for header in headers)
         accept = next((value.strip() for name, _, value in named if name.lower() == "accept"), "")
-        return self._routes(path, accept) or Response(HTTPStatus.NOT_FOUND, b"")
+        try:
+            return self._routes(path, accept) or Response(HTTPStatus.NOT_FOUND, b"")
+        except Exception:  # a request must end neither the server nor the supervisor around it
+            log.exception("a request cannot be answered", extra={"path": path, "accept": accept})
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
 
     def _send(self, connection: _Connection) -> None:
         if connection.socket.fileno() < 0:

@@ -30,7 +30,7 @@ _DRAIN = b"drain\n"
 _PIECE = 65_536
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a worker process, from that process."""
 
     health: Health | None = None
@@ -52,7 +52,7 @@ class SupervisorEnd:
         with contextlib.suppress(OSError):  # the worker has ended
             self.socket.send(_DRAIN)
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[WorkerReport]:
         """Return the reports that have come. Raise EOFError once the worker has closed its end and
         no report is left."""
         data, is_open = b"", True
@@ -70,7 +70,7 @@ class SupervisorEnd:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not lines and not is_open:
             raise EOFError
-        return [msgspec.json.decode(line, type=Report) for line in lines]
+        return [msgspec.json.decode(line, type=WorkerReport) for line in lines]
 
     def close(self) -> None:
         """Close this end."""
@@ -88,7 +88,7 @@ class WorkerEnd:
         self._is_closing = False
         self._is_served = False
         self._has_closed = threading.Event()
-        self._report: Callable[[], Report] = Report
+        self._report: Callable[[], WorkerReport] = WorkerReport
 
     @classmethod
     def inherited(cls) -> WorkerEnd | None:
@@ -103,9 +103,11 @@ class WorkerEnd:
 
     def fail(self, message: str) -> None:
         """Report the error that ends this process."""
-        self._send(Report(error=message))
+        self._send(WorkerReport(error=message))
 
-    def serve(self, report: Callable[[], Report], drain: Callable[[], None], limit: float) -> None:
+    def serve(
+        self, report: Callable[[], WorkerReport], drain: Callable[[], None], limit: float
+    ) -> None:
         """Send `report()` each second and at each `poke`, in a thread. Call `drain` in this event
         loop when the supervisor asks for it or has ended. End the process when it outlives its
         supervisor by `limit` seconds."""
@@ -158,7 +160,7 @@ class WorkerEnd:
         except OSError:
             return False
 
-    def _send(self, report: Report) -> bool:
+    def _send(self, report: WorkerReport) -> bool:
         """Send a report; return False when the supervisor has ended."""
         try:
             self._socket.sendall(msgspec.json.encode(report) + b"\n")

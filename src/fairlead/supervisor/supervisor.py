@@ -23,8 +23,8 @@ log = logging.getLogger("fairlead.supervisor")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 Launch = Callable[[int, int, Callable[[], None]], tuple[Process, SupervisorEnd]]
-"""Start a process for a slot and a generation. In a forked process, the callable closes the sockets
-of the supervisor."""
+"""Start a process for a slot and a generation, or raise OSError. In a forked process, the callable
+closes the sockets of the supervisor."""
 
 
 @dataclass
@@ -102,7 +102,13 @@ class Supervisor:
                     self._code = code
 
     def _start(self, child: int, slot: int, generation: int) -> None:
-        process, link = self._launch(slot, generation, self._close_inherited)
+        try:
+            process, link = self._launch(slot, generation, self._close_inherited)
+        except OSError as error:  # the machine has no process or descriptor left
+            self.last_error = f"worker {slot} cannot be started: {error}"
+            log.warning("worker cannot be started", extra={"worker": slot, "error": str(error)})
+            self._do(self._fleet.on_exit(child, 1, time.monotonic()))
+            return
         self._workers[child] = _Worker(process, link, slot)
         self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._on_reports(child))
 

@@ -1,4 +1,4 @@
-"""The state that an owner keeps in memory of a schedule partition on Cassandra."""
+"""The owner of a schedule partition on Cassandra: what it keeps in memory about the stored rows."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ class ScheduleOwner:
         self.low_water_mark = low_water_mark
         """Low-water mark of the record that was last saved."""
         self.is_whole = is_whole
-        """True while every read of this owner was whole."""
+        """Whether every read of this owner was whole: it had the writes of every datacentre (see
+        `datacentres`)."""
         self.swept = begins
-        """Key through which rows are deleted, except late ones. Reads start here."""
+        """Key through which rows are deleted, except rows that were written later. Reads start
+        here."""
         self.hours: dict[int, int] = {}
         """Hours noted in the store, with the noted time of the last completion in microseconds."""
         self.completed_in: set[int] = set()
@@ -67,7 +69,7 @@ class ScheduleOwner:
     def safe_record(self, record: ScheduleRecord, tasks: Sequence[NewTask] = ()) -> ScheduleRecord:
         """Return the record to save with these tasks.
 
-        Its low-water mark does not rise while a datacentre may have tasks that we have not read.
+        The low-water mark does not rise while a datacentre may have tasks that we have not read.
         """
         if self.is_whole:
             return record

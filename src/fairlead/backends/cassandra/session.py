@@ -78,8 +78,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
     user: str | None
     password: str
     replication: str
-    """Copies of each row in a keyspace that `migrate` creates: "3" in each datacentre that exists
-    then, or "dc1:3,dc2:3"."""
+    """Copies of each row in a keyspace that `migrate` creates: "3" copies in each datacentre that
+    exists at that time, or "dc1:3,dc2:3"."""
     consistency: str
     """LOCAL_QUORUM if all owners are in one datacentre, because fences work inside it only; QUORUM
     if owners are in several."""
@@ -269,7 +269,8 @@ class CassandraSession:
     # the driver -----------------------------------------------------------------------------------
 
     async def _response(self, make_statement: Callable[[], Any], **options: Any) -> Any:
-        """Return the driver's future of the statement, when done. Raise the driver's errors."""
+        """Run the statement, wait for its end, and return the driver's finished future. Raise the
+        driver's errors."""
         await self.connected()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()

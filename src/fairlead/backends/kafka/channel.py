@@ -13,9 +13,9 @@ follow:
   none comes, because the broker is unavailable or somebody submitted without a channel, the lane is
   read.
 
-An offset is done when its trigger was claimed, refused, or left to the rows. A trigger that waits
-in memory for longer than HOLD_SECONDS is left to the rows, because its row exists and a trigger
-held back by a limit must not hold back the offset.
+An offset is done when its trigger was claimed or refused, or when the reader of the rows will find
+the task without this trigger. An offset is done after HOLD_SECONDS in any case, because a limit
+that holds back the trigger must not hold back the offset.
 """
 
 from __future__ import annotations
@@ -48,21 +48,22 @@ GRACE = 0.25
 twin."""
 
 MOST_GRACE = 2.0
-"""Seconds that a notification of the database waits at most."""
+"""Longest time, in seconds, that a notification of the database waits."""
 
 MOST_CARRIED = 10_000
 """Greatest number of tasks whose triggers a submit sends. For a greater submit, messages only name
 the lanes to read: a read of the rows returns a thousand triggers at a time."""
 
 MOST_ARRIVED = 10_000
-"""Triggers that have arrived and wait for room, at most. Further ones are left to the rows, the
-lowest priority first."""
+"""Greatest number of triggers that have arrived and wait for room. Above it, half of them are left
+to the reader of the rows, the lowest priority first."""
 
 HOLD_SECONDS = 5.0
-"""Seconds that an offset waits for its trigger at most."""
+"""Longest time, in seconds, that an offset waits for its trigger."""
 
 LATE_SECONDS = 5.0
-"""Age in seconds above which the reader must have read a trigger below its position."""
+"""Age of a message, in seconds, above which a trigger below the position of the reader of the rows
+counts as read from its row."""
 
 COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""
@@ -355,15 +356,15 @@ class KafkaChannel(DatabaseChannel):
         self._changed.set()
 
     def _takes(self, trigger: Trigger, is_late: bool, now: float) -> bool:
-        """Keep a trigger for the node, and return whether it was kept. Otherwise the node has it
-        already, or its row was or will be read."""
+        """Keep a trigger for the node and return True. Return False if the node has the trigger
+        already, or if the row of the task was or will be read."""
         key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
         self._twins.brought(Lane(*key, trigger.seq), now)
         lane = self._reader(key)
         if lane is None:
-            return False  # the rows are read when the partition has been taken over
+            return False  # the rows will be read when this node has taken over the partition
         if trigger.seq > lane.read_seq and lane.is_behind:
-            # A read under way may have begun too early.
+            # A read under way may have begun before this row was committed.
             lane.set_back = min(lane.set_back, trigger.seq - 1)
             return False
         if self._progress.holds(trigger.id) or (is_late and trigger.seq <= lane.read_seq):
@@ -373,8 +374,8 @@ class KafkaChannel(DatabaseChannel):
         return True
 
     def _leave_to_rows(self) -> None:
-        """Drop half of the waiting triggers, the lowest priority first, and leave them to the
-        reader of the rows."""
+        """Drop half of the waiting triggers, the lowest priority first. The reader of the rows
+        finds them later."""
         for key in sorted(self._waiting, key=lambda lane: -lane.priority):
             if self._arrived_count <= MOST_ARRIVED // 2:
                 return

@@ -39,7 +39,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Extent(NamedTuple):
-    """The range of offsets in a partition."""
+    """Range of the offsets in a partition that are not committed."""
 
     done: int
     """The first offset that is not committed."""
@@ -210,9 +210,9 @@ class KafkaEndpoint:
         topic = self.topic(queue)
         if (count := self.create_topic(topic, partitions, config, seconds)) != partitions:
             raise ConfigurationError(
-                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, and"
-                f" ordered queues keep theirs: declare it with partitions={count}, or give the log"
-                " another prefix"
+                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, a"
+                " number that an ordered queue cannot change: declare the queue with"
+                f" partitions={count}, or give the log another prefix"
             )
 
     def create_topic(

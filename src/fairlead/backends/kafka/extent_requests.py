@@ -1,4 +1,4 @@
-"""Requests to the log reader for the extents of partitions."""
+"""Requests to the log reader for the extents of partitions, the ranges of uncommitted offsets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from fairlead.errors import StoreUnavailable
 class _ExtentRequest(NamedTuple):
     partitions: Collection[PartitionId]
     until: float
-    """Monotonic seconds until which the request is repeated, since a coordinator that has moved is
-    found in a moment."""
+    """Monotonic seconds until which a failed request is repeated. Kafka fails briefly while the
+    coordinator of the group moves to another broker."""
     extents: Future[dict[PartitionId, Extent]]
 
 
 class ExtentRequests:
-    """Requests from any thread, served in the consumer's thread, many by one call of Kafka."""
+    """Requests from any thread. The consumer's thread serves all waiting requests by one call of
+    Kafka."""
 
     def __init__(self, location: str, clock: Clock) -> None:
         """`location`: the server, for the errors."""

@@ -104,8 +104,8 @@ class LogReader:
         return partition in self._readings
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
-        """Return the future extents of these partitions. The future raises StoreUnavailable while
-        Kafka is unavailable."""
+        """Return a future of the extents of these partitions. The future raises StoreUnavailable
+        while Kafka is unavailable."""
         return self._requests.ask(partitions)
 
     def begin(self, partition: PartitionId, position: int) -> None:

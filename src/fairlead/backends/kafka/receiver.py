@@ -48,7 +48,7 @@ class Received(NamedTuple):
 
 
 class ReceiverListener(Protocol):
-    """The callbacks of a receiver. Called in its thread."""
+    """Callbacks of a receiver, which calls them in its thread."""
 
     def on_assigned(self, keys: Collection[PartitionKey]) -> None:
         """Note partitions that are read from now on."""
@@ -110,7 +110,8 @@ class Receiver:
             self,
             self._outages,
             CLOSE_SECONDS,
-            # At the end of the process nobody can hand over the node's partitions.
+            # When the process exits, the event loop that would finish the work on the partitions is
+            # gone.
             closes_at_exit=False,
         )
 
@@ -131,7 +132,7 @@ class Receiver:
             self._unprocessed -= count
 
     def close(self) -> None:
-        """Release all partitions, and leave the group. Block until that is done, but not for ever:
+        """Release all partitions, and leave the group. Block until then, for at most CLOSE_SECONDS:
         the group treats a consumer that does not leave in time as dead."""
         if not self._thread.close():
             log.warning(

@@ -39,8 +39,8 @@ class Outgoing(NamedTuple):
 
 
 class KafkaSender:
-    """Send messages from any thread without blocking it. Messages that cannot be sent are counted,
-    and left to the sweeps of the rows."""
+    """Send messages from any thread without blocking it. Count messages that cannot be sent: sweeps
+    of the rows find the tasks of these messages."""
 
     def __init__(
         self,

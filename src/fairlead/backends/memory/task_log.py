@@ -18,7 +18,7 @@ _SWEEP_SECONDS = 2.0
 class MemoryTaskLog:
     """A `fairlead.ports.task_log.TaskLog` in memory.
 
-    A log made with `beside` has the same entries as that one, for another node.
+    `beside`: the log of another node, whose entries this log shares.
     """
 
     location = "memory"

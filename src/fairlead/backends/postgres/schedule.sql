@@ -6,7 +6,7 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n) ORDER BY n
 
 -- name: receive
--- $1: [[queue, partition], ...]; $2: most entries of each partition
+-- $1: [[queue, partition], ...]; $2: maximum number of entries of each partition
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_array_elements($1::json) AS j
   CROSS JOIN LATERAL (SELECT seq, queue, partition, message

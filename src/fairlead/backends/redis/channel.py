@@ -54,8 +54,8 @@ GRACE = 0.1
 triggers in that time."""
 
 MOST_CARRIED = 10_000
-"""Greatest number of tasks in a submit that sends its triggers to Redis. After a larger submit, the
-comparison of rows sends the triggers, a thousand for each read."""
+"""Greatest number of tasks in a submit that sends its triggers to Redis. After a larger submit,
+nodes send the triggers when they compare their rows with Redis, a thousand for each read."""
 
 MOST_DELIVERIES = 1_000_000_000
 """Deliveries after which a trigger becomes a dead letter. The number is too great to be reached,
@@ -320,8 +320,8 @@ class RedisChannel(DatabaseChannel):
                 await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
 
     async def _rows(self, lane: Any, above: int, limit: int) -> list[Trigger]:
-        """Read rows, and write the triggers that are missing in Redis to it before the lane's
-        position moves."""
+        """Read rows. Write the triggers that Redis does not have to Redis before returning, because
+        the lane's position then moves past their rows."""
         rows = await super()._rows(lane, above, limit)
         if rows and self._consumer is not None:
             steps = self._consumer.lanes(lane.key.queue).at(lane.key.priority)

@@ -42,10 +42,10 @@ class NoCoordinator:
     async def owners(self) -> dict[str, str]:
         return {}
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
         self._refuse(limit)
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
         self._refuse(limit)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(PeriodicRecord).decode
 replace = msgspec.structs.replace
 
 
-class Submitter(Protocol):
+class TaskInserter(Protocol):
     """The part of a task store that submits tasks."""
 
     def submission(
@@ -37,7 +37,7 @@ class Submitter(Protocol):
 class RedisPeriodics:
     """A `fairlead.ports.periodic_store.PeriodicStore` of the applications that share a prefix."""
 
-    def __init__(self, prefix: str, registry: Registry, tasks: Submitter) -> None:
+    def __init__(self, prefix: str, registry: Registry, tasks: TaskInserter) -> None:
         self._key = f"{{{prefix}}}:periodics"
         self._registry = registry
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""The sender of triggers to Redis, which takes them from any thread without blocking it."""
+"""The sender of triggers to Redis. Any thread may call `send`, which never blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from fairlead.model import Trigger
 log = logging.getLogger("fairlead.redis")
 
 MOST_WAITING = 50_000
-"""Triggers that wait to be sent, at most. Further ones are left to the comparison of rows."""
+"""Greatest number of triggers that wait to be sent. Further triggers are not sent from here: the
+owner of their partition compares its rows with Redis and sends missing triggers."""
 
 RESPONSE_SECONDS = 2.0
 """Seconds without a response after which Redis is unavailable."""
@@ -32,12 +33,12 @@ RESPONSE_SECONDS = 2.0
 FLUSH_SECONDS = 4.0
 """Seconds that closing the application waits for the last triggers to be sent."""
 
-_MOST_DELIVERIES = 1  # a writer does not use it
+_MOST_DELIVERIES = 1  # required by `lanes`, but only readers count deliveries
 
 
 class RedisSender:
-    """Send waiting triggers in a thread of its own. Triggers that cannot be sent are counted, and
-    left to the comparison of rows."""
+    """Send waiting triggers in a separate thread. Triggers that cannot be sent are counted, and the
+    owner of their partition sends them later."""
 
     def __init__(self, endpoint: RedisEndpoint, counted: Callable[[str, int], None]) -> None:
         self._endpoint = endpoint

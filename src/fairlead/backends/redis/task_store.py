@@ -266,6 +266,10 @@ class RedisTaskStore:
         return []
         yield
 
+    def changed(self, tasks: Sequence[tuple[str, int]]) -> RedisSteps[list[str]]:
+        return []
+        yield
+
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         """Claim from memory: a task in memory was claimed when it was read."""
         found = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from sys import intern
 from typing import Any
 
 import msgspec
@@ -60,7 +59,8 @@ class SqlBacklogStore(ABC):
         self, partitions: Sequence[PartitionKey]
     ) -> Steps[dict[PartitionKey, OwnedBacklog]]:
         # The update waits for an unfinished write of the previous owner, so the records that are
-        # read next include that write. By ascending key, so that two owners cannot deadlock.
+        # read next include that write. Rows are locked by ascending key, so that two owners cannot
+        # deadlock.
         given = _encode(sorted(set(partitions))).decode()
         range_ids = {
             PartitionKey(queue, partition): range_id
@@ -218,9 +218,9 @@ def _trigger(lane: LaneKey, row: Row) -> Trigger:
         version,
         lane.queue,
         lane.partition,
-        intern(name),
+        name,
         lane.priority,
-        intern(fairness_key),
+        fairness_key,
         weight,
         ordering_key,
         TriggerPath.SPILL,

@@ -86,12 +86,13 @@ class DatabaseChannel:
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
         self._unsearched: set[PartitionKey] = set()
-        """Partitions to search for lanes with rows, since they were assigned."""
+        """Assigned partitions in which no search has looked for lanes with rows yet."""
         self._searching: set[PartitionKey] = set()
-        """New partitions whose lanes with rows the search under way is to find."""
+        """New partitions that the search under way covers."""
         self._is_search_due = False
         self._has_searched = False
-        """Whether a search has shown the partitions that only submitters know."""
+        """Whether a search has ended. The first search also reports partitions that this node does
+        not know, because a submitter declares more of them."""
         self._search_at = 0.0
         """Monotonic seconds before which no further search begins for a sweep."""
         self._changed = asyncio.Event()
@@ -215,7 +216,8 @@ class DatabaseChannel:
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
         is_first, self._has_searched = not self._has_searched, True
         if (is_sweeping or is_first) and others:
-            # The node learns of partitions that only a submitter knows.
+            # Tell the node about partitions that it does not know, because a submitter declares
+            # more partitions.
             self._on_notification(
                 Notification(ready=[Lane(k.queue, k.partition, k.priority, 0) for k in others])
             )
@@ -240,13 +242,13 @@ class DatabaseChannel:
         return LaneReader(key, position, position)
 
     def _arrived(self, room: Room, read: Sequence[Trigger]) -> Sequence[Trigger]:
-        """Return triggers that arrived by another way than their rows, as far as there is room
-        besides those just `read`."""
+        """Return triggers that came through a broker instead of their rows. Return as many as there
+        is room for, besides the triggers `read` just now."""
         return ()
 
     async def _read(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return the next triggers above the reader's position."""
-        # Reset before the read, because a notification during the read sets these again.
+        # Reset both before the read, because a notification during the read sets them again.
         lane.is_behind, lane.set_back = False, _NO_SEQ
         lane.is_reading = True
         above = lane.read_seq

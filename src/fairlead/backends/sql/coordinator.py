@@ -1,20 +1,20 @@
-"""The coordinator in the task store's database: leases are rows that expire by the database's
-clock."""
+"""The coordinator in the task store's database: leases are rows, and end when the row of their
+holder expires by the database's clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import threading
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK, Clock
+from fairlead.errors import StoreUnavailable
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Database, Row, Statement, Steps
 
-_Mark = tuple[int, int]
-"""The sum of all range ids and the number of held leases."""
-_NO_MARK: _Mark = (-1, -1)
+T = TypeVar("T")
 
 
 class LeaseStore(Protocol):
@@ -26,10 +26,9 @@ class LeaseStore(Protocol):
 
     @property
     def sql(self) -> Mapping[str, str]:
-        """Statements by name: acquire_leases, renew_leases, release_leases, lease_mark,
-        held_leases, lease_owners, read_ledger, new_ledger, change_ledger; lock_leases, if writers
-        run concurrently; lease_clock (returns microseconds since 1970), if nodes may run on several
-        machines."""
+        """Statements by name: change_leases, end_holders, free_leases, acquire_leases, hold_leases,
+        renew_leases, release_leases, lease_changes, read_ledger, new_ledger, change_ledger;
+        lease_clock (returns microseconds since 1970), if nodes may run on several machines."""
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -38,24 +37,69 @@ class LeaseStore(Protocol):
         """Send the notification when the transaction commits, if the database can."""
 
 
+class _Leases:
+    """The leases as last read. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        """Number of the last change read."""
+        self._lock = threading.Lock()
+        self._leases: dict[str, tuple[str, int]] = {}
+        """Owner and range id by lease; a free lease has the owner ''."""
+        self._held: dict[str, Mapping[str, int]] = {}
+        """Results of `held` since the last change."""
+        self._living: frozenset[str] = frozenset()
+        self._owners: Mapping[str, str] | None = None
+        """Result of `owners` for `_living` since the last change."""
+
+    def update(self, rows: Sequence[Row]) -> frozenset[str]:
+        """Apply rows of lease_changes that were read after change `seen`; return the living
+        holders."""
+        changes = [row for row in rows if row[0] is not None]
+        last = max((row[3] for row in changes), default=0)
+        with self._lock:
+            if last > self.seen:
+                self.seen = last
+                self._leases.update((name, (owner, id)) for name, owner, id, _ in changes)
+                self._held, self._owners = {}, None
+        return frozenset(row[1] for row in rows if row[0] is None)
+
+    def held(self, owner: str) -> Mapping[str, int]:
+        """Return the range ids of the owner's leases; the same object until a lease changes."""
+        with self._lock:
+            if owner not in self._held:
+                self._held[owner] = {
+                    name: id for name, (other, id) in self._leases.items() if other == owner
+                }
+            return self._held[owner]
+
+    def owners(self, living: frozenset[str]) -> Mapping[str, str]:
+        """Return the owner of each lease of a living holder; the same object until one changes."""
+        with self._lock:
+            if self._owners is None or self._living != living:
+                self._living = living
+                self._owners = {
+                    name: owner for name, (owner, _) in self._leases.items() if owner in living
+                }
+            return self._owners
+
+
 class DatabaseCoordinator:
     """A `fairlead.ports.coordinator.Coordinator` in a database.
 
-    On SQLite all nodes share a machine, and leases expire by `clock`. On other databases leases
-    expire by the clock of the server.
+    All leases of an owner expire together, so a renewal writes one row, and an acquisition renews
+    the owner's other leases too. On SQLite all nodes share a machine, and leases expire by `clock`.
+    On other databases leases expire by the clock of the server.
 
-    Leases are read again only after a change of owner. The statement lease_mark returns the sum of
-    all range ids, which each acquisition raises, and the number of held leases, which each release
-    and expiry lowers: while both are equal, every lease has the same owner.
+    Each change of leases has a number, and changes commit in the order of their numbers. A read
+    returns only the leases that changed after the last number read.
     """
 
     def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
         self._database = store.database
         self._clock = clock
-        self._owners: tuple[_Mark, Mapping[str, str]] = (_NO_MARK, {})
-        self._held: dict[str, tuple[_Mark, Mapping[str, int]]] = {}
-        """Range ids of the leases that each owner held at its last renewal."""
+        self._leases = _Leases()
 
     @property
     def location(self) -> str:
@@ -72,26 +116,31 @@ class DatabaseCoordinator:
         return await self._database.run_async(self._acquire(names, owner, ttl))
 
     def _acquire(self, names: Sequence[str], owner: str, ttl: float) -> Steps[dict[str, int]]:
+        change = yield from self._begin_change()
         now = yield from self.lease_clock()
-        asked = _json_array(set(names))
-        return _range_ids(
-            (yield self._store.statement("acquire_leases", asked, owner, now + _micros(ttl), now))
-        )
+        if ended := (yield self._store.statement("end_holders", now)):
+            yield self._store.statement("free_leases", _json_array(row[0] for row in ended), change)
+        rows = yield self._store.statement("acquire_leases", _json_array(set(names)), owner, change)
+        if rows:
+            yield self._store.statement("hold_leases", owner, now + _micros(ttl))
+        return {row[0]: row[1] for row in rows}
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
-        # Need not be durable: a power cut that undoes it leaves a lease that expires sooner.
-        return await self._database.run_async(self._renew(owner, ttl), durable=False)
+        leases = self._leases
+        # Need not be durable: a power cut that undoes it leaves leases that expire sooner.
+        rows = await self._reading(
+            self._database.run_async(self._renew(owner, ttl, leases.seen), durable=False)
+        )
+        if rows is None:
+            return {}
+        leases.update(rows)
+        return leases.held(owner)
 
-    def _renew(self, owner: str, ttl: float) -> Steps[Mapping[str, int]]:
-        yield from self._lock_held(owner)
+    def _renew(self, owner: str, ttl: float, seen: int) -> Steps[Sequence[Row] | None]:
         now = yield from self.lease_clock()
-        yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)
-        mark = yield from self._mark(now)
-        seen, held = self._held.get(owner, (_NO_MARK, {}))
-        if seen != mark:
-            held = _range_ids((yield self._store.statement("held_leases", owner, now)))
-            self._held[owner] = (mark, held)
-        return held
+        if not (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)):
+            return None
+        return (yield self._store.statement("lease_changes", seen, now))
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
@@ -99,45 +148,54 @@ class DatabaseCoordinator:
         return await self._database.run_async(self._release(names, owner))
 
     def _release(self, names: Sequence[str], owner: str) -> Steps[Notification]:
-        yield from self._lock_held(owner)
-        yield self._store.statement("release_leases", owner, _json_array(names))
+        change = yield from self._begin_change()
+        yield self._store.statement("release_leases", owner, _json_array(names), change)
         notification = Notification(control=True)
         yield from self._store.announce(notification)
         return notification
 
     async def owners(self) -> Mapping[str, str]:
-        return await self._database.read(self._read_owners())
+        leases = self._leases
+        rows = await self._reading(self._database.read(self._read_changes(leases.seen)))
+        return leases.owners(leases.update(rows))
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
-        return await self._database.read(self._read_ledger(limit))
+    def _read_changes(self, seen: int) -> Steps[Sequence[Row]]:
+        now = yield from self.lease_clock()
+        return (yield self._store.statement("lease_changes", seen, now))
 
-    def _read_ledger(self, limit: str) -> Steps[tuple[bytes, int]]:
-        rows = yield self._store.statement("read_ledger", limit)
+    async def _reading(self, rows: Awaitable[T]) -> T:
+        """Return the rows. After a failure, read all leases again: a server that comes back may
+        have lost changes, and use their numbers again."""
+        try:
+            return await rows
+        except StoreUnavailable:
+            self._leases = _Leases()
+            raise
+
+    def _begin_change(self) -> Steps[int]:
+        """Lock the leases for this transaction; return the number of the change."""
+        number: int = (yield self._store.statement("change_leases"))[0][0]
+        return number
+
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
+        return await self._database.read(self._read_ledger(limit, shard))
+
+    def _read_ledger(self, limit: str, shard: str) -> Steps[tuple[bytes, int]]:
+        rows = yield self._store.statement("read_ledger", limit, shard)
         return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
-        return await self._database.run_async(self._write_ledger(limit, ledger.decode(), version))
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
+        return await self._database.run_async(
+            self._write_ledger((limit, shard), ledger.decode(), version)
+        )
 
-    def _write_ledger(self, limit: str, ledger: str, version: int) -> Steps[bool]:
+    def _write_ledger(self, record: tuple[str, str], ledger: str, version: int) -> Steps[bool]:
         if version == 0:
-            return bool((yield self._store.statement("new_ledger", limit, ledger)))
-        return bool((yield self._store.statement("change_ledger", limit, ledger, version)))
+            return bool((yield self._store.statement("new_ledger", *record, ledger)))
+        return bool((yield self._store.statement("change_ledger", *record, ledger, version)))
 
     def close(self) -> None:
         """Do nothing: the task store closes the database."""
-
-    def _read_owners(self) -> Steps[Mapping[str, str]]:
-        now = yield from self.lease_clock()
-        mark = yield from self._mark(now)
-        seen, owners = self._owners
-        if seen != mark:
-            owners = dict(map(tuple, (yield self._store.statement("lease_owners", now))))
-            self._owners = (mark, owners)
-        return owners
-
-    def _mark(self, now: int) -> Steps[_Mark]:
-        range_ids, held = (yield self._store.statement("lease_mark", now))[0]
-        return range_ids, held
 
     def lease_clock(self) -> Steps[int]:
         """Return the instant of the clock that all nodes of this database share, in microseconds
@@ -147,10 +205,6 @@ class DatabaseCoordinator:
         now: int = (yield self._store.statement("lease_clock"))[0][0]
         return now
 
-    def _lock_held(self, owner: str) -> Steps[None]:
-        if "lock_leases" in self._store.sql:
-            yield self._store.statement("lock_leases", owner)
-
 
 def _micros(seconds: float) -> int:
     return round(seconds * MICROS)
@@ -158,7 +212,3 @@ def _micros(seconds: float) -> int:
 
 def _json_array(names: Iterable[str]) -> str:
     return msgspec.json.encode(list(names)).decode()
-
-
-def _range_ids(rows: Sequence[Row]) -> dict[str, int]:
-    return {row[0]: row[1] for row in rows}

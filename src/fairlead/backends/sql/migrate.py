@@ -8,6 +8,7 @@ exists, applied, add, and also lock, if writers run concurrently.
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -35,8 +36,13 @@ class Migration(NamedTuple):
 
 def migrations(database: SqlDatabase) -> list[Migration]:
     """Return all migrations for this database, in order."""
+    return _migrations(package_of(database))
+
+
+@cache  # each application checks the tables
+def _migrations(package: str) -> list[Migration]:
     found = []
-    for file in resources.files(package_of(database)).joinpath("migrations").iterdir():
+    for file in resources.files(package).joinpath("migrations").iterdir():
         if match := _FILE.match(file.name):
             found.append(Migration(int(match[1]), f"{match[1]}_{match[2]}", file.read_text()))
     return sorted(found)
@@ -118,7 +124,7 @@ def _refuse_newer(database: SqlDatabase, applied: list[Row] | Row) -> None:
             missing = next(one[1] for one, other in zip(ours, theirs, strict=False) if one != other)
             raise SchemaMismatch(
                 f"the tables in {database.location} lack {missing}, but later migrations are"
-                " applied: somebody changed fairlead_schema; restore it from a backup"
+                " applied: somebody changed fairlead_schema; restore that table from a backup"
             )
         raise SchemaMismatch(
             f"the tables in {database.location} are newer than this code: {unknown} is not known"

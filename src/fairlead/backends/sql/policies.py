@@ -31,6 +31,7 @@ class SqlPolicies:
         self._sql = load("policies.sql", package_of(tasks.database))
 
     def publish(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int | None]:
+        yield self.tasks.statement("change_queues")
         if not (yield self._statement("lock", draft.queue)):
             return None
         if (yield self._statement("is_switched", draft.queue, "")):
@@ -44,6 +45,7 @@ class SqlPolicies:
         return (yield from self._put(draft, supersedes))
 
     def roll_back(self, draft: PolicyDraft, version: int, verdict: str) -> Steps[int | None]:
+        yield self.tasks.statement("change_queues")
         if not (yield self._statement("lock", draft.queue)):
             return None
         if (yield self._statement("is_switched", draft.queue, SwitchMode.OFF)):
@@ -61,6 +63,7 @@ class SqlPolicies:
         if switch.mode == SwitchMode.OFF:
             # Lock the queues after the switch is set: an earlier publish has committed when we get
             # the lock, and a later one is refused.
+            yield self.tasks.statement("change_queues")
             yield self._statement("lock_some", switch.queue)
             yield self._statement(
                 "end_some",

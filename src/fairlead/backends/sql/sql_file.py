@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import resources
 
 from fairlead.ports.statements import Database
@@ -20,6 +21,11 @@ def load(file_name: str, package: str) -> dict[str, str]:
 
     Each block starts with a line `-- name: NAME`.
     """
+    return {**_blocks(file_name, package)}
+
+
+@cache  # each adapter of each application loads the same files
+def _blocks(file_name: str, package: str) -> dict[str, str]:
     text = resources.files(package).joinpath(file_name).read_text()
     parts = _NAME.split(text)
     return {

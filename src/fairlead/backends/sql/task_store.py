@@ -7,7 +7,7 @@ and parameters; a batch is one parameter, a JSON array of arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from sys import intern
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -60,6 +60,8 @@ from fairlead.ports.task_store import (
 
 _MOST_HELD = 100_000
 
+_decode = msgspec.json.Decoder(list[str]).decode
+
 
 class SqlTaskStore:
     """A `fairlead.ports.task_store.TaskStore` for both dialects."""
@@ -68,6 +70,8 @@ class SqlTaskStore:
         self.database = database
         self.sql = sql
         self.incidents = SqlIncidents(database)
+        self._served: dict[str, tuple[list[str], list[str]]] = {}
+        """Queues and task names of the nodes read last, by digest."""
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -302,6 +306,7 @@ class SqlTaskStore:
         return dict((yield self.statement("limits", queue)))  # type: ignore[arg-type]
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
+        yield self.statement("change_queues")
         if not (yield self.statement("weights_changed", queue)):
             return False
         if weight is not None:
@@ -312,6 +317,7 @@ class SqlTaskStore:
         return True
 
     def pause(self, queue: str, paused: bool) -> Steps[bool]:
+        yield self.statement("change_queues")
         rows = yield self.statement("pause", queue, paused)
         if rows:
             yield from self.announce(Notification(control=True))
@@ -328,9 +334,9 @@ class SqlTaskStore:
                 version,
                 queue,
                 partition,
-                intern(name),
+                name,
                 priority,
-                intern(key),
+                key,
                 weight,
                 ordering_key,
                 TriggerPath.HOOK,
@@ -355,6 +361,9 @@ class SqlTaskStore:
             )
             for row in rows
         ]
+
+    def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
+        return [row[0] for row in (yield self.statement("changed", batch(tasks)))]
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         raise NotImplementedError
@@ -595,7 +604,8 @@ class SqlTaskStore:
 
     def _register_node(self, node: str, queues: str, names: str, now: int) -> Steps[Notification]:
         at = yield from self.shared_clock(now)
-        yield self.statement("register_node", node, at, queues, names)
+        digest = blake2b(f"{queues}\n{names}".encode(), digest_size=16).hexdigest()
+        yield self.statement("register_node", node, at, queues, names, digest)
         return (yield from self._control())
 
     def _control(self) -> Steps[Notification]:
@@ -632,23 +642,37 @@ class SqlTaskStore:
         return (yield self.statement(name, *params))
 
     def nodes(self) -> Steps[list[NodeRecord]]:
-        rows = yield self.statement("nodes")
+        known = self._served
+        rows = yield self.statement("nodes", batch(list(known)))
+        served: dict[str, tuple[list[str], list[str]]] = {}
+        for *_, digest, queues, names in rows:
+            if digest not in served:
+                served[digest] = known.get(digest) or (_decode(queues), _decode(names))
+        self._served = served
         return [
-            NodeRecord(node, started_at, heartbeat_at, *map(msgspec.json.decode, lists))
-            for node, started_at, heartbeat_at, *lists in rows
+            NodeRecord(node, started_at, heartbeat_at, *served[digest])
+            for node, started_at, heartbeat_at, digest, _, _ in rows
         ]
 
     async def register_queues(self, partitions: dict[str, int]) -> dict[str, QueueSettings]:
         return await self.database.run_async(self.registration(partitions))
 
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
-        yield Many(self.sql["register_queue"], sorted(partitions.items()))
         known = yield from self.queue_settings()
+        new = [
+            (queue, count)
+            for queue, count in partitions.items()
+            if queue not in known or known[queue].partitions < count
+        ]
+        if new:
+            yield self.statement("change_queues")
+            yield self.statement("register_queues", batch(new))
+            known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
     def settings_mark(self) -> Steps[object]:
-        # Queues are never deleted and versions only grow, so no earlier mark comes back.
-        return tuple((yield self.statement("queues_mark"))[0])
+        rows = yield self.statement("queues_mark")
+        return rows[0][0] if rows else 0
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         rows = yield self.statement("queues")

@@ -57,7 +57,7 @@ class SqliteDatabase:
             raise ConfigurationError(
                 f"SQLite {sqlite3.sqlite_version} is too old; 3.38 or later is needed"
             )
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a handler may change the working directory
         self.location = str(path)
         self.is_durable = synchronous.upper() in ("FULL", "EXTRA")
         self._synchronous = "NORMAL" if self.is_durable else synchronous.upper()

@@ -1,16 +1,18 @@
 """The notifier of one SQLite file: a named pipe for each listener, in a folder beside the file.
 
 To notify is one write to each pipe: some microseconds, no lock, no server, and a waiting listener
-costs nothing. A message to one node is written to its pipe only, whose name has a digest of the
-node's name. A sender reads the folder again whenever the folder has changed. A pipe whose
-listener was killed has no reader; the next sender or listener removes it.
+costs nothing. A message to one node is written to the pipe of that node only, whose name contains
+a digest of the node's name. A sender reads the folder again whenever the folder has changed. A pipe
+whose listener was killed has no reader; the next sender or listener removes the pipe.
 
-Some writers notify nobody, such as a submit without its trigger, or plain SQL. A listener notices
-them by SQLite's data_version, which every commit of another connection changes. A node's own
-commits change it too, so the listener also checks for new work: has the counter of ready tasks or
-the highest row number grown? If new work has come without a notification in the same half second,
-the listener looks everywhere at once. Otherwise it looks everywhere in the first half second
-without a notification, and after five seconds at the latest.
+Some commits come without a notification, such as a submit in the caller's transaction without a
+later `handle.trigger()`, or plain SQL. Every half second a listener checks SQLite's data_version,
+which every commit of another connection changes. A node's own commits change data_version too, so
+the listener also checks whether there is new work: whether the counter of ready tasks or the
+highest row number has grown. New work in a half second without notifications makes the listener
+look everywhere at once. New work beside notifications was probably announced by them, so the
+listener looks everywhere in the next half second without notifications, at the latest after five
+seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, p
 
 log = logging.getLogger("fairlead.notifier")
 
-# POSIX never mixes a write of up to this size with another one; one byte is the end of the line.
+# POSIX never mixes a write of up to PIPE_BUF bytes with another one; one byte ends the line.
 MOST_BYTES = min(4000, getattr(select, "PIPE_BUF", 512) - 1)
 
 WATCH_EVERY = 0.5
@@ -50,12 +52,12 @@ WATCH_EVERY = 0.5
 WATCH_EVERY_WITHOUT_PIPES = 0.02
 """Seconds between two checks of data_version where pipes are not possible."""
 _MOST_CHECKS = 10
-"""Checks (each half a second) with notifications, after which the listener looks everywhere for new
-work that none of them may have announced."""
+"""Checks after new work, each half a second, after which the listener looks everywhere even if
+notifications never pause."""
 
 _SUFFIX = ".notifier"
 _ANY_NODE = "@"
-"""Character that only the pipe of a node has in its name."""
+"""Character in the names of pipes of nodes; pipes of other listeners do not have it."""
 _UNFINISHED = ".new"
 _UNFINISHED_FOR = 60  # seconds after which an unfinished pipe is removed
 _SMALLEST_PIPE = 16384  # bytes, if the system does not report the size

@@ -17,11 +17,13 @@ ON CONFLICT (name) DO UPDATE
        declared_by = excluded.declared_by
 
 -- name: declare
--- ?1: JSON array of names; ?2: the clock that nodes share; ?3: the node; ?4: later declarations are not renewed
+-- Renew the declarations. ?1: JSON array of names; ?2: the clock that nodes share; ?3: the node; ?4: greatest
+-- declared_at to renew, because a more recent declaration needs no renewal
 UPDATE fairlead_periodics SET declared_at = ?2, declared_by = ?3
  WHERE name IN (SELECT value FROM json_each(?1)) AND declared_at <= ?4
 
 -- name: pass
+-- Record that all slots up to ?3 are submitted or skipped. ?1: name; ?2: expected version; ?4: last submitted slot, or NULL
 UPDATE fairlead_periodics
    SET version = version + 1, passed_at = ?3, last_slot_at = coalesce(?4, last_slot_at)
  WHERE name = ?1 AND version = ?2 AND NOT paused

@@ -79,8 +79,8 @@ class FilePresence:
             os.close(descriptor)  # another process has just removed the file
 
     def _remove_old(self) -> None:
-        """Remove the files of nodes that died long ago, and mark those of other dead nodes: a node
-        may have lived for long before its death."""
+        """Mark the files of dead nodes, and remove the files that were marked long ago. The time of
+        change of an unmarked file is the start of its node, not the node's death."""
         for file in self._folder.iterdir():
             with suppress(OSError):
                 about = file.stat()

@@ -6,7 +6,7 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1) ORDER BY key
 
 -- name: receive
--- ?1: [[queue, partition], ...]; ?2: most entries of each partition
+-- ?1: [[queue, partition], ...]; ?2: maximum number of entries of each partition
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_each(?1) j
   CROSS JOIN fairlead_task_log l ON l.seq IN (SELECT seq FROM fairlead_task_log

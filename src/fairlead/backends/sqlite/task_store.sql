@@ -58,13 +58,13 @@ UPDATE fairlead_tasks
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                            AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
-            AND NOT EXISTS (SELECT 1                    -- no task that runs: this one may have committed late
+            AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                        AND o.order_at IS NOT NULL
                                      ORDER BY o.order_at, o.id LIMIT 32) AS first
                              WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- no skipped task that runs again
+            AND NOT EXISTS (SELECT 1                    -- no running task that left the order when it failed
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
@@ -77,7 +77,7 @@ INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING
 DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
 
 -- name: drop_claims_of
--- Keeps batches with tasks that were claimed just before, which `held_by` must find.
+-- Keeps the batches of claims that contain a task the node still holds, because `held_by` must find that task.
 DELETE FROM fairlead_claims
  WHERE node = ?1
    AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
@@ -101,7 +101,7 @@ DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
--- ?2: the node that must hold them; NULL: any node
+-- ?2: the node that must hold the tasks; NULL: any node
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
@@ -175,7 +175,7 @@ RETURNING queue, partition, priority, ready_seq
 SELECT min(run_at) FROM fairlead_tasks WHERE state = 'WAITING'
 
 -- name: held_by
--- DISTINCT here and in `stuck`: a node that claims a task again has it in two batches of claims.
+-- DISTINCT here and in `stuck`, because a task that a node claims twice is in two batches of claims.
 SELECT DISTINCT t.id, t.version, t.node,
        (SELECT count(*) FROM fairlead_attempts a WHERE a.task_id = t.id AND a.outcome = 'lost')
   FROM fairlead_claims g, json_each(g.seqs) j
@@ -310,19 +310,27 @@ SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue,
 SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
 
 -- name: queues_mark
--- Equal as long as no queue was added and no setting changed.
-SELECT count(*), coalesce(sum(version), 0) FROM fairlead_queues
+SELECT number FROM fairlead_changes WHERE kind = 'queues'
 
--- name: register_queue
-INSERT INTO fairlead_queues (queue, partitions) VALUES (?1, ?2)
-ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = version + 1 WHERE partitions < excluded.partitions
+-- name: change_queues
+-- Every transaction that changes settings, weights or limits of queues begins with this statement, so that such
+-- transactions cannot deadlock.
+INSERT INTO fairlead_changes AS c (kind, number) VALUES ('queues', 1)
+ON CONFLICT (kind) DO UPDATE SET number = c.number + 1
+
+-- name: register_queues
+-- ?1: [[queue, partitions], ...]
+INSERT INTO fairlead_queues AS q (queue, partitions) SELECT value ->> 0, value ->> 1 FROM json_each(?1) WHERE true
+ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.version + 1
+ WHERE q.partitions < excluded.partitions
 
 -- name: pause
 UPDATE fairlead_queues SET paused = ?2, version = version + 1 WHERE queue = ?1 RETURNING queue
 
 -- name: register_node
-INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names) VALUES (?1, ?2, ?2, ?3, ?4)
-ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names
+INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names, digest) VALUES (?1, ?2, ?2, ?3, ?4, ?5)
+ON CONFLICT (node) DO UPDATE
+   SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names, digest = excluded.digest
 
 -- name: heartbeat
 UPDATE fairlead_nodes SET heartbeat_at = ?2 WHERE node = ?1 RETURNING node
@@ -334,38 +342,61 @@ SELECT node FROM fairlead_nodes WHERE heartbeat_at < ?1
 DELETE FROM fairlead_nodes WHERE node = ?1
 
 -- name: nodes
-SELECT node, started_at, heartbeat_at, queues, names FROM fairlead_nodes ORDER BY started_at
+-- ?1: [digest, ...] of queues and names that the caller knows; these are returned as NULL
+SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT value FROM json_each(?1)) THEN queues END,
+       CASE WHEN digest NOT IN (SELECT value FROM json_each(?1)) THEN names END
+  FROM fairlead_nodes
+ ORDER BY started_at
+
+-- name: change_leases
+-- Returns the number of the change that begins. Every transaction that changes leases begins with this statement, so that
+-- changes commit in the order of their numbers.
+INSERT INTO fairlead_changes AS c (kind, number) VALUES ('leases', 1)
+ON CONFLICT (kind) DO UPDATE SET number = c.number + 1
+RETURNING number
+
+-- name: end_holders
+-- Ends holders that expired before ?1. A renewal at the same time is either seen here, or finds its row gone.
+DELETE FROM fairlead_holders WHERE expires_at < ?1 RETURNING owner
+
+-- name: free_leases
+-- ?1: [owner, ...]; ?2: number of the change
+UPDATE fairlead_leases SET owner = '', changed = ?2 WHERE owner IN (SELECT value FROM json_each(?1))
 
 -- name: acquire_leases
--- ?1: [name, ...]
-INSERT INTO fairlead_leases (name, owner, range_id, expires_at) SELECT value, ?2, 1, ?3 FROM json_each(?1) WHERE true
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = range_id + 1, expires_at = excluded.expires_at
- WHERE owner = '' OR expires_at < ?4
+-- ?1: [name, ...]; ?2: owner; ?3: number of the change
+INSERT INTO fairlead_leases AS l (name, owner, range_id, changed) SELECT value, ?2, 1, ?3 FROM json_each(?1) WHERE true
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id + 1, changed = excluded.changed
+ WHERE l.owner = ''
 RETURNING name, range_id
 
+-- name: hold_leases
+INSERT INTO fairlead_holders AS h (owner, expires_at) VALUES (?1, ?2)
+ON CONFLICT (owner) DO UPDATE SET expires_at = max(h.expires_at, excluded.expires_at)
+
 -- name: renew_leases
-UPDATE fairlead_leases SET expires_at = ?2 WHERE owner = ?1 AND expires_at >= ?3
+UPDATE fairlead_holders SET expires_at = ?2 WHERE owner = ?1 AND expires_at >= ?3 RETURNING owner
 
 -- name: release_leases
-UPDATE fairlead_leases SET owner = '', expires_at = 0 WHERE owner = ?1 AND name IN (SELECT value FROM json_each(?2))
+-- ?1: owner; ?2: [name, ...]; ?3: number of the change
+UPDATE fairlead_leases SET owner = '', changed = ?3 WHERE owner = ?1 AND name IN (SELECT value FROM json_each(?2))
 
--- name: lease_mark
-SELECT coalesce(sum(range_id), 0), count(*) FILTER (WHERE owner <> '' AND expires_at >= ?1) FROM fairlead_leases
-
--- name: held_leases
-SELECT name, range_id FROM fairlead_leases WHERE owner = ?1 AND expires_at >= ?2
-
--- name: lease_owners
-SELECT name, owner FROM fairlead_leases WHERE owner <> '' AND expires_at >= ?1
+-- name: lease_changes
+-- Returns the holders that have not expired at ?2, with NULL in place of a lease, and the leases changed after number ?1.
+SELECT NULL AS name, owner, 0 AS range_id, 0 AS changed FROM fairlead_holders WHERE expires_at >= ?2
+UNION ALL
+SELECT name, owner, range_id, changed
+  FROM fairlead_leases
+ WHERE changed > ?1 AND (SELECT max(changed) FROM fairlead_leases) > ?1  -- no scan of the table without changes
 
 -- name: read_ledger
-SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1
+SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1 AND shard = ?2
 
 -- name: new_ledger
-INSERT INTO fairlead_permits (limit_name, version, ledger) VALUES (?1, 1, ?2) ON CONFLICT (limit_name) DO NOTHING RETURNING version
+INSERT INTO fairlead_permits (limit_name, shard, version, ledger) VALUES (?1, ?2, 1, ?3) ON CONFLICT (limit_name, shard) DO NOTHING RETURNING version
 
 -- name: change_ledger
-UPDATE fairlead_permits SET version = version + 1, ledger = ?2 WHERE limit_name = ?1 AND version = ?3 RETURNING version
+UPDATE fairlead_permits SET version = version + 1, ledger = ?3 WHERE limit_name = ?1 AND shard = ?2 AND version = ?4 RETURNING version
 
 -- name: changes
 SELECT changes()
@@ -416,12 +447,18 @@ SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
  LIMIT ?2
 
 -- name: ordered
--- ?1: [[queue, ordering_key], ...]; ?2: most tasks of each, in order
+-- ?1: [[queue, ordering_key], ...]; ?2: maximum number of tasks of each ordering key, in order
 SELECT t.ready_seq, t.id, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_each(?1) j
-  JOIN fairlead_tasks t ON t.queue = j.value ->> 0 AND t.ordering_key = j.value ->> 1
- WHERE t.id IN (SELECT o.id FROM fairlead_tasks o
-                 WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
-                 ORDER BY o.order_at, o.id LIMIT ?2)
+ CROSS JOIN fairlead_tasks t
+    ON t.seq IN (SELECT o.seq FROM fairlead_tasks o
+                  WHERE o.queue = j.value ->> 0 AND o.ordering_key = j.value ->> 1 AND o.order_at IS NOT NULL
+                  ORDER BY o.order_at, o.id LIMIT ?2)
  ORDER BY t.queue, t.ordering_key, t.order_at, t.id
+
+-- name: changed
+-- ?1: [[id, version], ...]
+SELECT j.value ->> 0
+  FROM json_each(?1) j
+ WHERE (SELECT t.version FROM fairlead_tasks t WHERE t.id = j.value ->> 0) IS NOT j.value ->> 1

@@ -1,8 +1,9 @@
 """The coordinator over ZooKeeper: a lease is an ephemeral znode, and its range id is the version of
 a persistent znode beside it.
 
-One transaction creates the ephemeral znode and changes the persistent one, so each new owner gets a
-greater range id than all owners before. A node that dies or is cut off loses its leases when
+One transaction raises the version, creates the ephemeral znode of the new range id, and fails if
+that of the last range id exists. So a lease has one owner at most, with a greater range id than all
+owners before. A node that dies or is cut off loses its leases when
 ZooKeeper ends the node's session; ZooKeeper measures sessions by a monotonic clock. The permit
 ledger of a limit is a persistent znode. Source: the lock recipe in ZooKeeper's documentation, with
 the range id as fencing token.
@@ -12,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
 
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from fairlead.backends.zookeeper.leases import LeaseCache, held_znode, znode_name
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.ports.notification import Notification
 
@@ -27,13 +27,18 @@ _READING_SECONDS = 10.0
 """Timeout of the session for reads and permit ledgers, which belongs to no owner."""
 
 
-class _HeldLease(NamedTuple):
-    """A lease as stored in its ephemeral znode, and the id of the session that owns the znode."""
+class _LeaseSession(Session):
+    """A session, and the leases that it sees."""
 
-    name: str
-    owner: str
-    range_id: int
-    session: int
+    def __init__(self, endpoint: ZooKeeperEndpoint, seconds: float, folder: str) -> None:
+        super().__init__(endpoint, seconds)
+        self.leases = LeaseCache(self, folder)
+
+    def range_ids(self) -> dict[str, int]:
+        """Return the range ids of the leases that this session holds, by name. Raise
+        StoreUnavailable unless a response of ZooKeeper proves that the session is alive."""
+        held = self.leases.read()
+        return {lease.name: lease.range_id for lease in held if lease.session == self.id}
 
 
 class ZooKeeperCoordinator:
@@ -50,7 +55,7 @@ class ZooKeeperCoordinator:
         self._held_folder = f"{self._endpoint.folder}/leases/held"
         self._ids_folder = f"{self._endpoint.folder}/leases/ids"
         self._ledgers_folder = f"{self._endpoint.folder}/permits"
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, _LeaseSession] = {}
         self._lock = threading.Lock()
 
     @property
@@ -58,7 +63,7 @@ class ZooKeeperCoordinator:
         return f"{self._endpoint}, folder {self._endpoint.folder}"
 
     def check_limits(self, names: Sequence[str]) -> None:
-        """Accept all names of limits: `_znode_name` makes a valid name of a znode from each."""
+        """Accept all names of limits: `znode_name` makes a valid name of a znode from each."""
 
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
@@ -76,11 +81,12 @@ class ZooKeeperCoordinator:
     async def owners(self) -> dict[str, str]:
         return await asyncio.to_thread(self._owners)
 
-    async def read_ledger(self, limit: str) -> tuple[bytes, int]:
-        return await asyncio.to_thread(self._read_ledger, limit)
+    async def read_ledger(self, limit: str, shard: str) -> tuple[bytes, int]:
+        return await asyncio.to_thread(self._read_ledger, self._ledger_path(limit, shard))
 
-    async def write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
-        return await asyncio.to_thread(self._write_ledger, limit, ledger, version)
+    async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
+        path = self._ledger_path(limit, shard)
+        return await asyncio.to_thread(self._write_ledger, path, ledger, version)
 
     def close(self) -> None:
         with self._lock:
@@ -98,23 +104,26 @@ class ZooKeeperCoordinator:
         transactions = []
         for name, version in versions.items():
             change = session.client.transaction()
-            change.set_data(f"{self._ids_folder}/{_znode_name(name)}", b"", version)
-            data = msgspec.json.encode((owner, version + 1))
-            change.create(f"{self._held_folder}/{_znode_name(name)}", data, ephemeral=True)
+            change.set_data(f"{self._ids_folder}/{znode_name(name)}", b"", version)
+            # If the last znode can be created, nobody holds the lease.
+            change.create(self._held_path(name, version))
+            change.delete(self._held_path(name, version))
+            data = msgspec.json.encode(owner)
+            change.create(self._held_path(name, version + 1), data, ephemeral=True)
             transactions.append(change.commit_async)
         won = {}
         for (name, version), results in zip(
             versions.items(), session.send(transactions), strict=True
         ):
             # If another owner has the lease or has just acquired it, ZooKeeper changes nothing and
-            # returns two errors.
+            # returns errors.
             if not any(isinstance(result, Exception) for result in results):
                 won[name] = version + 1
         return won
 
     def _versions(self, session: Session, names: list[str]) -> list[int]:
         """Return the last range id of each lease, in the order of `names`; 0 for a new one."""
-        paths = [f"{self._ids_folder}/{_znode_name(name)}" for name in names]
+        paths = [f"{self._ids_folder}/{znode_name(name)}" for name in names]
         reads = [partial(session.client.exists_async, path) for path in paths]
         found = session.send(reads)
         new = [path for path, stat in zip(paths, found, strict=True) if stat is None]
@@ -127,7 +136,7 @@ class ZooKeeperCoordinator:
 
     def _renew(self, owner: str, ttl: float) -> dict[str, int]:
         session = self._session(owner, ttl)
-        range_ids = self._range_ids(session)
+        range_ids = session.range_ids()
         session.renew(ttl)
         return range_ids
 
@@ -135,20 +144,33 @@ class ZooKeeperCoordinator:
         with self._lock:
             session = self._sessions.get(owner)
         if session is not None and not session.is_closed:
-            ours = self._range_ids(session).keys() & names
-            paths = [f"{self._held_folder}/{_znode_name(name)}" for name in sorted(ours)]
+            paths = [
+                self._held_path(name, range_id)
+                for name, range_id in session.range_ids().items()
+                if name in names
+            ]
             session.send(
                 [partial(session.client.delete_async, path) for path in paths], NoNodeError
             )
         return Notification(control=True)
 
     def _owners(self) -> dict[str, str]:
-        session = self._session("", _READING_SECONDS)
-        return {held.name: held.owner for held in self._held_leases(session)}
+        with self._lock:
+            sessions = [each for each in self._sessions.values() if not each.is_closed]
+        # The first session, which is that of an owner in a worker, reads the leases anyway.
+        session = sessions[0] if sessions else self._session("", _READING_SECONDS)
+        return {lease.name: lease.owner for lease in session.leases.read()}
 
-    def _read_ledger(self, limit: str) -> tuple[bytes, int]:
+    def _held_path(self, name: str, range_id: int) -> str:
+        return f"{self._held_folder}/{held_znode(name, range_id)}"
+
+    def _ledger_path(self, limit: str, shard: str) -> str:
+        """Return the path of a shard, which is a child of the first shard."""
+        path = f"{self._ledgers_folder}/{znode_name(limit)}"
+        return f"{path}/{shard}" if shard else path
+
+    def _read_ledger(self, path: str) -> tuple[bytes, int]:
         session = self._session("", _READING_SECONDS)
-        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
         # A server may lag behind the leader; `sync` brings it up to date before the read.
         [_, found] = session.send(
             [partial(session.client.sync_async, path), partial(session.client.get_async, path)],
@@ -159,9 +181,8 @@ class ZooKeeperCoordinator:
         data, stat = found
         return data, stat.version + 1
 
-    def _write_ledger(self, limit: str, ledger: bytes, version: int) -> bool:
+    def _write_ledger(self, path: str, ledger: bytes, version: int) -> bool:
         client = (session := self._session("", _READING_SECONDS)).client
-        path = f"{self._ledgers_folder}/{_znode_name(limit)}"
         write = (
             partial(client.set_async, path, ledger, version - 1)
             if version
@@ -170,40 +191,12 @@ class ZooKeeperCoordinator:
         [result] = session.send([write], NodeExistsError, BadVersionError, NoNodeError)
         return not isinstance(result, Exception)
 
-    def _range_ids(self, session: Session) -> dict[str, int]:
-        """Return the range ids of the leases that the session holds, by name. A response of
-        ZooKeeper also proves that the session is alive."""
-        return {
-            held.name: held.range_id
-            for held in self._held_leases(session)
-            if held.session == session.id
-        }
-
-    def _held_leases(self, session: Session) -> list[_HeldLease]:
-        client = session.client
-        [nodes] = session.send([partial(client.get_children_async, self._held_folder)])
-        reads: list[Callable[..., Any]] = [
-            partial(client.get_async, f"{self._held_folder}/{node}") for node in nodes
-        ]
-        found = []
-        for node, result in zip(nodes, session.send(reads, NoNodeError), strict=True):
-            if not isinstance(result, NoNodeError):
-                data, stat = result
-                owner, range_id = msgspec.json.decode(data, type=tuple[str, int])
-                found.append(_HeldLease(unquote(node), owner, range_id, stat.ephemeralOwner))
-        return sorted(found)
-
-    def _session(self, owner: str, seconds: float) -> Session:
+    def _session(self, owner: str, seconds: float) -> _LeaseSession:
         with self._lock:
             session = self._sessions.get(owner)
             if session is None or session.is_closed:
-                session = Session(self._endpoint, seconds)
+                session = _LeaseSession(self._endpoint, seconds, self._held_folder)
                 self._sessions[owner] = session
                 for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
                     session.make_folder(folder)
             return session
-
-
-def _znode_name(name: str) -> str:
-    """Return the name of a znode for any text. A valid name has no slash and is not "." or ".."."""
-    return quote(name, safe="").replace(".", "%2E")

@@ -20,6 +20,7 @@ from kazoo.exceptions import (
     ZookeeperStoppedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -151,6 +152,16 @@ class Session:
                 raise KazooTimeoutError
             sent = [request() for request in requests]
             return [self._result(each, ignored) for each in sent]
+
+    def handle_events(self) -> None:
+        """Wait until the watches have been called for all events that arrived before the last
+        response. Raise StoreUnavailable."""
+        handled = threading.Event()
+        # kazoo calls watches in the order of their events, in a thread of their own.
+        self.client.handler.dispatch_callback(Callback("watch", handled.set, ()))
+        with self._translate_errors():
+            if not handled.wait(_RESPONSE_SECONDS):
+                raise KazooTimeoutError
 
     def make_folder(self, path: str) -> None:
         """Create the znode at `path` and its parents, unless they exist."""

@@ -71,8 +71,9 @@ def with_carrier(
 ) -> Mapping[str, str]:
     """Return the carrier of `span`, overlaid by the user's context map.
 
-    A trace context that the user chose stays, and the span is linked to it. A context passed on
-    from the submitting run is not a choice of the user: the span is then its child.
+    A trace context that the user set stays, and the span is linked to it. A trace context that the
+    submitting run merely passed on is replaced, because `span` is already a child of the run's
+    span.
     """
     if not given:
         return carrier

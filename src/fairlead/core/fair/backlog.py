@@ -6,7 +6,7 @@ the stored entries in (A, R]. M (max level): nothing is stored above it. The bac
 returns what to read, write and delete, and the caller reports each outcome.
 
 Two rules keep it correct. Nothing is read or written at or below A, and A only moves forward. A is
-pinned below every level that was given and not yet merged.
+pinned below every level that was assigned and not yet merged.
 
 Source: the levels A, R and M are those of Temporal's fair task reader
 (https://github.com/temporalio/temporal, service/matching/fairness.md).
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -376,8 +377,9 @@ class Backlog:
                 acked[level] = None
         self._acks += count
         self._acks_since_advance += count
-        while len(acked) > MOST_REMEMBERED:
-            del acked[next(iter(acked))]
+        # Together, because each search for the first entry of a dict passes over deleted ones.
+        for level in [*islice(acked, max(0, len(acked) - MOST_REMEMBERED))]:
+            del acked[level]
         # A may lag: moving it scans everything unacked, so do it once for many acks.
         if self._acks_since_advance * _ACKS_SHARE >= len(self._loaded) + len(self._taken):
             self._advance()

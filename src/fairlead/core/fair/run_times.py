@@ -71,7 +71,7 @@ class RunTimes:
     def __init__(self) -> None:
         self.unit = 0
         """Run time for which a task of weight 1 is charged a whole stride (microseconds): about the
-        mean of the queue. Changes rarely and in steps, because levels given by different units
+        mean of the queue. Changes rarely and in steps, because levels assigned by different units
         cannot be compared. The unit is 0 until enough runs have ended."""
         self._all = _RunningMean()
         self._names: dict[str, _RunningMean] = {}

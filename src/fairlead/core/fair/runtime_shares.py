@@ -1,11 +1,11 @@
 """Shares of run time: the key of a lane that goes next is decided when its task reaches the trigger
 table, not when the task arrives.
 
-A level is given when a task arrives, from its expected run time, and does not change. Here each key
-has an account of its run time: the time that ended runs took, and for each current run its charge,
-or its time so far if that is more. The first tasks of each key are in the trigger table, at the
-pass that the account gives when they get there; the others of the key wait here, in the order of
-their levels.
+A level is assigned when a task arrives, from its expected run time, and does not change. Here each
+key has an account of its run time: the time that ended runs took, and for each current run its
+charge, or its time so far if that is more. The first tasks of each key are in the trigger table, at
+the pass that the account gives when they get there; the others of the key wait here, in the order
+of their levels.
 
 The bound. Let two keys, f and m, both have tasks in memory that no limit holds back throughout an
 interval, and let S be the total run time of the tasks of a key taken in it. Then

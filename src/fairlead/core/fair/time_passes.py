@@ -4,9 +4,9 @@ to the actual time once the task has ended.
 Start-time fair queueing (Goyal, Vin and Cheng 1996; `fairlead.core.fair.passes`) needs the
 length of a task before it runs.
 Here the length is an expectation (`fairlead.core.fair.run_times`). Tasks of the key that get their
-levels later make up for the difference; given levels do not change. A task that took longer delays
-the key's next task. A task that took less lets the next tasks follow more closely, but never before
-tasks of their own key and never before the lane's virtual time: an idle key saves nothing.
+levels later make up for the difference; assigned levels do not change. A task that took longer
+delays the key's next task. A task that took less lets the next tasks follow more closely, but never
+before tasks of their own key and never before the lane's virtual time: an idle key saves nothing.
 
 The bound. Let two keys, f and m, both have tasks waiting throughout an interval, and let S be the
 total run time of the tasks of a key dispatched in it. Then

@@ -1,4 +1,5 @@
-"""Credits: the offers of other nodes, as the owner of partitions knows them. No I/O and no clock.
+"""Credits: the offers of other nodes to run tasks, as the owner of the partitions knows them. No
+I/O and no clock.
 
 Credit-based flow control: an offer carries a running total, so lost, doubled and overtaken offers
 do no harm, and the owner never grants more than the node has promised to take.
@@ -13,18 +14,22 @@ from dataclasses import dataclass
 from fairlead.model.peer import Offer
 
 CREDIT_SECONDS = 1.5
-"""Seconds after which the owner no longer uses an offer; the node that made it waits longer
-(`fairlead.core.grants.promises.PROMISE_SECONDS`)."""
+"""Seconds after which the owner no longer uses an offer. The offering node keeps its promise for
+longer (`fairlead.core.grants.promises.PROMISE_SECONDS`)."""
 
 
 @dataclass(slots=True)
 class _Credit:
+    """Last offer of one node; `session` and `total` as in `Offer`."""
+
     session: int
     total: int
     at: float
     """Monotonic seconds at which the last offer came."""
     rooms: dict[tuple[str, str], int]
+    """Free slots left, by (queue, task name)."""
     used: int = 0
+    """Triggers granted in this session."""
 
 
 class Credits:
@@ -52,8 +57,8 @@ class Credits:
         return any(_left(credit, (queue, name)) > 0 for credit in self._nodes.values())
 
     def spend(self, queue: str, name: str) -> str | None:
-        """Use the offer of the node with the most room for one task of this name; return the node,
-        None if there is no offer."""
+        """Use the offer of the node with the most free slots for one task of this name. Return the
+        node, or None if no offer is left."""
         task = (queue, name)
         node = max(self._nodes, key=lambda each: _left(self._nodes[each], task), default=None)
         if node is None or _left(self._nodes[node], task) <= 0:
@@ -64,7 +69,7 @@ class Credits:
         return node
 
     def session(self, node: str, now: float) -> tuple[int, float]:
-        """Return the session of a node's offer that was used, and the seconds since it came."""
+        """Return the session of a node's last offer, and the seconds since that offer came."""
         credit = self._nodes[node]
         return credit.session, now - credit.at
 

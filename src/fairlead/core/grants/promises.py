@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from fairlead.model.peer import Call, Grant, Offer
 
 PROMISE_SECONDS = 3.0
-"""Seconds after which a promise that was not used is void. Triggers granted later find no slot and
-are returned."""
+"""Seconds after which a promise that was not used is void. The node returns triggers that are
+granted later."""
 
 CALL_SECONDS = 15.0
 """Seconds for which a call is remembered."""
 
 RECENT = 0.2
-"""Seconds within which an offer and a call may have crossed."""
+"""Seconds within which an offer and a call may have crossed on their way."""
 
 MOST_AHEAD = 1000
 """Maximum number of triggers offered beyond the free slots."""
@@ -96,7 +96,7 @@ class Promises:
         promise.received += len(grant.triggers)
         promise.called_at = now
         if not grant.has_more:
-            promise.names = ()  # until it calls again
+            promise.names = ()  # until the owner calls again
         if promise.measured_at > -math.inf:
             delay = max(0.0, now - promise.measured_at - grant.held)
             self._delay += (delay - self._delay) * _SMOOTH
@@ -117,9 +117,9 @@ class Promises:
         return 0.1 + 3 * self._delay
 
     def offers(self, room: int, room_of: Callable[[str, str], int], now: float) -> list[Offer]:
-        """Return the offers to make when this node would have `room` triggers, those granted or
-        promised already included. `room_of`: the free slots of a task name. Call it again soon if
-        `is_holding_back`."""
+        """Return the offers to make now. `room`: the number of triggers that this node would take
+        from other nodes, including those already promised. `room_of`: the free slots of a task
+        name. Call `offers` again soon if `is_holding_back`."""
         self.is_holding_back = False
         self._expire(now)
         callers = [(owner, p) for owner, p in self._owners.items() if p.names]
@@ -137,7 +137,7 @@ class Promises:
         offers: list[Offer] = []
         for number, (owner, promise) in enumerate(callers):
             if promise.open and promise.offered_at < recent:
-                continue  # it has not used the last offer
+                continue  # the owner has not used the last offer
             share = -(-left // (len(callers) - number))
             # Small additions wait until they are worth a message.
             if share <= 0 or share < promise.open // 2:

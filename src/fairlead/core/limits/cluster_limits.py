@@ -1,5 +1,9 @@
 """Cluster-wide limits: how many tasks may run at once, or start within a time, on all nodes
-together."""
+together.
+
+A limit has one pool of permits, or one for each fairness key or task name. In a round, a node
+renews its permits in the permit ledger and asks for more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from fairlead.core.limits.limits import (
     positive,
     seconds,
 )
-from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.model import Trigger
 
 
@@ -24,11 +28,12 @@ class OnNode(ConcurrencyPolicy, Protocol):
     """The part of a cluster-wide limit on one node, which acquires from the node's permits."""
 
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
-        """Return the limits to release in the table, for pools that have room again."""
+        """Return the limits of these pools, as `Full` names them, because the pools have free
+        permits again."""
 
     def pass_time(self, now: float) -> None:
-        """Release the permits whose time is over; called before each round. `now`: monotonic
-        seconds."""
+        """Release the permits of a rate limit that have been in use for `per` seconds. A node calls
+        this before each round. `now`: monotonic seconds."""
 
 
 class ClusterWide(Protocol):
@@ -45,7 +50,7 @@ class ClusterWide(Protocol):
     permits."""
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
-        """Return the limit's part on one node. `request_round`: asks for a round soon."""
+        """Return the limit's part on one node. `request_round`: makes the node do a round soon."""
 
 
 AnyLimit = ConcurrencyPolicy | ClusterWide
@@ -169,9 +174,9 @@ class _NodeRateLimit:
         self._permits = permits
         self._request_round = request_round
         self._cooling: deque[tuple[float, str]] = deque()
-        """End of use and pool of each unit, in order, because all units are used equally long."""
+        """(end of use in monotonic seconds, pool) of each unit in use, ascending."""
         self._of_pool: dict[str, deque[tuple[float, str]]] = {}
-        """End of use and id of the started task of each unit, by pool."""
+        """(end of use, id of the started task) of each unit in use, ascending, by pool."""
 
     def column(self, trigger: Trigger) -> Hashable:
         return key_of(self._declared.key, trigger)

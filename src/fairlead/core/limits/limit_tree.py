@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limits import Full, positive
-from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 

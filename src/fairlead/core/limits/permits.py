@@ -1,11 +1,11 @@
 """Permits: cluster-wide limits whose slots each node acquires locally. No I/O and no clock.
 
-Each node holds some of a limit's permits and acquires slots from those. One ledger per limit
-records what each node holds; it is changed by compare-and-set only, so that the sum never exceeds
-the limit. A node uses its permits until `ttl` after it began the last confirmed write; a node that
-sees another node's heartbeat unchanged for longer, by its own clock, takes that node's permits
-back. So no clocks are compared and setting a clock does no harm; only the rates of the clocks must
-agree within `DRIFT`.
+Each node holds some of a limit's permits and acquires slots from those. A ledger records what each
+node holds; it is changed by compare-and-set only, so that the sum never exceeds the limit. A limit
+by key has one ledger per shard of its keys: see `sharded_permits`. A node uses its permits until
+`ttl` after it began the last confirmed write; a node that sees another node's heartbeat unchanged
+for longer, by its own clock, takes that node's permits back. So no clocks are compared and setting
+a clock does no harm; only the rates of the clocks must agree within `DRIFT`.
 
 Source: leases (Gray and Cheriton, 1989), with expiry by observation as in the lock client of
 Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
@@ -13,7 +13,7 @@ Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Netw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -47,11 +47,13 @@ class Holding(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
-    """Permits of one limit, by node."""
+    """Permits of one shard of a limit, by node."""
 
     nodes: dict[str, Holding] = {}
     rotation: int = 0
     """Offset of the node that comes first for permits that cannot be shared evenly."""
+    is_closed: bool = False
+    """Whether the pools move to smaller shards; the only change to come removes the nodes."""
 
 
 def encode(ledger: PermitLedger) -> bytes:
@@ -71,6 +73,8 @@ def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[st
     total: permits; rotation: which of the nodes that still want more gets the first of the rest.
     Sums to min(total, wants).
     """
+    if sum(wanted.values()) <= total:
+        return dict(wanted)
     shares = dict.fromkeys(wanted, 0)
     wanting = sorted(node for node, want in wanted.items() if want > 0)
     left = total
@@ -131,8 +135,8 @@ class LedgerProposal(NamedTuple):
     renewal."""
 
 
-class Permits:
-    """Permits of one limit on one node. Times are monotonic seconds of this node's clock.
+class ShardPermits:
+    """Permits of one shard of a limit on one node. Times are monotonic seconds of the node's clock.
 
     A round: read the ledger, `propose`, write the proposal by compare-and-set on the version that
     was read and, if the write is confirmed, call `written`.
@@ -160,6 +164,19 @@ class Permits:
         """Heartbeat of each other node, and when this node first saw it (monotonic seconds)."""
         self._last_rotation: tuple[int, float] = (0, float("-inf"))
         self._beat = 0
+        self.read_at = float("-inf")
+        """Time from which the ledger is read again while this node holds permits."""
+        self.renew_at = float("-inf")
+        """Time from which the permits are renewed although nothing has changed."""
+
+    def part(self, pools: Collection[str]) -> ShardPermits:
+        """Return the permits of some of the pools, for a smaller shard. Other nodes are observed
+        anew, so their permits are taken back later, and never sooner."""
+        part = ShardPermits(self._node, self._ttl, self._linger, self._busy)
+        part._pools = {name: self._pools[name] for name in pools}
+        part.running = sum(pool.running for pool in part._pools.values())
+        part._until, part._beat, part.renew_at = self._until, self._beat, self.renew_at
+        return part
 
     @property
     def until(self) -> float:
@@ -215,6 +232,20 @@ class Permits:
         """Whether any pool owes permits, or a trigger waits for a permit here."""
         return any(pool.refused or pool.must_return for pool in self._pools.values())
 
+    def is_due(self, now: float) -> bool:
+        """Return whether the ledger has to be read."""
+        return self.needs_round or (now >= self.read_at and self.holds)
+
+    @property
+    def pools(self) -> list[str]:
+        """Return the pools that this node has acquired permits of, or tried to."""
+        return list(self._pools)
+
+    @property
+    def pools_in_use(self) -> list[str]:
+        """Return the pools of which this node uses permits."""
+        return [name for name, pool in self._pools.items() if pool.running]
+
     # rounds ---------------------------------------------------------------------------------------
 
     def propose(self, ledger: PermitLedger, now: float) -> LedgerProposal:
@@ -228,12 +259,15 @@ class Permits:
         rotation = self._rotation(ledger, now)
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
-            of_others = {node: h.shares[name] for node, h in others.items() if name in h.shares}
-            want = pool.want
-            wants = {node: share.wanted for node, share in of_others.items()} | {self._node: want}
-            free = max(0, pool.total - sum(share.held for share in of_others.values()))
+            want, free = pool.want, pool.total
+            wants = {self._node: want}
+            for node, holding in others.items():
+                share = holding.shares.get(name)
+                if share is not None:
+                    free -= share.held
+                    wants[node] = share.wanted
             pool.due = fair_shares(pool.total, wants, rotation)[self._node]
-            held = min(free, max(pool.running, min(want, pool.due)))
+            held = min(max(0, free), max(pool.running, min(want, pool.due)))
             pool.usable = min(pool.usable, held)
             if held or want:
                 shares[name] = Share(held, want)
@@ -335,10 +369,3 @@ class Permits:
             rotation, since = rotation + 1, now
         self._last_rotation = (rotation, since)
         return rotation
-
-
-def held(ledger: PermitLedger, pool: str) -> int:
-    """Return the number of permits of a pool that nodes hold."""
-    return sum(
-        holding.shares[pool].held for holding in ledger.nodes.values() if pool in holding.shares
-    )

@@ -63,7 +63,8 @@ def stops_all_nodes(limit: Hashable) -> bool:
 
 
 class PolicyFailed(Exception):
-    """Raised if a policy raises or returns an invalid value; no slot is held for the trigger."""
+    """Raised if a concurrency policy raises or returns an invalid value. No slot of the trigger is
+    then acquired."""
 
     def __init__(self, policy: object, trigger: Trigger, error: Exception) -> None:
         super().__init__(

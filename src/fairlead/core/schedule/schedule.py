@@ -1,13 +1,14 @@
-"""The schedule of one partition of an ordered queue: the part in memory, the tasks that may run,
-and what is done.
+"""The schedule of one partition of an ordered queue: the tasks in memory, which of them may run,
+and the key up to which all tasks have ended.
 
 No I/O and no clock: the schedule returns what to read, and the caller reports what was read and
 written and which runs have ended. Two rules hold at every moment, in whatever order the reports
 come:
 
-- Every unfinished stored task with a key at or below `read_through` is in memory, or beyond the
-  `skipped_after` of its ordering key. Beyond either, only running tasks are in memory. So the first
-  task of an ordering key in memory is the first of all its tasks.
+- Memory holds all unfinished stored tasks with a key up to `read_through`. If an ordering key has
+  many tasks, memory holds only those up to the key `skipped_after`. Later tasks are in memory only
+  while they run. So the first task of an ordering key in memory is the first unfinished task of
+  that ordering key.
 - Every unfinished stored task has a key above `low_water_mark`. So an owner that begins to read
   there misses no task, however old.
 
@@ -56,22 +57,25 @@ class Schedule:
         self.read_through = low_water_mark
         self._window = window
         self._lines: dict[str, Line] = {}
+        """Tasks in memory, by ordering key."""
         self._held: set[str] = set()
+        """Ordering keys whose first task waits for a retry."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
         self._ready: list[tuple[int, TaskKey]] = []
-        """Heap of (ready_at, key) of each line's next task; other entries are stale."""
+        """Heap of (ready_at, key) of the next task of each ordering key. Entries of other tasks are
+        stale and are ignored."""
         self._short: dict[str, None] = {}
         """Ordering keys of which more tasks must be read."""
         self._reading: ScheduleRead | None = None
         self._ended_meanwhile: dict[TaskKey, ScheduledTask | None] = {}
-        """Tasks whose runs ended during the current read, which may return them as they were
-        before: the task for its next run, or None if completed."""
+        """Tasks whose runs ended during the current read: the task for its next run, or None if it
+        is completed. The read may return these tasks as they were before."""
         self._ended_first = BEFORE_ALL
-        """Last key that ended while it was the first in memory. A stored task at or below it was
-        submitted later."""
+        """Key of the last task that ended while it was the first in memory. All tasks up to this
+        key have ended, except tasks that were submitted later."""
         self._completed: deque[TaskKey] = deque(maxlen=_MOST_COMPLETED)
-        """Keys completed since the last `done`."""
+        """Keys completed since the last call of `completed_ranges`."""
         self._is_short_next = False
         self._was_mostly_skipped = False
         """Whether most of the last page stayed in the store, because one key has many tasks."""
@@ -117,10 +121,10 @@ class Schedule:
         )
         return min(self.read_through, min(skipped, default=self.read_through))
 
-    def done(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
-        """Return at most `most` pairs of keys above the low-water mark between which, both
-        excluded, no stored task is unfinished: the pairs with most tasks ended since the last
-        call."""
+    def completed_ranges(self, most: int) -> list[tuple[TaskKey, TaskKey]]:
+        """Return at most `most` ranges of keys above the low-water mark in which every stored task
+        has ended, those with most tasks first. A range excludes both of its ends. Ranges in which
+        no task has ended since the last call are left out."""
         mark, bound = self.low_water_mark, self._known_through
         ended = Counter[tuple[TaskKey, TaskKey]]()
         for key in self._completed:
@@ -207,8 +211,8 @@ class Schedule:
         self._ended_meanwhile.clear()
         if read.ordering_key is None:
             is_mostly_skipped = 2 * (len(self) - loaded_before) < len(rows)
-            # If the page overflowed memory, limit the next one to the room: evicting may drop a
-            # whole page.
+            # If the page overflowed memory, limit the next page to the room, because an eviction
+            # may drop a whole page.
             self._was_mostly_skipped = not self._evict() and is_mostly_skipped
         else:
             line = self._lines[read.ordering_key]
@@ -226,14 +230,14 @@ class Schedule:
     # writing --------------------------------------------------------------------------------------
 
     def low_water_mark_with(self, tasks: Iterable[NewTask]) -> TaskKey:
-        """Return the low-water mark to save with a write of these tasks, some of which may be due
-        before all known tasks."""
+        """Return the low-water mark to save with a write of these tasks. The mark is lower than
+        today's if a new task is due before all known tasks."""
         return min([self.low_water_mark, *(just_before(task.run_at) for task in tasks)])
 
     def written(self, tasks: Iterable[NewTask], completed: Collection[TaskKey]) -> None:
         """Record that these tasks are in the store, except those whose keys were completed before.
-        Tasks in the part that was read go straight to memory; if memory overflows, the last ones by
-        key leave it and are read again later."""
+        Tasks with a key up to `read_through` go straight to memory. If memory overflows, drop the
+        tasks with the last keys from memory; they are read again later."""
         for task in tasks:
             scheduled = ScheduledTask.of(task)
             if scheduled.key in completed:
@@ -266,8 +270,8 @@ class Schedule:
         self._changed(task.key.ordering_key)
 
     def _evict(self) -> bool:
-        """Drop the last tasks by key that do not run from memory until the rest is within the
-        limits; return False if nothing had to be dropped."""
+        """Drop tasks from memory until the rest is within the limits: those with the last keys,
+        without the running ones. Return False if nothing had to be dropped."""
         lowest = None
         n = len(self._keys) - 1
         while n >= 0 and self._window.is_exceeded(self.live, len(self)):
@@ -283,15 +287,15 @@ class Schedule:
                 lowest = key
         if lowest is None:
             return False
-        # Go back to the last task that stays in memory, not to a time: a million tasks may be due
-        # at the same time.
+        # Set `read_through` to the key of the last task that stays in memory, not to a time,
+        # because a million tasks may be due at the same time.
         below = bisect_left(self._keys, lowest) - 1
         self.read_through = min(
             self.read_through, self._keys[below] if below >= 0 else just_before(lowest.run_at)
         )
         for ordering_key, line in list(self._lines.items()):
             if line.skipped_after is not None and line.skipped_after >= self.read_through:
-                line.skipped_after = None  # all skipped tasks are above the part read
+                line.skipped_after = None  # all skipped tasks are above `read_through`
                 self._changed(ordering_key)
         return True
 
@@ -351,7 +355,7 @@ class Schedule:
         self._changed(key.ordering_key)
 
     def returned(self, key: TaskKey) -> None:
-        """Record that a task was dispatched and did not run: it may run at once."""
+        """Record that a dispatched task did not run. The task may be dispatched again at once."""
         line = self._lines.get(key.ordering_key)
         if line is not None and line.running == key:
             line.running = None

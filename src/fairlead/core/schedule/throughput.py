@@ -22,7 +22,7 @@ class Window:
     """Tasks in one read."""
     look_ahead: int = 300_000_000
     prefetch: int = 5_000_000
-    """Time before the end of what was read at which more is read."""
+    """The next read takes place this long before the due time of the last task that was read."""
 
     @property
     def most_loaded(self) -> int:

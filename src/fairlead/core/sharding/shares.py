@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from fairlead.model import PartitionKey
@@ -28,6 +28,14 @@ class Members:
     """Identities of the nodes that serve each queue."""
     restarting: frozenset[str] = frozenset()
     """Identities that stopped and will be back: their partitions wait for them."""
+
+    def differing(self, other: Members) -> set[str]:
+        """Return the queues that the two differ in."""
+        mine, theirs = self.by_queue, other.by_queue
+        queues = mine.keys() | theirs.keys()
+        if self.restarting != other.restarting:
+            return queues
+        return {queue for queue in queues if mine.get(queue) != theirs.get(queue)}
 
 
 @dataclass
@@ -49,7 +57,8 @@ class PartitionShares:
         self._patience = patience
         self._members = Members()
         self._ranks: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
-        self._free_since: dict[PartitionKey, float] = {}
+        self._free_since: dict[str, dict[int, float]] = {}
+        """Since when a partition is free that is not due to this node, by queue and partition."""
         self._holds: dict[str, _Hold] = {}
 
     @property
@@ -57,11 +66,11 @@ class PartitionShares:
         """The members as last set."""
         return self._members
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether time alone changes nothing: no partition is free, and none is kept beyond the
-        share."""
-        return not self._free_since and not self._holds
+    def may_change(self, queue: str, now: float) -> bool:
+        """Return whether time alone may change the share of a queue: a partition is free, or kept
+        beyond the share."""
+        hold = self._holds.get(queue)
+        return queue in self._free_since or (hold is not None and now < hold.until)
 
     def set_members(self, members: Members) -> bool:
         """Set the living nodes; return whether they changed."""
@@ -82,76 +91,57 @@ class PartitionShares:
         return base + (ranks.index(identity or self._identity) < rest)
 
     def beyond(
-        self,
-        partitions: Mapping[str, int],
-        held: Collection[PartitionKey],
-        owners: Mapping[PartitionKey, str],
-        now: float,
+        self, queue: str, count: int, held: Set[int], owners: Mapping[int, str], now: float
     ) -> list[PartitionKey]:
-        """Return held partitions to release: all of queues that this node does not serve, and of
-        those beyond its share, as many as other nodes lack.
+        """Return held partitions to release: those that a queue of `count` partitions does not
+        have, and of those beyond this node's share, as many as other nodes lack.
 
-        `partitions`: number of partitions by served queue. `owners`: identities by partition.
+        `count`: 0 for a queue that this node does not serve. `owners`: identities by partition.
         """
-        released: list[PartitionKey] = []
-        mine = _by_queue(held)
-        others: dict[str, Counter[str]] = {}
-        for queue, keys in mine.items():
-            count = partitions.get(queue, 0)
-            kept = [key for key in keys if key.partition < count]
-            released += [key for key in keys if key.partition >= count]
-            excess = len(kept) - self.due(queue, count) if kept else 0
-            if excess > 0 and not self._is_held(queue, now):
-                if not others:
-                    others = _owners_by_queue(owners)
-                owned = others.get(queue, Counter())
-                free = count - len(kept) - (owned.total() - owned[self._identity])
-                lacking = sum(
-                    max(0, self.due(queue, count, member) - owned[member])
-                    for member in self._ranked(queue)
-                    if member != self._identity
-                )
-                released += kept[len(kept) - max(0, min(excess, lacking - max(0, free))) :]
-        return released
+        released = [partition for partition in held if partition >= count]
+        kept = [partition for partition in held if partition < count]
+        excess = len(kept) - self.due(queue, count) if kept else 0
+        if excess > 0 and not self._is_held(queue, now):
+            owned = Counter(owners.values())
+            free = count - len(kept) - (owned.total() - owned[self._identity])
+            lacking = sum(
+                max(0, self.due(queue, count, member) - owned[member])
+                for member in self._ranked(queue)
+                if member != self._identity
+            )
+            kept.sort()
+            released += kept[len(kept) - max(0, min(excess, lacking - max(0, free))) :]
+        return [PartitionKey(queue, partition) for partition in sorted(released)]
 
     def wanted(
-        self,
-        partitions: Mapping[str, int],
-        held: Set[PartitionKey],
-        owners: Mapping[PartitionKey, str],
-        now: float,
+        self, queue: str, count: int, held: Set[int], owners: Mapping[int, str], now: float
     ) -> list[PartitionKey]:
         """Return free partitions to acquire: up to this node's share, and those that stayed free
         for `patience` seconds, unless a restarting node may come back for them."""
-        mine = Counter(key.queue for key in held)
-        taken = owners.keys() | held
-        counts = Counter(key.queue for key in taken if key.partition < partitions.get(key.queue, 0))
-        wanted: list[PartitionKey] = []
-        free_since: dict[PartitionKey, float] = {}
-        for queue, count in partitions.items():
-            if counts[queue] >= count:
-                continue
-            keys = (PartitionKey(queue, partition) for partition in range(count))
-            free = [key for key in keys if key not in taken]
-            # Each node begins at another position, so that two seldom try the same lease.
-            start = _hash(queue, self._identity) % len(free)
-            free = free[start:] + free[:start]
-            room = max(0, self.due(queue, count) - mine[queue])
-            wanted += free[:room]
-            if not self._members.restarting.isdisjoint(self._ranked(queue)):
-                continue
-            for key in free[room:]:
-                since = free_since[key] = self._free_since.get(key, now)
+        free_since = self._free_since.pop(queue, {})
+        free = [n for n in range(count) if n not in owners and n not in held]
+        if not free:
+            return []
+        # Each node begins at another position, so that two seldom try the same lease.
+        start = _hash(queue, self._identity) % len(free) if len(free) > 1 else 0
+        free = free[start:] + free[:start]
+        room = max(0, self.due(queue, count) - len(held))
+        wanted = free[:room]
+        if room < len(free) and self._members.restarting.isdisjoint(self._ranked(queue)):
+            waiting = {partition: free_since.get(partition, now) for partition in free[room:]}
+            self._free_since[queue] = waiting
+            for partition, since in waiting.items():
                 if now - since >= self._patience:
-                    wanted.append(key)
+                    wanted.append(partition)
                     self._hold(queue, now)
-        self._free_since = free_since
-        return wanted
+        return [PartitionKey(queue, partition) for partition in wanted]
 
     def _ranked(self, queue: str) -> tuple[str, ...]:
         """Return the nodes that serve a queue, this one included, in an order that differs by
         queue."""
         members = self._members.by_queue.get(queue, frozenset())
+        if members <= {self._identity}:
+            return (self._identity,)
         key = (queue, members)
         if (ranks := self._ranks.get(key)) is None:
             ranks = self._ranks[key] = tuple(
@@ -178,20 +168,6 @@ class PartitionShares:
             del self._holds[queue]
             return False
         return now < hold.until
-
-
-def _by_queue(keys: Iterable[PartitionKey]) -> dict[str, list[PartitionKey]]:
-    found: dict[str, list[PartitionKey]] = {}
-    for key in sorted(keys):
-        found.setdefault(key.queue, []).append(key)
-    return found
-
-
-def _owners_by_queue(owners: Mapping[PartitionKey, str]) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for key, owner in owners.items():
-        found.setdefault(key.queue, Counter())[owner] += 1
-    return found
 
 
 def _hash(queue: str, identity: str) -> int:

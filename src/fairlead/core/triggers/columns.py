@@ -39,15 +39,16 @@ class Column:
         )
         self.entries: Entries | FairEntries = Entries()
         self.position: ColumnPosition | None = None
-        """Position among the ready or parked columns. An older position found there is stale."""
+        """Position among the ready or parked columns. Older positions of the column that are still
+        among them are stale."""
         self.is_held = False
-        """Whether a limit stopped the column, or one it waits behind, when it was last tried."""
+        """Whether, at the last try, a limit stopped this column or a column it waits behind."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
         """Limit that released the column, until the column is tried."""
         self.taken = 0
-        """Triggers taken since the last `held_back`."""
+        """Number of triggers taken since the last call of `TriggerTable.held_back`."""
         self.behind: list[Column] = []
         """Columns of the same key at lower priorities, which are not tried while this one is
         parked."""
@@ -130,8 +131,8 @@ class Parked:
         return None
 
     def cross_over(self, limit: Hashable, other: Hashable) -> None:
-        """Make the columns that wait for `limit` and were stopped by `other` before, which is full
-        now, wait for `other`."""
+        """Move the line of columns that wait for `limit` and were stopped by `other` before: they
+        now wait for `other`, which is full again."""
         here = self._lines.pop((limit, other), None)
         if here:
             there = self._lines.get((other, limit), [])

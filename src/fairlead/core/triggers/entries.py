@@ -15,8 +15,8 @@ _FEW = 20
 """Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
 
 Order = tuple[int, int, int] | tuple[int, int, int, Hashable]
-"""(rank, id of the level or 0, number of the push): unique in a table, so that what follows them is
-never compared."""
+"""Position in a table: (rank, id of the level or 0, number of the trigger in the order of adding).
+The number makes each position unique, so a flow after it is never compared."""
 
 Entry = tuple[int, Any, int, Any, Trigger]
 """(three values that sort it within its column or flow, its order in the table or the lane that
@@ -24,8 +24,9 @@ gives it a rank, the trigger); flat, because entries are compared often."""
 
 
 class Entries:
-    """Entries of a column, least first. New entries that fall in between are sorted in only when
-    needed: entries arrive in ascending runs, for which that costs less than a heap."""
+    """Entries of a column, least first. A new entry that is neither the first nor the last is
+    sorted in only at the next `pop`. Entries arrive in ascending runs, so this costs less than a
+    heap."""
 
     __slots__ = ("_between", "_rows", "_start")
 

@@ -1,7 +1,8 @@
-"""Evictions: triggers that limits hold back leave memory to triggers that may run.
+"""Evictions: triggers that limits hold back are moved from memory to the store, to make room for
+triggers that may run.
 
-Start-time fair queueing (Goyal, Vin and Cheng 1996) does not know flows that cannot be served. Here
-such a flow is treated as one that arrives again.
+Start-time fair queueing (Goyal, Vin and Cheng 1996) has no flows that wait for a limit. Evicted
+triggers are treated as new arrivals: they get new levels.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ ENOUGH_SHARE = 10
 fraction may run."""
 
 MOST_PINNED = 50_000
-"""Number of acked triggers that are still stored, because a held-back trigger precedes them, above
-which triggers are evicted."""
+"""Greatest number of acked triggers that stay stored because a held-back trigger precedes them.
+Above this number, held-back triggers are evicted."""
 
 SOON = 5.0
-"""Triggers that a limit, at its latest rate, lets run within this number of seconds are not
-evicted."""
+"""Seconds. A trigger is not evicted if its limit, at its latest rate, lets the trigger run within
+this time."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 15.0
-"""Seconds between checks. The pause doubles each time, unless a quarter as many triggers ran as
-were evicted, which makes the evictions worthwhile."""
+"""Seconds between checks. The pause doubles after each check, and starts again at FIRST_PAUSE when
+the last eviction was worthwhile (`_PAYS`)."""
 
 _PAYS = 4
+"""An eviction is worthwhile if at least one trigger has run since then for each _PAYS evicted."""
 
 
 class Eviction(NamedTuple):
-    """Triggers to remove from the table, each of which gets a new level."""
+    """Held-back triggers, each of which gets a new level."""
 
     kept: list[Trigger]
-    """Triggers that stay in memory."""
+    """Triggers that stay in memory, at their new levels."""
     evicted: list[Trigger]
-    """Triggers that leave memory."""
+    """Triggers that only the store keeps."""
 
 
 class Evictions:
@@ -68,7 +70,7 @@ class Evictions:
 
     def choose(self, backlog: Backlog, columns: Sequence[Held], now: float) -> Eviction | None:
         """Return the triggers to evict now, or None if there are none. `columns`: triggers that
-        limits hold back, with the number that passed since the last check."""
+        limits hold back, with the number that limits have let run since the last check."""
         passed, self._checked_at = now - self._checked_at, now
         self._pause = (
             FIRST_PAUSE
@@ -88,8 +90,8 @@ class Evictions:
             ]
         if not ranked or (may_run >= backlog.capacity // ENOUGH_SHARE and not _is_pinned(backlog)):
             return None
-        # Keep the first trigger of each column before the second of any, so that whichever limit
-        # frees a slot next has a trigger here.
+        # Keep the first trigger of each column before the second of any column, so that memory has
+        # a trigger for whichever limit frees a slot next.
         held = [trigger for *_, trigger in sorted(ranked, key=itemgetter(0, 1))]
         self._evicted, self.ran = len(held), 0
         kept = max(1, backlog.capacity // KEPT_SHARE)

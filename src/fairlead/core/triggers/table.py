@@ -234,8 +234,8 @@ class TriggerTable:
 
     def lend(self, most: int, is_wanted: Callable[[Trigger], bool]) -> list[Lent]:
         """Take at most `most` triggers for other nodes, without slots, by priority and then by
-        rank: only those that this node has no slots for. `is_wanted`: whether a node takes the
-        trigger; a name it refuses is not asked about again.
+        rank: only those that this node has no slots for. `is_wanted`: whether another node takes
+        the trigger. After False, the rest of the trigger's column is skipped.
 
         An ordering key stays reserved for the lent trigger.
         """
@@ -440,8 +440,8 @@ class TriggerTable:
         self._parked.park(column, limit)
         column.is_held = True
         parked = self._full.get(column.key)
-        # The next trigger of an ordering key may have a lower priority than one that must wait for
-        # it.
+        # A column of an ordering key never makes lower priorities wait: the task that must run
+        # next may have a lower priority than the parked one.
         if column.ordering_key is None and (parked is None or column.priority < parked.priority):
             self._full[column.key] = column
         if released_by == limit:
@@ -512,12 +512,12 @@ def _head(position: ColumnPosition) -> Trigger:
 
 
 def _is_own(trigger: Trigger) -> bool:
-    """Return whether this node owns the trigger and may lend it; if not, another node has granted
-    it."""
+    """Return whether this node owns the trigger and may lend the trigger. Otherwise another node
+    has granted the trigger to this node."""
     return trigger.path != TriggerPath.GRANT
 
 
 def _identity(trigger: Trigger) -> tuple[str, int, int, bool]:
-    """Return the identity of a trigger. Several versions of a task may wait until all but one are
-    refused; so may a trigger of this node beside the same one in a late grant."""
+    """Return the identity of a trigger. The table may hold several triggers of one task until their
+    claims are refused: of several versions, or an own trigger and the same trigger in a grant."""
     return trigger.id, trigger.version, trigger.order_at, _is_own(trigger)

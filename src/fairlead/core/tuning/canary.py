@@ -26,8 +26,8 @@ class Measured(msgspec.Struct, frozen=True):
     waits: Mapping[str, Wait]
     """Waits of the keys that the version did not change."""
     misallocated: float | None
-    """Fraction of the worker time that keys received beyond their due shares, 0 to 1; None if there
-    was no worker time."""
+    """Fraction of the worker time that keys received beyond the shares to which they are entitled,
+    0 to 1; None if there was no worker time."""
     busy: float = 0.0
     """Worker-seconds of all keys."""
     kept_waiting: float = 0.0
@@ -98,7 +98,7 @@ def _wait_less(before: Measured, after: Measured, guards: Guards) -> bool:
 def entitled(
     demand: Mapping[str, float], due: Mapping[str, float], capacity: float
 ) -> dict[str, float]:
-    """Divide the capacity among the keys in proportion to their due shares, but give no key more
+    """Divide the capacity among the keys in proportion to `due`, their shares, but give no key more
     than its demand. `demand`, `capacity` and the result are in worker-seconds. The sum of the
     result is the capacity, or the total demand if that is less."""
     by_relative_demand = sorted(demand, key=lambda key: demand[key] / due[key])
@@ -115,6 +115,6 @@ def entitled(
 def misallocated(
     busy: Mapping[str, float], demand: Mapping[str, float], due: Mapping[str, float]
 ) -> float:
-    """Return the worker-seconds that keys received beyond their due shares."""
+    """Return the worker-seconds that keys received beyond the shares to which they are entitled."""
     due_seconds = entitled(demand, due, sum(busy.values()))
     return sum(max(0.0, busy[key] - due_seconds[key]) for key in busy)

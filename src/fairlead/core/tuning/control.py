@@ -3,8 +3,8 @@ One pure function, `propose`.
 
 A fair queue shares dispatches by weight, so a key whose tasks run long gets more of the workers
 than its weight says. With weight w and mean run time r, a key gets worker time in proportion to
-w r, so the weight that gives the key its due is due / r. The guard rails bound the published
-weight; docs/how-to/tune.md explains each.
+w r. Let d be the share of worker time to which the key is entitled: then the right weight is d / r.
+The guard rails bound the published weight; docs/how-to/tune.md explains each.
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ class Used(NamedTuple):
     seconds: float = _HOUR
     """Length of the window in seconds."""
     asked: float = 0.0
-    """Worker-seconds it could have used; infinite if it had tasks waiting all the time."""
+    """Worker-seconds that the key could have used; infinite if it had tasks waiting all the
+    time."""
     peak: float = 0.0
-    """Workers it had at once, on all nodes, in its busiest minute."""
+    """Workers that the key had at once, on all nodes, in its busiest minute."""
     waited: bool = False
-    """Whether it had tasks waiting throughout some minute."""
+    """Whether the key had tasks waiting throughout some minute."""
 
 
 class Key(msgspec.Struct, frozen=True):
     """A fairness key of a queue, with its use."""
 
     due: float
-    """Part of the worker time relative to other keys: its contract, or the weight of its tasks."""
+    """Share of the worker time to which the key is entitled, relative to the shares of other keys:
+    from its contract, or the weight of its tasks."""
     now: float
     """Weight in force today."""
     use: Sequence[Used] = ()
     fixed: str | None = None
-    """Reason why its weight may not be tuned; None if it may."""
+    """Reason why the weight of this key may not be tuned; None if it may."""
     limit: int | None = None
-    """Slots of each node that it may hold today; None for no limit."""
+    """Slots of each node that the key may hold today; None for no limit."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ def horizon(guards: Guards) -> float:
 
 
 def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Proposal:
-    """Return the weights that give each key its due, raw and guarded, with reasons.
+    """Return the weights that give each key its share, raw and guarded, with reasons.
 
     The guarded weights have the same sum as those of today; each lies within a step of today's, and
     within the bounds unless today's does not. Keys inside the dead band move only to keep the sum.
@@ -178,29 +180,40 @@ def _raw(tuned: Mapping[str, Key], means: Mapping[str, _Mean], guards: Guards) -
 def _guarded(
     tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards
 ) -> dict[str, float]:
-    goals = {
-        name: key.now if _is_near(key.now, raw[name], guards.dead_band) else raw[name]
-        for name, key in tuned.items()
-    }
-    if all(goals[name] == key.now for name, key in tuned.items()):
-        return goals
-    room = {name: _room(key, guards) for name, key in tuned.items()}
-    return _clamped(goals, room, sum(key.now for key in tuned.values()))
+    now = {name: key.now for name, key in tuned.items()}
+    far = {name for name in tuned if not _is_near(now[name], raw[name], guards.dead_band)}
+    if not far:
+        return now
+    total = sum(now.values())
+    bounds = {name: _bounds(key, guards) for name, key in tuned.items()}
+    allowed = _clamped(raw, bounds, total)
+
+    def is_there(name: str) -> bool:
+        band = 0.0 if allowed[name] in bounds[name] else guards.dead_band
+        return _is_near(now[name], allowed[name], band)
+
+    # Otherwise the last digits of the weights would change in every round, because bounds and the
+    # sum keep some raw weights out of reach.
+    if all(is_there(name) for name in far):
+        return now
+    goals = {name: raw[name] if name in far else now[name] for name in tuned}
+    return _clamped(goals, {name: _room(key, guards) for name, key in tuned.items()}, total)
 
 
 def _is_near(now: float, raw: float, dead_band: float) -> bool:
-    return max(raw / now, now / raw) <= 1 + dead_band
+    return max(raw / now, now / raw) <= 1 + dead_band + _ROUNDING
+
+
+def _bounds(key: Key, guards: Guards) -> tuple[float, float]:
+    return max(guards.lowest * key.due, MIN_WEIGHT), min(guards.highest * key.due, MAX_WEIGHT)
 
 
 def _room(key: Key, guards: Guards) -> tuple[float, float]:
     """Return the least and the greatest weight of the key after this publish; a weight out of
     bounds approaches them by steps."""
-    least = min(
-        max(guards.lowest * key.due, key.now / guards.step, MIN_WEIGHT), key.now * guards.step
-    )
-    most = max(
-        min(guards.highest * key.due, key.now * guards.step, MAX_WEIGHT), key.now / guards.step
-    )
+    lowest, highest = _bounds(key, guards)
+    least = min(max(lowest, key.now / guards.step), key.now * guards.step)
+    most = max(min(highest, key.now * guards.step), key.now / guards.step)
     return min(least, most), max(least, most)
 
 
@@ -230,11 +243,11 @@ def _clamped(
 def _reason(key: Key, raw: float, guarded: float, guards: Guards) -> str:
     if _is_near(key.now, raw, guards.dead_band):
         return f"within {guards.dead_band:.0%} of what it should be"
-    if _is_near(guarded, raw, _ROUNDING):
+    if _is_near(guarded, raw, 0.0):
         return "as computed"
     least, most = _room(key, guards)
     if least < guarded < most:
-        return "limited: the sum of the weights stays"
+        return "limited: the sum of the weights must not change"
     if guarded in (guards.lowest * key.due, guards.highest * key.due, MIN_WEIGHT, MAX_WEIGHT):
-        return f"at its bound, {guarded / key.due:g} times its due"
+        return f"at its bound, {guarded / key.due:g} times its share"
     return f"one step of x{guards.step:g}"

@@ -13,42 +13,43 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bounds of tuning; times in seconds. Raises ConfigurationError for a number out of range."""
 
     half_life: float = 24 * _HOUR
-    """Age at which use counts half."""
+    """Age at which a key's past use of workers counts half."""
     prior_tasks: float = 30.0
-    """Strength of the pull of a key's mean run time towards the queue's, as a number of tasks with
-    the queue's mean."""
+    """Number of tasks with the queue's mean run time that are added to each key's tasks, so that a
+    key with few tasks has nearly the queue's mean."""
     least_tasks: int = 100
-    """Minimum number of tasks of a key that is tuned."""
+    """Number of tasks below which a key is not tuned."""
     least_time: float = 2 * _HOUR
-    """Minimum time with tasks of a key that is tuned."""
+    """Time with tasks below which a key is not tuned."""
     lowest: float = 0.1
-    """Lower bound of a weight, as a multiple of the key's due."""
+    """Lower bound of a weight, as a multiple of the key's share."""
     highest: float = 10.0
-    """Upper bound of a weight, as a multiple of the key's due."""
+    """Upper bound of a weight, as a multiple of the key's share."""
     step: float = 1.25
     """Greatest factor by which a weight grows or shrinks in one publish."""
     dead_band: float = 0.10
-    """Ratio to the right weight, minus 1, within which a weight stays."""
+    """Fraction by which a weight may differ from the computed one and still stay."""
     stale_after: float = 2 * _HOUR
     """Age above which input is refused."""
     cool_down: float = 24 * _HOUR
     """Time after a rollback in which nothing is published in the queue."""
     canary_hours: int = 1
-    """Full hours of the canary window, compared with as many hours before the version."""
+    """Full hours of the canary window, compared with as many full hours before the version."""
     worse_wait: float = 1.5
-    """Factor of the wait (p99) of an unchanged key above which a version is rolled back."""
+    """Factor by which the wait (p99) of a key that the version does not change may grow; above it
+    the version is rolled back."""
     worse_wait_seconds: float = 1.0
-    """Seconds by which the wait must also grow: a wait of milliseconds may double."""
+    """Seconds by which that wait may always grow, because a wait of milliseconds easily doubles."""
     worse_share: float = 0.05
     """Increase of the misallocated fraction of the worker time above which a version is rolled
     back."""
     headroom: float = 1.25
-    """Limit of a key as a multiple of the slots that it is entitled to. The multiple is above 1,
-    because a key at its limit is entitled to just the slots it uses while no other key asks for
-    more, so a multiple of 1 would tighten the limit at every step."""
+    """Limit of a key, as a multiple of its share of the slots in use. A multiple of 1 would lower
+    the limit step by step: a key that runs alone never uses more slots than its limit, and the
+    next limit follows from that use."""
     worse_use: float = 0.05
-    """Fraction of the worker time that limits may leave unused without any key waiting less; above
-    it a version is rolled back."""
+    """Fraction of the worker time that limits may leave unused. A version that leaves more unused
+    is rolled back, unless other keys wait less."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -76,8 +77,9 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             wrong.append("lowest and highest")
         if wrong:
             raise ConfigurationError(
-                f"guard rails: {', '.join(wrong)} out of range; step, worse_wait and headroom are"
-                " above 1, lowest <= 1 <= highest, the others positive"
+                f"guard rails: {', '.join(wrong)} out of range; step, worse_wait and headroom must"
+                f" be above 1, lowest <= 1 <= highest, {', '.join(not_negative)} at least 0, and"
+                " the others above 0"
             )
 
 

@@ -58,10 +58,9 @@ def propose_limits(
 ) -> list[LimitChange]:
     """Return the changes of the keys that have a limit or should have one, with reasons.
 
-    `nodes`: the number of nodes that serve the queue. A key gets a limit only if it held more slots
-    than that; it keeps the limit as long as it comes near it, or has tasks waiting. A limit is at
-    least 1 slot, changes by one step at most, and stays if rounding alone could explain it. No
-    limit changes while `is_held`, and none is computed without a node.
+    `nodes`: the number of nodes that serve the queue. A limit is at least 1 slot, changes by one
+    step at most, and stays if rounding alone could explain it. No limit changes while `is_held`,
+    and none is computed without a node.
     """
     slots = (
         _peak((worked.busy, worked.peak) for worked in _decayed(workers, guards)) / nodes
@@ -86,8 +85,6 @@ def propose_limits(
             guarded, why = _guarded(key, raw, most, nodes, guards)
             if is_held and guarded != key.limit:
                 guarded, why = key.limit, "held"
-            if key.limit is None and guarded is None and why != "held":
-                continue
             change = LimitChange(name, key.limit, raw, guarded, why)
         if change.now is not None or change.guarded is not None or change.reason == "held":
             changes.append(change)
@@ -96,23 +93,34 @@ def propose_limits(
 
 def _guarded(key: Key, raw: float, most: int, nodes: int, guards: Guards) -> tuple[int | None, str]:
     target = max(1, math.ceil(raw - _ROUNDING))
-    used = _peak((use.busy * decay(use.age, guards.half_life), use.peak) for use in key.use) / nodes
-    waited = _peak(
-        (use.busy * decay(use.age, guards.half_life), float(use.waited)) for use in key.use
-    )
-    if key.limit is None:
-        if used <= target * (1 + guards.dead_band):
-            return None, "the key never comes near a limit"
-    elif used * guards.step < key.limit and not waited:
+    if not _comes_near(key, target, nodes, guards):
         return None, "the key no longer comes near its limit"
-    elif key.limit < most and _is_near(key.limit, raw, guards.dead_band):
-        return key.limit, f"within {guards.dead_band:.0%} of what it should be"
-    guarded = _step(most if key.limit is None else key.limit, target, guards.step)
+    now = most if key.limit is None else key.limit
+    if now < most and _is_near(now, raw, guards.dead_band):
+        return now, f"within {guards.dead_band:.0%} of what it should be"
+    guarded = _step(now, target, guards.step)
     if min(guarded, target) >= most:
         return None, "all slots are due to it"
     if guarded != target:
         return guarded, f"one step of x{guards.step:g}"
     return guarded, "at its bound, one slot" if raw <= 1 - _ROUNDING else "as computed"
+
+
+def _comes_near(key: Key, target: int, nodes: int, guards: Guards) -> bool:
+    """Return whether the key uses so many slots of a node that it needs a limit.
+
+    A key without a limit needs one above the dead band of the target. A key with a limit needs it
+    while tasks wait, or the use is within a step of the target or of the limit. Both directions
+    compare use with the target, because a limit on its way from all slots to the target may still
+    be far above the use.
+    """
+    used = _peak((use.busy * decay(use.age, guards.half_life), use.peak) for use in key.use) / nodes
+    if key.limit is None:
+        return used > target * (1 + guards.dead_band)
+    waited = _peak(
+        (use.busy * decay(use.age, guards.half_life), float(use.waited)) for use in key.use
+    )
+    return bool(waited) or used * guards.step >= min(target, key.limit)
 
 
 def _is_near(limit: int, raw: float, dead_band: float) -> bool:
@@ -149,7 +157,11 @@ def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
         filled = entitled(asked, due, capacity)
         # Least worker-seconds per unit of due among the keys that asked for more than their due.
         level = min(
-            (filled[name] / due[name] for name in used if filled[name] < asked[name]),
+            (
+                filled[name] / due[name]
+                for name in used
+                if filled[name] < asked[name] * (1 - _ROUNDING)
+            ),
             default=math.inf,
         )
         for name in used:

@@ -3,6 +3,8 @@ output."""
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
 import importlib
 import os
 import signal
@@ -27,12 +29,15 @@ from fairlead.errors import (
     check_until,
 )
 
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+
 
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         job = msgspec.json.decode(source.read(_LENGTH.unpack(head)[0]), type=Job)
-        job_end = msgspec.json.encode(_run(application, job))
+        # In a copy, so that no other handler sees the context variables of this one.
+        job_end = msgspec.json.encode(contextvars.copy_context().run(_run, application, job))
         sink.write(_LENGTH.pack(len(job_end)) + job_end)
         sink.flush()
 
@@ -92,15 +97,37 @@ def _failed(error: BaseException) -> JobEnd:
     )
 
 
+def private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Move the pipes to the worker away from standard input and output, and return them. Neither
+    the handler nor a process that it starts can read jobs, write frames, or keep a pipe open."""
+    null = os.open(os.devnull, os.O_RDWR)
+    pipes = os.dup(0), os.dup(1)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+
+    def close_pipes() -> None:
+        for pipe in pipes:
+            os.dup2(null, pipe, inheritable=False)
+
+    os.register_at_fork(after_in_child=close_pipes)
+    return os.fdopen(pipes[0], "rb"), os.fdopen(pipes[1], "wb")
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its worker ends, because other nodes then run its task.
+    Does nothing where the kernel is not Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """`python -m fairlead.engine.executors.child MODULE:APP`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Keep the output of handlers apart from the frames.
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    end_with_parent()
+    source, sink = private_pipes()
     module, _, attribute = sys.argv[1].partition(":")
     application = getattr(importlib.import_module(module), attribute or "app")
-    serve(application, sys.stdin.buffer, sink)
+    serve(application, source, sink)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ handlers that wait.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
@@ -79,6 +80,10 @@ class LoopExecutor:
         self._clock = clock
         self._invoke = invoke
         self._finished = finished
+        self._context = contextvars.copy_context()
+        """Context variables with which each run begins."""
+        self._context.run(set_run, None)
+        self._variables = [*self._context.items()]
         self._queue: deque[Execution] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._runners: set[_Runner] = set()
@@ -131,7 +136,9 @@ class LoopExecutor:
                 future.set_result(None)
                 return
         loop = asyncio.get_running_loop()
-        runner = _Runner(self._run(), loop=loop, name="fairlead-runner")
+        runner = _Runner(
+            self._run(), loop=loop, name="fairlead-runner", context=self._context.copy()
+        )
         self._runners.add(runner)
         runner.add_done_callback(self._ended)
 
@@ -181,6 +188,9 @@ class LoopExecutor:
                 self._finished(execution, result, error, now)
                 if runner.was_cancelled:
                     await runner.absorb_cancel()
+                if self._is_context_changed():
+                    self._get_one_ready()
+                    return
                 if now > slice_ends:
                     await asyncio.sleep(0)
                     now = clock.now()
@@ -188,6 +198,14 @@ class LoopExecutor:
             future = asyncio.get_running_loop().create_future()
             self._idle.append(future)
             await future
+
+    def _is_context_changed(self) -> bool:
+        """Return whether a handler has left context variables behind, which no other handler may
+        see."""
+        current = contextvars.copy_context()
+        if len(current) != len(self._variables):
+            return True
+        return any(current.get(variable) is not value for variable, value in self._variables)
 
     def _ends_runner(self, runner: _Runner, execution: Execution, raised: BaseException) -> bool:
         """Return whether an exception was not raised by the handler, but thrown into it to end its

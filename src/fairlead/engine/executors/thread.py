@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,6 +15,8 @@ from fairlead.clock import Clock
 from fairlead.declare.current import set_run
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
+
+log = logging.getLogger("fairlead.node")
 
 Call = Callable[[Execution], Any]
 """Run the handler of an execution in this thread, with its transaction."""
@@ -42,14 +46,26 @@ class ThreadExecutor:
         """Queue executions to run as soon as a thread is idle."""
         for execution in executions:
             self._busy += 1
+            error = None
             if self._busy > self._threads and self._threads < self._size:
-                self._threads += 1
-                # Daemon threads, so that a handler that never returns does not keep the process
-                # alive.
-                threading.Thread(
-                    target=self._run, name=f"fairlead-handler-{self._threads}", daemon=True
-                ).start()
-            self._queue.put(execution)
+                error = self._start_thread()
+            if error is not None and not self._threads:
+                execution.start(self._clock.now())
+                self._end(execution, None, error)
+            else:
+                self._queue.put(execution)
+
+    def _start_thread(self) -> RuntimeError | None:
+        """Start one more thread; return the error if the machine has none left."""
+        # Daemon threads, so that a handler that never returns does not keep the process alive.
+        name = f"fairlead-handler-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError as error:
+            log.warning("no thread can be started for a handler", extra={"error": str(error)})
+            return error
+        self._threads += 1
+        return None
 
     def take_back(self) -> list[Execution]:
         """Return the executions that have not started, and do not start them."""
@@ -71,22 +87,29 @@ class ThreadExecutor:
             result: Any = None
             error: BaseException | None = None
             if execution.cancel_reason is None:  # else the run was stopped before it began
-                set_run(execution)
                 try:
-                    execution.start(self._clock.now())
-                    result = self._call(execution)
+                    # A copy, so that no other handler sees the context variables of this one.
+                    result = contextvars.copy_context().run(self._run_one, execution)
                 except BaseException as raised:  # also SystemExit, which would end the thread
                     error = raised
-                set_run(None)
-            with self._lock:
-                self._ended.append((execution, result, error))
-                must_schedule = not self._collect_scheduled
-                self._collect_scheduled = True
-            if must_schedule:
-                try:
-                    self._loop.call_soon_threadsafe(self._collect)
-                except RuntimeError:
-                    return  # the node ended without this handler: its loop is closed
+            try:
+                self._end(execution, result, error)
+            except RuntimeError:
+                return  # the node ended without this handler: its loop is closed
+
+    def _run_one(self, execution: Execution) -> Any:
+        set_run(execution)
+        execution.start(self._clock.now())
+        return self._call(execution)
+
+    def _end(self, execution: Execution, result: Any, error: BaseException | None) -> None:
+        """Pass the end of a run to the event loop. Raise RuntimeError if the loop is closed."""
+        with self._lock:
+            self._ended.append((execution, result, error))
+            must_schedule = not self._collect_scheduled
+            self._collect_scheduled = True
+        if must_schedule:
+            self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         with self._lock:

@@ -139,7 +139,7 @@ def _requirement(text: str) -> Requirement:
         raise ConfigurationError(f"--require {text!r}: {number!r} is no number") from None
     if is_time(name) != (unit is not None):
         cure = (
-            "is a time: give it us, ms, s, m or h"
+            "is a time: add the unit us, ms, s, m or h"
             if is_time(name)
             else "is no time: leave the unit out"
         )

@@ -52,6 +52,7 @@ class StudyPlan:
     perturbations: int = 20
     resamples: int = 20
     finalists: int = 5
+    """Number of best policies that the study reports."""
     is_closed: bool = False
     seed: int = 1
 

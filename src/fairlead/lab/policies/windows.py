@@ -18,8 +18,8 @@ class WaitingWindows(NamedTuple):
 
 
 def waiting_windows(at: Ints, start: Ints) -> WaitingWindows:
-    """Return the waiting windows of at least one task, from arrivals `at` and starts `start`. A
-    task that arrives as the last one starts extends its window."""
+    """Return the waiting windows of one or more tasks that arrive `at` and begin to run at `start`.
+    A task that arrives at the end of a window extends the window."""
     order = np.argsort(at, kind="stable")
     come, until = at[order], np.maximum.accumulate(start[order])
     fresh = np.flatnonzero(come[1:] > until[:-1]) + 1

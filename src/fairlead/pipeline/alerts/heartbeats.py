@@ -1,4 +1,5 @@
-"""The heartbeats of a store: the state of its queues, read by a relay every few seconds."""
+"""The heartbeats of the queues of a store: a relay reads the state of each queue every few seconds
+and sends it, so that alerts notice what waits and what has stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Row
 
 PAGE, PAGES = 20_000, 10
-"""Submitted tasks in one page, and pages in one heartbeat; the next heartbeat counts the rest."""
+"""Most submitted tasks in one page, and most pages in one heartbeat. The next heartbeat counts the
+rest."""
 
 MOST_KEYS = 1000
 """Maximum number of fairness keys in a heartbeat."""
@@ -75,8 +77,8 @@ class StoreHeartbeats:
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
         self._counted_at = 0
-        """Instant at which the last counted task was submitted. Tasks submitted later are counted
-        when their first run ends."""
+        """Instant at which the last counted task was submitted. `add` counts a task that was
+        submitted later when its first run ends."""
         self._since: dict[str, _Since] = {}
         self._next_at = float("-inf")
         self._running_at = float("-inf")

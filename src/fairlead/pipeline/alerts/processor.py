@@ -1,5 +1,5 @@
-"""The watch as a stateful operator of Spark: one state for each queue in RocksDB, and one row for
-each of its keys.
+"""The watch of each queue (see `watch`) as a stateful operator of Spark. RocksDB keeps one state
+for each queue and one row for each fairness key of the queue.
 
 The state is bounded: the last minute and open alerts of a queue, and the keys with tasks within
 `forget_seconds`.

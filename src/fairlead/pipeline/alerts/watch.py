@@ -1,8 +1,7 @@
 """The watch of one queue: its state, and the alerts that its heartbeats raise and end. Pure.
 
-- stall: tasks wait, none runs, and no run has begun or ended for `stall_seconds`; while some task
-  runs, for `standstill_seconds`. Over when a run begins or ends, no task waits, or the queue is
-  paused.
+- stall: tasks wait, and no run has begun or ended for `stall_seconds`, or for `standstill_seconds`
+  if a task runs. Over when a run begins or ends, no task waits, or the queue is paused.
 - flood: within a minute, one key submits more than half of the queue's tasks, at least
   `flood_tasks`, and at least `flood_times` its mean per minute. Over after `quiet_seconds` in which
   the key submits less than half of these numbers, or at most half of the queue's tasks.
@@ -147,7 +146,7 @@ class Open(msgspec.Struct):
     tasks: int = 0
 
 
-class Interval(msgspec.Struct):
+class IntervalCounts(msgspec.Struct):
     """Counts of a queue in ten seconds."""
 
     begin: int
@@ -165,7 +164,7 @@ class Watched(msgspec.Struct):
     """Instant of its last heartbeat."""
     moved_at: int = 0
     """Instant of the last start or end of a run."""
-    intervals: list[Interval] = msgspec.field(name="slots", default_factory=list)
+    intervals: list[IntervalCounts] = msgspec.field(name="slots", default_factory=list)
     """Intervals of the last minute."""
     open: dict[str, Open] = {}
     """Open alerts by kind and subject, separated by a tab."""
@@ -226,7 +225,7 @@ class _Evaluation:
             each for each in watched.intervals if each.begin > heartbeat.at - MINUTE
         ]
         if not watched.intervals or watched.intervals[-1].begin != begin:
-            watched.intervals.append(Interval(begin))
+            watched.intervals.append(IntervalCounts(begin))
         interval = watched.intervals[-1]
         interval.done += heartbeat.done
         interval.failed += heartbeat.failed

@@ -1,4 +1,5 @@
-"""Reasons why a value of a known column is refused, with the texts of a single submit."""
+"""Reasons why a value of a known column is refused, in the words of the errors of a single
+submit."""
 
 from __future__ import annotations
 

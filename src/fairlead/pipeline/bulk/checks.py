@@ -1,4 +1,5 @@
-"""Checks of whole columns against the bounds of `fairlead.declare.options`, with its errors."""
+"""Checks of whole columns against the bounds of `fairlead.declare.options`. A refused row gets the
+error text that a submit of its task would raise."""
 
 from __future__ import annotations
 

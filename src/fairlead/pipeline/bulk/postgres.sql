@@ -1,5 +1,6 @@
 -- Statements of bulk submit on PostgreSQL. $1, $2 ... are the parameters in order; $1 is the submission_id unless
--- a comment says otherwise. Statements about jobs have the same names and parameters in sqlite.sql.
+-- a comment says otherwise. Statements about jobs have the same names and parameters in sqlite.sql. An epoch is a random text
+-- that identifies one run of a job.
 
 -- name: open_job
 -- $2 epoch, $3 now, $4 atomic or chunked. Keep the parts of a job that is being published; do not change a committed job.

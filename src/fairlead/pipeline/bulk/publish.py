@@ -14,7 +14,7 @@ from fairlead.pipeline.bulk.message import KeyTaken, StagedPart, pieces
 from fairlead.pipeline.bulk.options import BulkOptions
 from fairlead.pipeline.bulk.stage import Stage
 from fairlead.ports.notification import Notification, joined
-from fairlead.ports.statements import Many, Statement, Steps
+from fairlead.ports.statements import Statement, Steps
 
 BACKLOG_POLL_SECONDS = 1.0
 """Seconds between two reads of a backlog that is too long for the next chunk."""
@@ -35,6 +35,10 @@ class Publisher:
     def publish(self, messages: Sequence[StagedPart]) -> JobRow:
         """Publish the parts (see `BulkJob.publish`), and return the committed job."""
         database = self._app.sql_store.database
+        self._check(messages)
+        queues = {queue: count for message in messages for queue, count in message.queues.items()}
+        # In a transaction of its own: the settings of all queues are locked until its end.
+        database.run(self._app.sql_store.registration(queues))
         if self._options.publish == "atomic":
             job, notification = database.run(self._begin_and_advance(messages))
             self._app.channel.announce(notification)
@@ -63,15 +67,12 @@ class Publisher:
         if job.state != "open":
             return job
         ordered = sorted(messages, key=lambda message: message.part)
-        self._check(ordered)
         rows, rejected = sum(m.rows for m in ordered), sum(m.rejected for m in ordered)
         parts = msgspec.json.encode(ordered).decode()
         now = SYSTEM_CLOCK.now()
         yield Statement(
             self._stage.sql["begin_publishing"], (self._submission_id, parts, rows, rejected, now)
         )
-        queues = {queue: count for message in ordered for queue, count in message.queues.items()}
-        yield Many(self._app.sql_store.sql["register_queue"], sorted(queues.items()))
         if rejected:
             attempts = [(message.attempt, message.part) for message in ordered if message.rejected]
             yield from self._stage.publish_rejects(self._submission_id, attempts)

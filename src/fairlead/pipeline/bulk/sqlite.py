@@ -1,5 +1,5 @@
-"""The stage of bulk submit on SQLite: one Arrow file for each attempt, in a folder beside the
-database.
+"""The stage of bulk submit on SQLite: one Arrow file for each attempt of a Spark task, in a folder
+beside the database.
 
 SQLite has one writer at a time, so processes stage rows in files, and only the publisher inserts
 them. All processes must share the file system.
@@ -96,7 +96,7 @@ class SqliteStage:
         return self._folder / hashlib.sha256(submission_id.encode()).hexdigest()
 
     def _read(self, submission_id: str, piece: StagedPiece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of an attempt in batches. Raise StageLost unless all are there."""
+        """Yield the rows of a piece in batches. Raise StageLost unless all are there."""
         start = 0
         with self._open(submission_id, piece.attempt) as reader:
             for number in range(reader.num_record_batches):

@@ -22,8 +22,8 @@ class Stage(Protocol):
     """SQL statements by name; statements about jobs have the same names in every stage."""
 
     def write(self, job: Opened, part: int, attempt: str, encoded: Iterable[Encoded]) -> None:
-        """Write rows and rejects of an attempt, all or nothing. Raise RunSuperseded when another
-        run has taken over."""
+        """Write rows and rejects of an attempt of a Spark task, all or nothing. Raise RunSuperseded
+        when another run has taken over."""
 
     def claim(self, job: int, pieces: Sequence[StagedPiece], now: int) -> Steps[None]:
         """Claim the free unique keys of these rows."""

@@ -67,7 +67,8 @@ class Load:
     work_us: Counter[int] = field(default_factory=Counter)
     """Worker time in microseconds of the tasks submitted in each hour of the week."""
     deferrable_us: Counter[int] = field(default_factory=Counter)
-    """Deferrable part of `work_us`, by hour of the week."""
+    """Part of `work_us` that belongs to deferrable tasks, whose priority is at least
+    FIRST_DEFERRABLE_PRIORITY, by hour of the week."""
 
     def week(self, first_hour: int) -> list[float]:
         """Return the tasks in each hour of the week that begins at `first_hour`."""

@@ -28,7 +28,7 @@ _MODULES = {
     "tune": "tune",
     "policies": "policies",
 }
-"""Module of each command, beside this file; the command is the function or group of its name."""
+"""Module of each command, in this folder. A command is the function or group of the same name."""
 
 pipeline = typer.Typer(
     cls=lazy_group(

@@ -32,7 +32,7 @@ class RelayOptions(CommandOptions, frozen=True, kw_only=True):
         int | None,
         typer.Option(min=1, help="Partitions of a new topic; default: 4."),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="End after the present attempts.")] = False
+    once: Annotated[bool, typer.Option("--once", help="Send present attempts, then end.")] = False
     heartbeats: Annotated[
         bool,
         typer.Option(

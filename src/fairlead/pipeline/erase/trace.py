@@ -1,5 +1,5 @@
-"""Traces of a key in rows of other keys: daily sums that include its rows, and errors whose example
-may be one of its runs."""
+"""Traces that a key leaves in rows of other keys: the days whose sums count its attempts, and the
+errors whose example text may come from one of its attempts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Error = tuple[int, str, str, int]
 
 @dataclass
 class Trace:
-    """Days and errors touched by the attempts of a key."""
+    """Days and errors that count attempts of a key."""
 
     rows: int = 0
     dates: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ class Trace:
 
 
 def trace(table: LakeTable, wanted: Wanted) -> Trace:
-    """Return the trace of a key's attempts in bronze, holding one partition at a time."""
+    """Return the trace of a key's attempts in bronze. Load one part of the table at a time."""
     found = Trace()
     manifest = table.manifests.newest()
     for part in manifest.parts:

@@ -21,7 +21,7 @@ keys by chance."""
 _SEARCHED_COLUMNS = (*KEY_COLUMNS, *TEXT_COLUMNS)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Occurrences(msgspec.Struct, frozen=True):
     """Occurrences of the key in one column of a file, or in the bytes of the file."""
 
     file: str
@@ -39,9 +39,9 @@ class Verified(msgspec.Struct, frozen=True):
     """Number of files read."""
     bytes: int
     """Total size of the files read."""
-    held: list[Finding] = []
+    held: list[Occurrences] = []
     """The key in a column of keys, in a column of free text, or in a file that is not Parquet."""
-    elsewhere: list[Finding] = []
+    elsewhere: list[Occurrences] = []
     """Text of the key used otherwise: as the name of a queue or task, as an ordering key, or as
     bytes that are equal by chance."""
     unreadable: list[str] = []
@@ -58,8 +58,8 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
     and report the files that have the key."""
     skipped = set(except_for)
     files = size = 0
-    held: list[Finding] = []
-    elsewhere: list[Finding] = []
+    held: list[Occurrences] = []
+    elsewhere: list[Occurrences] = []
     unreadable: list[str] = []
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -74,7 +74,7 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
         files, size = files + 1, size + len(data)
         if path.suffix == ".crc" or not (data.startswith(b"PAR1") or ".parquet" in path.name):
             count = _count_in_text_or_bytes(data, wanted)
-            found = [Finding(name, "bytes", count)] if count else []
+            found = [Occurrences(name, "bytes", count)] if count else []
             if _is_lake_metadata(path.relative_to(folder)):
                 elsewhere += found
             else:
@@ -84,12 +84,12 @@ def verify(folder: Path, wanted: Wanted, except_for: Iterable[str] = ()) -> Veri
             unreadable.append(name)
             continue
         columns = list(columns_with(path, wanted))
-        held += [Finding(name, where, n) for where, n in columns if where in _SEARCHED_COLUMNS]
+        held += [Occurrences(name, where, n) for where, n in columns if where in _SEARCHED_COLUMNS]
         elsewhere += [
-            Finding(name, where, n) for where, n in columns if where not in _SEARCHED_COLUMNS
+            Occurrences(name, where, n) for where, n in columns if where not in _SEARCHED_COLUMNS
         ]
         if not columns and (count := _count_in_bytes(data, wanted)):
-            elsewhere.append(Finding(name, "bytes", count))
+            elsewhere.append(Occurrences(name, "bytes", count))
     return Verified(files, size, held, elsewhere, unreadable)
 
 

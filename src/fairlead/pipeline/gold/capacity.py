@@ -43,7 +43,7 @@ CAPACITY = Table(
         Column(
             "cv2_arrival",
             "double",
-            "variance / mean of the arrivals in a minute, hour by hour; 1: Poisson",
+            "variance of the arrivals per minute within an hour, divided by their mean; 1: Poisson",
         ),
         Column(
             "cv2_service",

@@ -36,7 +36,7 @@ FAILURES = Table(
         Column(
             "error_type",
             "string",
-            "class of the earliest error; its outcome if the run has no error",
+            "class of the earliest error; if its run has no error, the outcome of the run",
         ),
         Column("error_text", "string", "text of the earliest error", nullable=True),
         Column("first_seen", "timestamp", "finished_at of the first of these runs"),

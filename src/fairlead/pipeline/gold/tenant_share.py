@@ -66,7 +66,8 @@ TENANT_SHARE = Table(
             "starved",
             "boolean",
             "whether, in some minute of the window, tasks had waited without any claim for at"
-            " least a minute and at least 10 x the queue's median pickup of that day",
+            " least a minute and at least 10 x the queue's median pickup (time from ready to"
+            " started) of that day",
         ),
         WRITTEN_UNDER,
     ),
@@ -108,7 +109,8 @@ def _served(service: DataFrame) -> DataFrame:
 
 
 def _backlogged(backlog: DataFrame) -> DataFrame:
-    # depth_min has a grid of seconds, so it can be 0 although some task waited all the time.
+    # Times are rounded down to seconds, so depth_min can be 0 although some task waited all the
+    # time.
     is_full = (F.col("depth_min") > 0) | (F.col("backlogged_us") >= MINUTE * 1_000_000)
     rows = backlog.withColumn("full_minutes", is_full.cast("bigint"))
     return _of_minute(

@@ -209,8 +209,8 @@ def _notes(job: JobContext, settings: PipelineSettings) -> list[str]:
     last = last_build(job.lake.root)
     if last.edition not in (0, EDITION):
         return [
-            f"the tables are of edition {last.edition}, this code writes {EDITION}; the next build"
-            " rebuilds everything"
+            f"the last build wrote edition {last.edition} of the tables, and this Fairlead writes"
+            f" edition {EDITION}; the next build rebuilds everything"
         ]
     if last.settings not in ("", digest(settings)):
         return [

@@ -34,7 +34,7 @@ BY_DEFAULT = 7
 Queues = dict[str, dict[int, Minute]]
 
 
-class Incident(msgspec.Struct, frozen=True):
+class IncidentRow(msgspec.Struct, frozen=True):
     """Row of gold.incidents."""
 
     incident_id: str
@@ -56,7 +56,7 @@ def incidents(
     since: datetime | None = None,
     until: datetime | None = None,
     on_rows: OnRows = lambda table, rows: None,
-) -> list[Incident]:
+) -> list[IncidentRow]:
     """Find the incidents that began on the days from `since` to `until`, in order, and replace the
     rows of these days in gold.incidents.
 
@@ -180,7 +180,7 @@ def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str
 
 def _incident(
     tables: SmallTables, window: IncidentWindow, queues: Queues, minutes: int, known: int
-) -> Incident:
+) -> IncidentRow:
     by_minute = queues.get(window.queue, {})
     inside = [
         by_minute[minute] for minute in range(window.start, window.end) if minute in by_minute
@@ -193,7 +193,7 @@ def _incident(
     else:
         first = by_minute.get(window.start, Minute())
         delayed = first.depth_min + sum(each.arrived for each in inside)
-    return Incident(
+    return IncidentRow(
         window.incident_id,
         window.kind,
         window.queue,
@@ -263,7 +263,7 @@ def _day(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d}"
 
 
-def as_rows(found: list[Incident]) -> list[tuple[Any, ...]]:
+def as_rows(found: list[IncidentRow]) -> list[tuple[Any, ...]]:
     """Return the incidents as rows for a table on the terminal."""
     return [
         (

@@ -13,8 +13,8 @@ from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
 def ingest(
     exporter: Exporter, lake: Lake, clock: Clock, on_rows: OnRows = lambda table, rows: None
 ) -> Exported:
-    """Export everything before the safe horizon. Raise BrokenLake, StoreUnavailable; the job can be
-    run again."""
+    """Export all rows before the horizon of the history: the position before which no further row
+    will appear. Raise BrokenLake, StoreUnavailable; the job can be run again."""
     with recorded(lake, clock, "ingest", {}, keep_idle=False) as run:
         done = exporter.round(partial(on_rows, "attempts"))
         run.rows_in = run.rows_out = done.attempts + done.events

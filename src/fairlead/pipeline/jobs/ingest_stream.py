@@ -30,7 +30,7 @@ from fairlead.pipeline.runs import JobRun, recorded
 from fairlead.pipeline.source.kafka_tables import MESSAGES_SENT
 from fairlead.pipeline.source.options import MOST_ROWS_PER_BATCH
 from fairlead.pipeline.stream.cursors import cursors_of
-from fairlead.pipeline.stream.intake import Outcome, Plan, take_arrow
+from fairlead.pipeline.stream.intake import PartitionResult, Plan, take_arrow
 from fairlead.pipeline.stream.intake_batch import Counted, IntakeBatch
 from fairlead.pipeline.stream.topic import AttemptsTopic
 
@@ -143,10 +143,10 @@ class IngestStream:
     def _batch(self, messages: DataFrame, number: int) -> None:
         """Take a batch. Spark calls this method in a thread of its own."""
 
-        def run(plan: Plan) -> list[Outcome]:
+        def run(plan: Plan) -> list[PartitionResult]:
             # Use one action only, because each action reads the batch again.
             rows = messages.mapInArrow(partial(take_arrow, plan), "outcome string").collect()
-            return [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
+            return [msgspec.json.decode(row.outcome, type=PartitionResult) for row in rows]
 
         try:
             counted = self._intake.take(run)

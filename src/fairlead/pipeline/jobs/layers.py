@@ -230,7 +230,7 @@ def touched(tables: Tables, plan: BuildPlan) -> Touched:
 
 
 def median_pickups(latency: DataFrame) -> DataFrame:
-    """Return (day, queue, pickup_p50_us): the pick-up delay of each queue on each day, as the
+    """Return (day, queue, pickup_p50_us): the median pickup of each queue on each day, as the
     median over its task names."""
     return (
         latency.where(

@@ -19,6 +19,6 @@ def reconcile(
         run.rows_in = found.rows
         run.checks = [
             Check("attempts in the lake and in the store", found.rows, found.rows),
-            Check("their worker time in microseconds", found.busy_us, found.busy_us),
+            Check("worker time of the attempts in microseconds", found.busy_us, found.busy_us),
         ]
     return run

@@ -123,7 +123,7 @@ def tune(
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """Store and tables at the instant of one round."""
+    """State of the store and of the tables when `tune` runs."""
 
     now: int
     """Microseconds since the epoch."""
@@ -267,7 +267,8 @@ class _Tuning:
             return None
         what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
         where = f" --queue {switch.queue}" if switch.queue else ""
-        return f"{what} by {switch.author}: {switch.why}; `fairlead pipeline tune on{where}`"
+        undo = f"undo with `fairlead pipeline tune on{where}`"
+        return f"{what} by {switch.author}: {switch.why}; {undo}"
 
     def _rolled_back(self, active: Policy | None) -> tuple[int, float] | None:
         """Return the rolled-back version and the seconds since then; None if the active version is

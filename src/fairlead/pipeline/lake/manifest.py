@@ -1,9 +1,9 @@
-"""The manifest of a table: the list of its files. Manifests are numbered and never changed; the
-newest one is the table.
+"""The manifest of a table: the list of its files. Manifests are numbered and never changed. A file
+belongs to the table if the newest manifest lists the file.
 
 A writer reads the newest manifest and creates the one with the next number. If another writer was
-first, the writer starts again (compare-and-set). The file system must create a name exclusively, as
-local and POSIX file systems do; use Iceberg on object stores.
+first, the writer starts again (compare-and-set). So the file system must refuse to create a file
+that exists, as local and POSIX file systems do; use Iceberg on object stores.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Manifest(msgspec.Struct, frozen=True):
     written_at: int = 0
     parts: dict[str, TablePart] = {}
     cursors: dict[str, str] = {}
-    """Cursors of the export by store, and of the stream by `fairlead.pipeline.stream.cursors`;
-    moved in the same update that lists the files."""
+    """Positions up to which the table has the attempts, by store and by topic; see
+    `fairlead.pipeline.stream.cursors`. The update that adds files moves the cursors too."""
     dropped: dict[str, int] = {}
     """Dropped files with the instant (microseconds) of the drop; readers may still read them."""
     erased: list[str] = []
@@ -106,7 +106,7 @@ class Manifests:
         if manifest.schema_version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"{path} was written under schema version {manifest.schema_version}; this Fairlead"
-                f" knows up to {SCHEMA_VERSION}: upgrade it"
+                f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
             )
         return manifest
 

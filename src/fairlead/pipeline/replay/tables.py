@@ -115,7 +115,8 @@ REPLAYS = Table(
 
 REPLAY_WAITS = Table(
     "gold.replay_waits",
-    "waits of one key under a finalist or the baseline, on the part report of the recorded sample",
+    "waits of one key under a finalist (one of the best policies) or the baseline, on the part"
+    " report of the recorded sample",
     key=("replay_id", "policy_id", "part", "sample", "seed", "fairness_key"),
     instant="recorded_from",
     by="date",

@@ -14,9 +14,9 @@ EVEN = 0.9
 """Least Jain's index at which the report calls a queue even."""
 
 
-class Finding(NamedTuple):
-    """A tile of the page. `state` is ok, look (worth a look) or bad; `section` is the anchor with
-    more details."""
+class Tile(NamedTuple):
+    """A tile of the page, with one finding. `state` is ok, look (worth a look) or bad; `section` is
+    the anchor with more details."""
 
     title: str
     value: str
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
     section: str = ""
 
 
-def standing_out(data: ReportData) -> list[Finding]:
+def standing_out(data: ReportData) -> list[Tile]:
     """Return the findings; tables without rows have none."""
     found = [
         _load(data),
@@ -39,16 +39,16 @@ def standing_out(data: ReportData) -> list[Finding]:
     return [finding for finding in [*found, _cost(data)] if finding is not None]
 
 
-def _load(data: ReportData) -> Finding | None:
+def _load(data: ReportData) -> Tile | None:
     if not len(data.queues):
         return None
     busy = data.queues["busy_us"].sum()
     workers = busy / (to_micros(data.period.until) - to_micros(data.period.since))
     note = f"{numbers.ratio(workers)} workers busy on average; queues: {len(data.queues)}"
-    return Finding("Worker time", numbers.work(busy), note, OK, "load")
+    return Tile("Worker time", numbers.work(busy), note, OK, "load")
 
 
-def _runs(data: ReportData) -> Finding | None:
+def _runs(data: ReportData) -> Tile | None:
     if not len(data.queues):
         return None
     total = data.queues[["started", "failed", "busy_us", "wasted_us"]].sum()
@@ -56,21 +56,21 @@ def _runs(data: ReportData) -> Finding | None:
     wasted = total["wasted_us"] / max(total["busy_us"], 1)
     note = f"{numbers.percent(failed)} failed; {numbers.percent(wasted)} of the worker time wasted"
     storms = "; there were storms" if len(data.storms) else ""
-    return Finding(
+    return Tile(
         "Runs", numbers.count(total["started"]), note + storms, LOOK if storms else OK, "failures"
     )
 
 
-def _pickup(data: ReportData) -> Finding | None:
+def _pickup(data: ReportData) -> Tile | None:
     if not len(data.names):
         return None
     worst = data.names.iloc[0]
     name, queue = numbers.shortened(worst["name"], 30), numbers.shortened(worst["queue"], 20)
     note = f"99 % of {name} in {queue} started within this time"
-    return Finding("Slowest pickup", numbers.duration(worst["p99"]), note, OK, "pickup")
+    return Tile("Slowest pickup", numbers.duration(worst["p99"]), note, OK, "pickup")
 
 
-def _evenness(data: ReportData) -> Finding | None:
+def _evenness(data: ReportData) -> Tile | None:
     judged = data.fairness_by_queue.dropna(subset=["jain_median"])
     if not len(judged):
         return None
@@ -80,23 +80,23 @@ def _evenness(data: ReportData) -> Finding | None:
         " even"
     )
     state = OK if worst["jain_median"] >= EVEN else LOOK
-    return Finding("Evenness", numbers.ratio(worst["jain_median"]), note, state, "fairness")
+    return Tile("Evenness", numbers.ratio(worst["jain_median"]), note, state, "fairness")
 
 
-def _starved(data: ReportData) -> Finding | None:
+def _starved(data: ReportData) -> Tile | None:
     if not len(data.fairness_by_queue):
         return None
     most = int(data.fairness_by_queue["starved_keys"].max())
     if not most:
-        return Finding("Starved keys", "0", "none waited long without being served", OK, "fairness")
+        return Tile("Starved keys", "0", "none waited long without being served", OK, "fairness")
     queues = data.fairness_by_queue
     queue = numbers.shortened(queues.loc[queues["starved_keys"].idxmax(), "queue"], 20)
-    return Finding(
+    return Tile(
         "Starved keys", numbers.count(most), f"in the worst window, in {queue}", BAD, "fairness"
     )
 
 
-def _lag(data: ReportData) -> Finding | None:
+def _lag(data: ReportData) -> Tile | None:
     behind = data.fairness_by_queue
     if not len(behind) or behind["max_lag_us"].max() <= 0:
         return None
@@ -105,10 +105,10 @@ def _lag(data: ReportData) -> Finding | None:
         f"owed to {numbers.shortened(worst['max_lag_key'], 30)} in"
         f" {numbers.shortened(worst['queue'], 20)}"
     )
-    return Finding("Greatest lag", numbers.work(worst["max_lag_us"]), note, OK, "lag")
+    return Tile("Greatest lag", numbers.work(worst["max_lag_us"]), note, OK, "lag")
 
 
-def _objectives(data: ReportData) -> Finding | None:
+def _objectives(data: ReportData) -> Tile | None:
     if not len(data.objectives):
         return None
     states = data.objectives["state"].value_counts()
@@ -118,7 +118,7 @@ def _objectives(data: ReportData) -> Finding | None:
     counts = ", ".join(
         f"{states[state]} {state}" for state in ("page", "ticket", "ok") if state in states
     )
-    return Finding("Objectives", counts, note, worst, "objectives")
+    return Tile("Objectives", counts, note, worst, "objectives")
 
 
 def _budget(left: float) -> str:
@@ -127,7 +127,7 @@ def _budget(left: float) -> str:
     return f"{numbers.percent(left)} of its budget left"
 
 
-def _cost(data: ReportData) -> Finding | None:
+def _cost(data: ReportData) -> Tile | None:
     if not len(data.cost) or not is_billed(data.cost):
         return None
     dearest = data.cost.iloc[0]
@@ -135,4 +135,4 @@ def _cost(data: ReportData) -> Finding | None:
         f"{numbers.percent(parts_of_whole(data.cost).iloc[0])} for"
         f" {numbers.shortened(dearest['fairness_key'], 30)}"
     )
-    return Finding("Cost", numbers.amount(data.cost["amount"].sum()), note, OK, "cost")
+    return Tile("Cost", numbers.amount(data.cost["amount"].sum()), note, OK, "cost")

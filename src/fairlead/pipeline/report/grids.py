@@ -1,4 +1,4 @@
-"""Tables on the page: a frame and a list of columns in, rows of text with exact values out."""
+"""Tables on the page: the chosen columns of a DataFrame, as rows of text with exact values."""
 
 from __future__ import annotations
 

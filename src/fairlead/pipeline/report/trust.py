@@ -9,7 +9,7 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.findings import BAD, LOOK, OK, Finding
+from fairlead.pipeline.report.findings import BAD, LOOK, OK, Tile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,15 +18,15 @@ _OLD_US = 86_400 * MICROS
 """Microseconds without a finished attempt after which the report warns."""
 
 
-def trust(data: ReportData) -> list[Finding]:
+def trust(data: ReportData) -> list[Tile]:
     """Return one finding for each check of the data."""
     return [_fresh(data), _exported(data), _built(data), _sound(data), _jobs(data)]
 
 
-def _fresh(data: ReportData) -> Finding:
+def _fresh(data: ReportData) -> Tile:
     newest = _of_table(data, ATTEMPTS.name)["newest"]
     if _is_none(newest):
-        return Finding(
+        return Tile(
             "Newest attempt",
             "none",
             "`fairlead pipeline ingest` brings attempts into the lake",
@@ -34,25 +34,25 @@ def _fresh(data: ReportData) -> Finding:
         )
     age = data.made_at - _micros(newest)
     note = f"before this report: {numbers.instant(newest)}"
-    return Finding("Newest attempt", numbers.duration(age), note, LOOK if age > _OLD_US else OK)
+    return Tile("Newest attempt", numbers.duration(age), note, LOOK if age > _OLD_US else OK)
 
 
-def _exported(data: ReportData) -> Finding:
+def _exported(data: ReportData) -> Tile:
     if data.unexported is None:
-        return Finding("Not yet exported", "not known", "the store was not asked", OK)
+        return Tile("Not yet exported", "not known", "the store was not asked", OK)
     note = (
         "finished attempts that are not in the lake"
         if data.unexported
         else "every finished attempt is in the lake"
     )
-    return Finding(
+    return Tile(
         "Not yet exported", numbers.count(data.unexported), note, LOOK if data.unexported else OK
     )
 
 
-def _built(data: ReportData) -> Finding:
+def _built(data: ReportData) -> Tile:
     if not data.built_until:
-        return Finding(
+        return Tile(
             "Tables built",
             "never",
             "`fairlead pipeline build` builds them",
@@ -60,11 +60,11 @@ def _built(data: ReportData) -> Finding:
         )
     until = f"with all rows exported until {numbers.instant(to_datetime(data.built_until))}"
     if data.exported_until > data.built_until:
-        return Finding("Tables built", "behind", f"{until}; more was exported since", LOOK)
-    return Finding("Tables built", "up to date", until, OK)
+        return Tile("Tables built", "behind", f"{until}; more was exported since", LOOK)
+    return Tile("Tables built", "up to date", until, OK)
 
 
-def _sound(data: ReportData) -> Finding:
+def _sound(data: ReportData) -> Tile:
     quarantined, attempts = (
         _of_table(data, table.name)["rows"] for table in (QUARANTINE, ATTEMPTS)
     )
@@ -73,7 +73,7 @@ def _sound(data: ReportData) -> Finding:
         if quarantined
         else "every attempt is valid"
     )
-    return Finding(
+    return Tile(
         "In quarantine",
         numbers.count(quarantined),
         note if attempts else "no attempts yet",
@@ -81,14 +81,14 @@ def _sound(data: ReportData) -> Finding:
     )
 
 
-def _jobs(data: ReportData) -> Finding:
+def _jobs(data: ReportData) -> Tile:
     runs = data.runs
     failed = runs[(runs["state"] == "failed") | (runs["failed_checks"] != "")]
     if len(failed):
-        return Finding("Jobs", "failed", ", ".join(failed["job"]), BAD)
+        return Tile("Jobs", "failed", ", ".join(failed["job"]), BAD)
     if not len(runs):
-        return Finding("Jobs", "none", "no job has run yet", LOOK)
-    return Finding("Jobs", "done", f"{numbers.count(runs['checks'].sum())} checks hold", OK)
+        return Tile("Jobs", "none", "no job has run yet", LOOK)
+    return Tile("Jobs", "done", f"{numbers.count(runs['checks'].sum())} checks hold", OK)
 
 
 def _of_table(data: ReportData, name: str) -> pd.Series:

@@ -1,7 +1,8 @@
 """Backlog by key and minute: the number of waiting tasks, the work left to do, and the oldest
 ready_at.
 
-The changes of each stay (see `stays`) are summed by second, then accumulated along each hour.
+A stay is the time of a task in its queue and at its worker (see `stays`). The changes by all stays
+are summed by second, then accumulated along each hour.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor
 
 BACKLOG = Table(
     "silver.backlog",
-    "waiting tasks of a key in a minute, on a grid of seconds; a minute without"
+    "waiting tasks of a key in a minute, counted once a second; a minute without"
     " waiting tasks, arrivals and remaining work has no row",
     key=("minute", "queue", "fairness_key"),
     instant="minute",
@@ -141,8 +142,8 @@ def _running_totals(minutes: DataFrame) -> DataFrame:
         {
             **totals,
             "next": F.lead("minute", 1, HOUR).over(along),
-            # A task that leaves in a later minute and is ready by now waits now, so the least
-            # ready_at of all that leave later is the oldest.
+            # A ready task waits now if it leaves the queue in a later minute. So the oldest waiting
+            # task has the least ready_at of all tasks that leave later.
             "oldest": F.min("oldest").over(later),
             "weight": (
                 F.max("weight").over(

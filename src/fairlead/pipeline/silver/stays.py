@@ -1,8 +1,8 @@
-"""Stays of tasks in their queue and at their worker, as changes of the numbers waiting and running
-at offsets in an hour.
+"""Stays: the time of a task in its queue and at its worker. Each stay becomes changes of two
+counts, the tasks waiting and the tasks running, at offsets in an hour.
 
-A stay that began before the hour is a change one minute before the hour, so that an hour needs only
-the stays that overlap it.
+A stay that began before the hour becomes a change at the offset BEFORE, so that the counts of an
+hour need only the stays that overlap the hour.
 """
 
 from __future__ import annotations
@@ -115,16 +115,17 @@ def changes(stays: DataFrame) -> DataFrame:
     """Return one row for each `offset` (microseconds into the hour) at which a stay changes a
     number.
 
-    The number waiting changes at the second, all others at the minute. Each row has CHANGES, the
-    stay's `weight` and, where the stay leaves the queue, its ready instant as `oldest`.
+    The number of waiting tasks changes at whole seconds, all other numbers at whole minutes. Each
+    row has CHANGES, the stay's `weight` and, where the stay leaves the queue, its ready instant as
+    `oldest`.
     """
     offset = F.col("offset")
     ready, left, start, finish = (
         F.col(f"{name}_minute") for name in ("ready", "left", "start", "finish")
     )
     from_second, to_second = F.col("ready_second"), F.col("left_second")
-    # A wait within one second does not change the number waiting on the grid of seconds. It counts
-    # only in the sums of its minutes.
+    # The number waiting is counted once a second, so a wait within one second does not change it.
+    # Such a wait counts only in the sums of its minutes.
     seconds = (
         F.when(from_second != to_second, second).otherwise(ready)
         for second in (from_second, to_second)

@@ -37,7 +37,7 @@ _KNOWN = {
         'earliest (default), or the first offset to read by partition, such as {"0": 12, "1": 9};'
         " -2 is the earliest"
     ),
-    "max_rows_per_batch": f"most rows of a micro-batch; default: {MOST_ROWS_PER_BATCH}",
+    "max_rows_per_batch": f"maximum rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
 }
 _EARLIEST = -2
 
@@ -99,7 +99,8 @@ class KafkaOptions:
         columns = columns_of(self.table, ",".join(schema.names))
         if wrong := [one.name for one in schema.fields if one.dataType != every[one.name].dataType]:
             raise ConfigurationError(
-                f"column {', '.join(wrong)} of {self.table.name} is of another type"
+                f"schema: wrong type of {', '.join(wrong)}; {self.table.name} has"
+                f" {', '.join(f'{name} {every[name].dataType.simpleString()}' for name in wrong)}"
             )
         return replace(self, columns=columns)
 

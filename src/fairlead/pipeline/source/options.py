@@ -46,7 +46,7 @@ ONLY_STREAM = {
     "startingoffsets": (
         "earliest (default), or latest: only attempts written after the reader registered"
     ),
-    "max_rows_per_batch": f"most rows of a micro-batch; default: {MOST_ROWS_PER_BATCH}",
+    "max_rows_per_batch": f"maximum rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
     "reader": (
         "name under which the stream registers, so that the store keeps attempts it has not read"
     ),

@@ -1,4 +1,4 @@
-"""Pieces of a batch read: the rows of one statement, and the scans of stores."""
+"""Pieces, into which a scan divides the reading of a store so that Spark tasks can share it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class ReadPart(InputPartition):
     """Pieces that one Spark task reads; the part may be empty."""
 
     pieces: tuple[Piece, ...]
@@ -56,11 +56,11 @@ class FollowedScan(Scan, Protocol):
         exactly once."""
 
 
-def spread(pieces: Sequence[Piece], parts: int | None) -> list[Part]:
+def spread(pieces: Sequence[Piece], parts: int | None) -> list[ReadPart]:
     """Return at most `parts` parts with about equal numbers of pieces (None: one part for each
     piece). Return at least one part, because Spark needs one."""
     count = max(1, min(parts or len(pieces), len(pieces)))
-    return [Part(tuple(pieces[n::count])) for n in range(count)]
+    return [ReadPart(tuple(pieces[n::count])) for n in range(count)]
 
 
 def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:

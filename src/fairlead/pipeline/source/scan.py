@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import FollowedScan, Part, Scan, spread
+from fairlead.pipeline.source.pieces import FollowedScan, ReadPart, Scan, spread
 from fairlead.pipeline.source.tables import BACKLOG_READ
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def scan_of(options: ReadOptions) -> Scan:
 
 
 def followed_scan_of(options: ReadOptions) -> FollowedScan:
-    """Return the scan of a store that has attempts. Raises ConfigurationError."""
+    """Return the scan of a store that keeps attempts, so that a stream can follow it. Raises
+    ConfigurationError."""
     from fairlead.connect import task_store
 
     scheme = urlsplit(options.url).scheme
@@ -56,11 +57,11 @@ class FairleadReader(DataSourceReader):
         self._options = options
         self._scan = scan_of(options)
 
-    def partitions(self) -> Sequence[Part]:
+    def partitions(self) -> Sequence[ReadPart]:
         """Return the parts, planned once for each `load()`; a later load sees later rows."""
         return spread(self._scan.plan(), self._options.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPart)
         for piece in partition.pieces:
             yield from self._scan.read(piece)

@@ -13,7 +13,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.pieces import Part
+from fairlead.pipeline.source.pieces import ReadPart
 from fairlead.pipeline.source.scan import followed_scan_of
 from fairlead.pipeline.source.stream_offsets import (
     StreamReader,
@@ -84,7 +84,7 @@ class FairleadStreamReader(StreamReader):
         """Set the present end as the end of the stream."""
         self._target = self._scan.newest(START, None)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[ReadPart]:
         """Return the partitions of the batch after `start` up to `end`."""
         after, through = self._position(start), self._position(end)
         self._planned = through
@@ -94,10 +94,10 @@ class FairleadStreamReader(StreamReader):
             # The checkpoint existed before, so everything before this batch is read.
             self._began = after
             self._note(after)
-        return [Part((piece,)) for piece in self._scan.window(after, through)]
+        return [ReadPart((piece,)) for piece in self._scan.window(after, through)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPart)
         for piece in partition.pieces:
             yield from self._scan.read(piece)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.bronze import ATTEMPTS, TRIGGER_PATHS
 from fairlead.pipeline.schema import Column, Table
 from fairlead.ports.history import ATTEMPT_FIELDS
 
@@ -46,7 +46,7 @@ TASKS_READ = Table(
             "claimed_at", "timestamp", "time at which a node last claimed the task", nullable=True
         ),
         Column("node", "string", "node that has claimed the task", nullable=True),
-        Column("trigger_path", "string", "source of the last trigger: hook, poller, spill or heal"),
+        Column("trigger_path", "string", f"source of the last trigger: {TRIGGER_PATHS}"),
         Column("error_type", "string", "class of the last error", nullable=True),
         Column("error_text", "string", "text of the last error", nullable=True),
         Column("payload_bytes", "int", "stored size of the arguments"),

@@ -4,7 +4,8 @@ Relays send the attempts of a store in order, and repeat those without confirmat
 may run at once and crash. Each message names the position `after`, up to which all attempts of its
 partition were sent before. A message is new if the reader has reached `after` but not the message's
 own position. A repeated message is dropped. An early message is dropped too, because its relay will
-send it again. The next mark detects a lost message. tests/unit/test_high_water.py tries
+send it again. A relay also sends marks: a mark is a message that names a position up to which the
+topic has all attempts, so the next mark detects a lost message. tests/unit/test_high_water.py tries
 all ways in which relays may crash.
 """
 
@@ -25,8 +26,8 @@ class HighWater:
         self.doubles = 0
         """Number of repeated attempts."""
         self.early = 0
-        """Number of attempts that came before an earlier attempt. Their relay has got an error for
-        the earlier one, and will send both again."""
+        """Number of attempts that came before an earlier attempt. The relay has got an error for
+        the earlier attempt, and will send both again."""
 
     def takes(self, store_id: str, position: Position, after: Position) -> bool:
         """Return whether this attempt is new, and count it as read."""
@@ -47,7 +48,7 @@ class HighWater:
             return
         if after > reached:
             raise CheckFailed(
-                f"attempts of store {store_id} after {reached} and up to {after} were sent and are"
-                " not there"
+                f"attempts of store {store_id} after {reached} and up to {after} were sent, but the"
+                " topic does not have them"
             )
         self.positions[store_id] = through

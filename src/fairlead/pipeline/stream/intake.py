@@ -52,7 +52,7 @@ class Plan:
     """Tombstones of erased keys, whose rows are refused."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PartitionResult(msgspec.Struct, frozen=True):
     """Result of one partition's part."""
 
     partition: int
@@ -70,7 +70,7 @@ class Outcome(msgspec.Struct, frozen=True):
     landed: Landed
 
 
-def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> Outcome:
+def take(plan: Plan, partition: int, messages: Iterable[Numbered]) -> PartitionResult:
     """Read messages of one partition in order; skip those below its cursor, which are in the lake.
 
     Raise CheckFailed when messages are missing, and ConfigurationError for a hashed lake without
@@ -132,11 +132,11 @@ class _Part:
         self._messages += 1
         self._stores.add(message.store_id)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PartitionResult:
         """Return the result after all messages."""
         for store in list(self._new):
             self._put(store)
-        return Outcome(
+        return PartitionResult(
             self._partition,
             self._next or 0,
             {store: str(self._water.positions[store]) for store in self._stores},

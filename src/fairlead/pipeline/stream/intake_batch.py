@@ -29,13 +29,13 @@ from fairlead.pipeline.stream.cursors import (
     topics_by_store,
     topics_of,
 )
-from fairlead.pipeline.stream.intake import Outcome, Plan
+from fairlead.pipeline.stream.intake import PartitionResult, Plan
 from fairlead.pipeline.stream.topic import AttemptsTopic
 from fairlead.ports.history import START, Position
 
 log = logging.getLogger("fairlead.stream")
 
-Run = Callable[[Plan], Sequence[Outcome]]
+Run = Callable[[Plan], Sequence[PartitionResult]]
 """Function that reads the batch by a plan and returns one outcome for each partition; it is called
 again when the lake has changed meanwhile."""
 
@@ -123,7 +123,7 @@ class IntakeBatch:
             tuple(manifest.erased),
         )
 
-    def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
+    def _count_in(self, before: Manifest, plan: Plan, outcomes: Sequence[PartitionResult]) -> bool:
         """Add the files to the manifest and move the cursors. Return False when another process has
         changed the lake so that the outcomes are out of date."""
         cursors = dict(plan.cursors)

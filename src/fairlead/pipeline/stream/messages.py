@@ -99,7 +99,7 @@ def topic_partition(task_id: str, partitions: int) -> int:
     return partition_of(task_id, 0, partitions)
 
 
-class Batch:
+class MessageBatch:
     """Consecutive rows of a store as messages; each message names the position of the message
     before it in its partition."""
 
@@ -147,7 +147,7 @@ def read(value: bytes, where: str) -> Message:
     if message.schema_version > SCHEMA_VERSION:
         raise ConfigurationError(
             f"{where} was written under schema version {message.schema_version}; this Fairlead"
-            f" knows up to {SCHEMA_VERSION}: upgrade it"
+            f" knows up to {SCHEMA_VERSION}: upgrade Fairlead"
         )
     return message
 

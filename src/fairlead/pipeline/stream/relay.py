@@ -21,7 +21,7 @@ from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.clock import Clock
 from fairlead.errors import StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.stream.messages import Batch, Sent
+from fairlead.pipeline.stream.messages import MessageBatch, Sent
 from fairlead.pipeline.stream.sender import SECONDS, Sender
 from fairlead.pipeline.stream.topic import AttemptsTopic
 from fairlead.ports.history import START, HistoryStore, Position
@@ -104,7 +104,7 @@ class Relay:
         until: Position = self._read(self._history.horizon())
         if after >= until:
             raise self._store_behind(after, until)
-        batch = Batch(store_id, after, self._partitions)
+        batch = MessageBatch(store_id, after, self._partitions)
         rows = batches = 0
         while found := self._read(self._history.attempts(after, until, self._rows)):
             after = Position(*found[-1][:2])

@@ -1,2 +1,2 @@
-"""Input of the control law, from the gold tables and a settings file; only `jobs/tune.py`
-publishes."""
+"""Input of the weights and limits that `jobs/tune.py` publishes: gold tables and a settings
+file."""

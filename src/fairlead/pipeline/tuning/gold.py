@@ -73,7 +73,8 @@ class Gold:
         ):
             known = found.setdefault(queue, {}).get(key)
             use = [] if known is None else known.use
-            # Waiting tasks have no run time yet, so the demand leaves them out.
+            # demand_us counts only tasks that ran. A key with waiting tasks all the time could have
+            # used any number of workers.
             asked = math.inf if throughout else demand_us / _MICROS
             use.append(Used(self._age(start), busy_us / _MICROS, claimed, HOUR, asked))
             found[queue][key] = KeyUse(weight, use)
@@ -82,10 +83,10 @@ class Gold:
     def at_once(
         self, since: datetime, use: dict[str, dict[str, KeyUse]]
     ) -> dict[str, list[Workers]]:
-        """Return the workers of each queue, hour by hour.
+        """Return the busy workers of each queue, one item for each hour.
 
-        Update `use` with the most workers that each key had at once in each hour, and whether the
-        key had tasks waiting for more.
+        Add to `use`, for each key and hour, the greatest number of workers that the key had at once
+        and whether tasks of the key waited throughout a minute.
         """
         import pyarrow.compute as pc
 
@@ -129,7 +130,8 @@ class Gold:
         """Return the fraction of the worker time in these hours that keys received beyond their due
         shares; None if there was no worker time.
 
-        due: due share by key; the weight of its tasks for a missing key.
+        due: the due share of each key. A key that is not in `due` has the weight of its tasks as
+        its share.
         """
         columns = ["window_start", "queue", "fairness_key", "weight", "busy_us", "demand_us"]
         busy: dict[datetime, dict[str, float]] = {}

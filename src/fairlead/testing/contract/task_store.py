@@ -255,6 +255,34 @@ async def test_tasks_of_one_ordering_key_run_one_at_a_time_in_order(store: TaskS
     assert store.database.run(store.ordered([("mail", "o")], 10)) == []
 
 
+async def test_a_read_of_ordering_keys_returns_the_first_tasks_of_each_key(
+    store: TaskStore,
+) -> None:
+    """`ordered` returns at most `limit` tasks of each key it is asked for, in their order."""
+    tasks = {key: make(30, ordering_key=key) for key in "abc"}
+    for each in tasks.values():
+        submit(store, each)
+    found = store.database.run(store.ordered([("mail", "c"), ("mail", "a"), ("mail", "x")], 2))
+    assert [trigger.id for trigger, _ in found] == [
+        task.id for key in "ac" for task in tasks[key][:2]
+    ]
+
+
+async def test_a_task_is_changed_once_it_has_another_version_or_has_ended(
+    store: TaskStore,
+) -> None:
+    """`changed` returns the tasks that no longer have the given version, and no other."""
+    tasks = make(3, ordering_key="o")
+    submit(store, tasks)
+    known = [(task.id, 1) for task in tasks]
+    assert store.database.run(store.changed(known)) == []
+    (won,) = await claimed(store, tasks[:1])
+    assert store.database.run(store.changed(known)) == [won.id]
+    assert store.database.run(store.changed([(won.id, won.version)])) == []
+    await store.complete("node-1", [done(won)])
+    assert store.database.run(store.changed([(won.id, won.version), *known[1:]])) == [won.id]
+
+
 # completion ---------------------------------------------------------------------------------------
 
 

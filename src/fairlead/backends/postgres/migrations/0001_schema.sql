@@ -36,7 +36,7 @@ CREATE TABLE fairlead_tasks (
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
     node           text,                          -- node that has claimed the task
-    trigger_path   text             NOT NULL DEFAULT 'hook',  -- source of the last trigger: hook, poller or heal
+    trigger_path   text             NOT NULL DEFAULT 'hook',  -- way of the last trigger: hook, poller, heal, spill or grant; see TriggerPath in model/states.py
     error_type     text,
     error_text     text,
     context        text,                          -- JSON object of strings, or NULL
@@ -107,7 +107,8 @@ CREATE TABLE fairlead_nodes (
     started_at   bigint NOT NULL,
     heartbeat_at bigint NOT NULL,                 -- time of the last heartbeat
     queues       text   NOT NULL,                 -- JSON array of names
-    names        text   NOT NULL                  -- JSON array of the names of tasks for which the node has handlers
+    names        text   NOT NULL,                 -- JSON array of the names of tasks for which the node has handlers
+    digest       text   NOT NULL                  -- hash of queues and names
 );
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
@@ -128,19 +129,36 @@ CREATE TABLE fairlead_periodics (
     declared_by   text    NOT NULL                -- node of the last declaration
 );
 
--- Leases of partitions and pollers.
+-- Leases of partitions and pollers. A lease ends when its holder expires.
 CREATE TABLE fairlead_leases (
-    name       text   PRIMARY KEY,
-    owner      text   NOT NULL,                   -- node that holds the lease; empty: the lease is free
-    range_id   bigint NOT NULL,                   -- incremented by each change of the owner
-    expires_at bigint NOT NULL
+    name     text   PRIMARY KEY,
+    owner    text   NOT NULL,                    -- node that holds the lease; empty: the lease is free
+    range_id bigint NOT NULL,                    -- incremented by each change of the owner
+    changed  bigint NOT NULL                     -- number of the lease's last change, from fairlead_changes
 );
 
--- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
+CREATE INDEX fairlead_leases_changed ON fairlead_leases (changed);
+
+-- Nodes that hold leases.
+CREATE TABLE fairlead_holders (
+    owner      text   PRIMARY KEY,
+    expires_at bigint NOT NULL                   -- every lease of the node ends then, unless the node renews them
+);
+
+-- Counters of changes, so that a node reads leases and queues again only if they changed.
+CREATE TABLE fairlead_changes (
+    kind   text   PRIMARY KEY,                   -- leases or queues
+    number bigint NOT NULL                       -- incremented by each transaction that changes rows of this kind
+);
+
+-- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py and
+-- sharded_permits.py.
 CREATE TABLE fairlead_permits (
-    limit_name text   PRIMARY KEY,
+    limit_name text   NOT NULL,
+    shard      text   NOT NULL,                   -- octal digits that begin the hashes of its keys; '': the first shard
     version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
-    ledger     text   NOT NULL                    -- JSON
+    ledger     text   NOT NULL,                   -- JSON
+    PRIMARY KEY (limit_name, shard)
 );
 
 -- History -------------------------------------------------------------------------------------------------------------

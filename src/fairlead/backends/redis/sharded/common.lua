@@ -19,7 +19,7 @@
 --   {queue}:sections             set: sections that were written to
 --   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
 -- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, and for
--- each group offset:<group>, empty:<group> (newest entries when a pass found no message), virtual:<group> (virtual time) and
+-- each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual time) and
 -- tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)

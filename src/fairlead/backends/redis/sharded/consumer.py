@@ -1,4 +1,5 @@
-"""The consumer of a node: it reads the queues on Redis and holds messages until they end."""
+"""The consumer of a node: it reads the queues on Redis and keeps the claims of messages until their
+tasks end."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from redis.exceptions import RedisError
 from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
 from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
-from fairlead.backends.redis.sharded.lanes import Delivery, EmptyPass, Lanes
+from fairlead.backends.redis.sharded.lanes import Delivery, EmptyScan, Lanes
 from fairlead.backends.redis.sharded.message import ClaimEnd
 from fairlead.backends.redis.sharded.redis_errors import translated_errors
 from fairlead.backends.redis.sharded.running import Cancelled, run_async
@@ -271,7 +272,7 @@ class Consumer:
             if found := await self._claim(queue, self._redis, queue, steps):
                 self._on_deliveries(queue, [Delivery(priority, message) for message in found])
 
-    async def _wait(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> list[Delivery]:
+    async def _wait(self, queue: str, reading: _QueueReading, empty: EmptyScan) -> list[Delivery]:
         waiter = reading.waiter
         if waiter is None:
             redis: Any = Redis.from_url(self._endpoint.url, single_connection_client=True)
@@ -289,11 +290,11 @@ class Consumer:
             waiter.connection = 0  # the next connection has another number
             raise
 
-    async def _wait_for_room(self, queue: str, reading: _QueueReading, empty: EmptyPass) -> None:
-        """Wait until a message is written, or until there is room for waiting ones.
+    async def _wait_for_room(self, queue: str, reading: _QueueReading, empty: EmptyScan) -> None:
+        """Wait until a message is written, or until there is room for waiting messages.
 
-        The wait for new messages continues after that and serves the next empty pass: to end it
-        early would cost its connection or, by waiting, up to two seconds."""
+        If there is room first, the wait for a new message continues, and the next call uses it
+        again, because ending the blocking read would cost its connection."""
         news = reading.news
         if news is None:
             news = reading.news = asyncio.create_task(self.do(queue, waiting(empty.wait)))

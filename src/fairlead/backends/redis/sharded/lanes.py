@@ -28,12 +28,13 @@ class Delivery(NamedTuple):
     message: Message
 
 
-class EmptyPass(NamedTuple):
-    """How to wait after a pass that found nothing."""
+class EmptyScan(NamedTuple):
+    """How to wait after a scan of the lanes that found nothing."""
 
     wait: WaitForEntry
     is_whole: bool
-    """True if the pass read every priority; False if it left one out that had no room."""
+    """Whether the scan read every priority. A priority for which the node has no room is left
+    out."""
 
 
 class Lanes:
@@ -48,7 +49,7 @@ class Lanes:
         self._steps: dict[int, QueueSteps] = {}
         self._known: tuple[int, ...] = ()
         self._streams: dict[int, int] = {}
-        """Number of streams of each priority at the last empty pass."""
+        """Number of streams of each priority at the last scan that found nothing."""
         self._prepared: set[int] = set()
         self._notifications = f"{{{settings.name}}}:notifications"
 
@@ -67,8 +68,8 @@ class Lanes:
 
     def read_once(
         self, group: str, consumer: str, room: Callable[[int], int]
-    ) -> Steps[tuple[list[Delivery], EmptyPass]]:
-        """Make one pass over each priority, and claim up to `room` messages of it. Return the
+    ) -> Steps[tuple[list[Delivery], EmptyScan]]:
+        """Scan each priority once, and claim up to `room` messages of it. Return the
         claimed messages, and the wait for the next ones if there are none."""
         found: list[Delivery] = []
         waits: list[WaitForEntry] = []
@@ -98,17 +99,16 @@ class Lanes:
                 waits.append(steps.waiting(response, WAIT_SECONDS))
                 self._streams[priority] = response[6]
         if waits:
-            # Any message that one of the passes missed has a notification newer than those of the
-            # first pass.
+            # Any message that a scan missed has a newer notification than the first scan has seen.
             latest = waits[0].after[self._notifications]
         elif not found and not latest:
             latest = yield from self._ask()
         seconds = min((wait.millis for wait in waits), default=round(WAIT_SECONDS * 1000))
-        return found, EmptyPass(WaitForEntry({self._notifications: latest}, seconds), is_whole)
+        return found, EmptyScan(WaitForEntry({self._notifications: latest}, seconds), is_whole)
 
-    def wait(self, group: str, consumer: str, empty: EmptyPass) -> Steps[list[Delivery]]:
-        """Wait for a message after a whole pass that found nothing, and claim it at once. Fairness
-        needs no other pass, since no other message waits."""
+    def wait(self, group: str, consumer: str, empty: EmptyScan) -> Steps[list[Delivery]]:
+        """Wait for a message after a whole scan that found nothing, and claim it at once. Fairness
+        needs no other scan, because no other message waits."""
         lanes = {
             priority: self._streams[priority]
             for priority in self._known

@@ -142,7 +142,7 @@ def entry(message: NewMessage) -> Entry:
 def check_weight(weight: float) -> None:
     """Raise InvalidMessage if the weight is out of range."""
     if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-        raise InvalidMessage(f"weight {weight!r}: {MIN_WEIGHT} to {MAX_WEIGHT}")
+        raise InvalidMessage(f"weight {weight!r}: use {MIN_WEIGHT} to {MAX_WEIGHT}")
 
 
 def millis(what: str, instant: datetime) -> int:

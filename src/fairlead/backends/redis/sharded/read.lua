@@ -1,9 +1,9 @@
 -- Make one pass over the streams, and claim messages.
--- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, for a woken
--- reader the notification after which it waited or else '', greatest number of messages.
+-- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, the
+-- notification after which the reader waited ('' if it did not wait), greatest number of messages.
 -- Return one of
 --   {'messages', now, sections, {stream, id, fields}...}
---   {'again'}  if the caller must continue the pass by a second call
+--   {'again'}  if the caller must continue the scan by a second call
 --   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
 local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])

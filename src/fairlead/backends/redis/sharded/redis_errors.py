@@ -30,8 +30,8 @@ def translated_errors(queue: str) -> Iterator[None]:
         raise ConfigurationError("Redis refused the login: check user and password") from error
     except exceptions.MaxConnectionsError as error:
         raise ConfigurationError(
-            "every connection of the client is in use: a reader that waits holds one; give it a"
-            " greater max_connections"
+            "every connection of the client is in use (a waiting reader holds one): give the client"
+            " a greater max_connections"
         ) from error
     except _UNAVAILABLE as error:
         raise StoreUnavailable(

@@ -1,6 +1,7 @@
--- Remove a dead letter, and write it into the queue if fields are given. ARGV: id of its entry, number
--- of streams, ttl; to write it also the number of streams of its shard, these streams, number of
--- fields and values, these fields. Return 1, or 0 if there is no such dead letter.
+-- Remove a dead letter, and write it into the queue again if fields are given. Return 1, or 0 if there
+-- is no such dead letter. ARGV: id of its entry, number of streams of the queue, ttl. To write it
+-- again, ARGV goes on with: number of streams of its shard, these streams, number of fields and values,
+-- these fields and values.
 local wanted, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('XDEL', prefix .. 'dead', ARGV[1]) == 0 then return 0 end
 if not ARGV[4] then return 1 end

@@ -54,11 +54,11 @@ class RunScript(NamedTuple):
 
 
 class WaitForEntry(NamedTuple):
-    """Wait until one of the streams holds an entry after its id, and return whether it does. XREAD
-    without a group wakes every reader that waits, so no notification is lost if one of them
-    dies."""
+    """Wait until one of the streams gets an entry, and return whether it got one. XREAD without a
+    group wakes every reader that waits, so no notification is lost if one of them dies."""
 
     after: Mapping[str, str]
+    """The newest known entry of each stream, by the stream's key; the wait is for a newer one."""
     millis: int
 
 
@@ -194,7 +194,7 @@ class QueueSteps:
         self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = ""
     ) -> RunScript:
         """Make one pass over the streams; read.lua describes the response. `woken_after`: the
-        newest notification of a pass that found nothing, if another one has come since."""
+        notification after which the reader waited, or "" if no later one ended its wait."""
         reads = self._settings.reads
         return self._run(
             script.READ,
@@ -209,7 +209,7 @@ class QueueSteps:
 
     @property
     def notifier(self) -> str:
-        """The key of the section's notifier."""
+        """The key of the stream that wakes one of the readers of this section of the queue."""
         return f"{self._settings.prefix}notifier"
 
     def streams(self, count: int) -> list[str]:
@@ -221,7 +221,7 @@ class QueueSteps:
         yield self._run(script.PREPARE, group, self._ttl)
 
     def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
-        """Return the wait that follows an empty pass, of at most `seconds`."""
+        """Return the wait after a scan that found nothing, of at most `seconds`."""
         _, now, _, latest, latest_default, next_due, _ = found
         if next_due:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))

@@ -28,7 +28,7 @@ CREATE TABLE fairlead_tasks (
     policy         INTEGER NOT NULL DEFAULT 0,    -- treatment of the task if it gets stuck or ends in ERROR; see `Claim.policy` in ports/task_store.py
     ready_seq      INTEGER,                       -- position in the lane; NULL while WAITING or in ERROR
     node           TEXT,                          -- node that has claimed the task
-    trigger_path   TEXT    NOT NULL,              -- source of the last trigger: hook, poller or heal
+    trigger_path   TEXT    NOT NULL,              -- way of the last trigger: hook, poller, heal, spill or grant; see TriggerPath in model/states.py
     error_type     TEXT,
     error_text     TEXT,
     context        TEXT,                          -- JSON object of strings, or NULL
@@ -117,7 +117,8 @@ CREATE TABLE fairlead_nodes (
     started_at   INTEGER NOT NULL,
     heartbeat_at INTEGER NOT NULL,                -- time of the last heartbeat
     queues       TEXT    NOT NULL,                -- JSON array of names
-    names        TEXT    NOT NULL                 -- JSON array of the names of tasks for which the node has handlers
+    names        TEXT    NOT NULL,                -- JSON array of the names of tasks for which the node has handlers
+    digest       TEXT    NOT NULL                 -- hash of queues and names
 ) STRICT, WITHOUT ROWID;
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
@@ -138,19 +139,36 @@ CREATE TABLE fairlead_periodics (
     declared_by   TEXT    NOT NULL                -- node of the last declaration
 ) STRICT, WITHOUT ROWID;
 
--- Leases of partitions and pollers.
+-- Leases of partitions and pollers. A lease ends when its holder expires.
 CREATE TABLE fairlead_leases (
-    name       TEXT    PRIMARY KEY,
-    owner      TEXT    NOT NULL,                  -- node that holds the lease; empty: the lease is free
-    range_id   INTEGER NOT NULL,                  -- incremented by each change of the owner
-    expires_at INTEGER NOT NULL
+    name     TEXT    PRIMARY KEY,
+    owner    TEXT    NOT NULL,                    -- node that holds the lease; empty: the lease is free
+    range_id INTEGER NOT NULL,                    -- incremented by each change of the owner
+    changed  INTEGER NOT NULL                     -- number of the lease's last change, from fairlead_changes
 ) STRICT, WITHOUT ROWID;
 
--- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py.
+CREATE INDEX fairlead_leases_changed ON fairlead_leases (changed);
+
+-- Nodes that hold leases.
+CREATE TABLE fairlead_holders (
+    owner      TEXT    PRIMARY KEY,
+    expires_at INTEGER NOT NULL                   -- every lease of the node ends then, unless the node renews them
+) STRICT, WITHOUT ROWID;
+
+-- Counters of changes, so that a node reads leases and queues again only if they changed.
+CREATE TABLE fairlead_changes (
+    kind   TEXT    PRIMARY KEY,                   -- leases or queues
+    number INTEGER NOT NULL                       -- incremented by each transaction that changes rows of this kind
+) STRICT, WITHOUT ROWID;
+
+-- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py and
+-- sharded_permits.py.
 CREATE TABLE fairlead_permits (
-    limit_name text   PRIMARY KEY,
+    limit_name text   NOT NULL,
+    shard      text   NOT NULL,                   -- octal digits that begin the hashes of its keys; '': the first shard
     version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
-    ledger     text   NOT NULL                    -- JSON
+    ledger     text   NOT NULL,                   -- JSON
+    PRIMARY KEY (limit_name, shard)
 );
 
 -- History -------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
             if channel.shares_partitions
             else "nothing new starts"
         )
-        yield problem(str(status), f"start it: {effect} until it is back; nothing is lost")
+        yield problem(str(status), f"start the server: until then, {effect}; nothing is lost")
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
     for load in status.loads:
@@ -49,7 +49,7 @@ def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:
             yield note(
                 f"topic of {name}: {len(partitions) or 'no'} partitions, the queue has"
                 f" {queue.partitions}",
-                "a worker makes it, or makes it larger, when it starts",
+                "the next worker that starts creates the topic or adds the partitions",
             )
         else:
             yield ok(f"topic of {name}: {len(partitions)} partitions, {_lag(partitions)}")

@@ -21,8 +21,8 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
     if isinstance(leases, StoreUnavailable):
         yield problem(
             str(leases),
-            "start it: until then no partition and no poller moves to another node, and no task"
-            " with a cluster-wide limit starts",
+            "start the server: until then no partition and no poller moves to another node, and no"
+            " task with a cluster-wide limit starts",
         )
         return
     owners = set(leases.values())

@@ -40,7 +40,7 @@ async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:
     try:
         records = await survey.context.backlog.records()
     except StoreUnavailable as error:
-        yield problem(f"the store of backlogs does not respond: {error}", "start it")
+        yield problem(f"the store of backlogs does not respond: {error}", "start its server")
         return
     for key, owned in sorted(records.items()):
         for priority, broken in sorted(owned.unreadable.items()):

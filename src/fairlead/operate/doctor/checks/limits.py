@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from fairlead.core.limits import permits
-from fairlead.engine.cluster_limits import cluster_wide
+from fairlead.core.limits.sharded_permits import held_permits
+from fairlead.engine.cluster_limits import cluster_wide, follow
 from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, ok, problem
 from fairlead.operate.doctor.survey import Survey
 
@@ -18,9 +18,8 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
     if not survey.has_leases:
         return
     for name in cluster_wide(context.queues.values(), context.handlers.values()):
-        data, _ = await context.coordinator.read_ledger(name)
         try:
-            ledger = permits.decode(data)
+            held = await follow(context.coordinator, name, held_permits())
         except msgspec.DecodeError as error:
             yield problem(
                 f"the permit ledger of the cluster-wide limit {name} cannot be read: {error}",
@@ -28,11 +27,11 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
                 " which write a new ledger",
             )
         else:
-            yield ok(f"cluster-wide limit {name}: given out {_given(ledger)}")
+            yield ok(f"cluster-wide limit {name}: permits held by workers: {_held(held)}")
 
 
-def _given(ledger: permits.PermitLedger) -> str:
-    pools = sorted({pool for holding in ledger.nodes.values() for pool in holding.shares})
-    given = [f"{pool or 'all'} {permits.held(ledger, pool)}" for pool in pools[:MOST_SHOWN]]
-    given += [f"and {len(pools) - MOST_SHOWN} more"] if len(pools) > MOST_SHOWN else []
-    return ", ".join(given) or "nothing"
+def _held(held: Mapping[str, int]) -> str:
+    pools = sorted(held)
+    texts = [f"{pool} {held[pool]}".lstrip() for pool in pools[:MOST_SHOWN]]
+    texts += [f"and {len(pools) - MOST_SHOWN} more keys"] if len(pools) > MOST_SHOWN else []
+    return ", ".join(texts) or "none"

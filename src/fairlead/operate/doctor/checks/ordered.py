@@ -28,15 +28,15 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
             yield problem(
                 f"queue {name}, partition {view.partition}: reloaded {view.reloads} times in a"
                 f" row: {view.trouble}",
-                "its tasks wait until that is cured; nothing is lost",
+                "cure this error; until then the tasks of the partition wait, and none is lost",
             )
     if stale := sum(view.stale for view in views):
         late = sum(view.stale > 0 for view in views)
         yield problem(
             f"queue {name}: {stale} tasks in {late} partitions were due more than"
             f" {STALE_SECONDS:.0f} s ago",
-            f"`fairlead ordered status {name}`; a stuck one: `fairlead ordered drop {name}"
-            " ORDERING_KEY`",
+            f"list them by `fairlead ordered status {name}`; to end a stuck task, run `fairlead"
+            f" ordered drop {name} ORDERING_KEY`",
         )
     unfinished, lag = sum(view.unfinished for view in views), sum(view.lag for view in views)
     yield ok(

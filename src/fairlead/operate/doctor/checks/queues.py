@@ -46,7 +46,7 @@ async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding
     if waiting and not survey.serving(queue.queue):
         yield problem(
             f"queue {queue.queue}: {waiting} tasks and no living worker",
-            "start `fairlead worker` for it",
+            "start `fairlead worker` for this queue",
         )
 
 

@@ -105,7 +105,8 @@ def by_hour_of_week(tables: Tables, period: Period) -> pd.DataFrame:
 
 
 def slowdown_by_load(tables: Tables, period: Period) -> pd.DataFrame:
-    """Return finished tasks by slowdown and by load of their queue in the minute they became ready.
+    """Return the number of finished tasks by slowdown and by load of their queue in the minute in
+    which they became ready.
 
     Columns: load (bin 0 to 19, each a twentieth of the queue's busiest minute), slowdown (bin, see
     SLOWDOWN_STEP), n. At most 20 x 111 rows. Source: Feitelson, Workload Modeling for Computer

@@ -1,1 +1,1 @@
-"""Pictures of the report: a frame in, an SVG with selectable text out."""
+"""Pictures of the report: functions that turn a DataFrame into an SVG with selectable text."""

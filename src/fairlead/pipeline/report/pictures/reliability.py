@@ -32,8 +32,8 @@ _OVERSPENT = -1.0
 
 
 def budgets(budgets: pd.DataFrame, objectives: list[str], period: Period, name: str) -> str:
-    """Draw above the rest of each objective's three-day error budget, and below the state of each
-    objective."""
+    """Draw two pictures, one above the other: the part of the three-day error budget that each
+    objective has left, and the state of each objective."""
     step_s = period.step_of(STEP_S)
     with Canvas(name, 11, 2.6 + 0.28 * len(objectives)) as canvas:
         left, states = canvas.figure.subplots(

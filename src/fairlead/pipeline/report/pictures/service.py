@@ -31,8 +31,8 @@ REST_RANK = 0
 
 
 def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Draw above the workers that each key of a queue kept busy, and below the workers it was
-    entitled to, on one scale."""
+    """Draw two charts on one scale: the workers that each key of a queue kept busy, and below them
+    the workers that each key was entitled to."""
     busy, entitled = (
         _by_rank(service, column, period) / (period.step_s * MICROS)
         for column in ("busy_us", "entitled_us")
@@ -64,8 +64,8 @@ def share(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) 
 
 
 def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) -> str:
-    """Draw above the worker time owed to each key of a queue, and below, on another scale, the lead
-    of other keys."""
+    """Draw two charts on different scales: the worker time that is owed to each key of a queue, and
+    below it the worker time by which other keys are ahead."""
     lags = _by_rank(service.dropna(subset=["rank"]), "lag_us", period).drop(
         columns=REST_RANK, errors="ignore"
     )
@@ -97,8 +97,8 @@ def lag(service: pd.DataFrame, keys: pd.DataFrame, period: Period, name: str) ->
 
 
 def evenness(fairness: pd.DataFrame, queues: list[str], period: Period, name: str) -> str:
-    """Draw a row for each queue: left Jain's index, mean and least of the windows; right backlogged
-    and starved keys."""
+    """Draw two charts for each queue: on the left Jain's index, as the mean and the least of the
+    windows; on the right the numbers of backlogged and starved keys."""
     with Canvas(name, 11, 0.8 + 1.75 * len(queues)) as canvas:
         grid = canvas.figure.subplots(len(queues), 2, sharex=True, squeeze=False)
         for (even, many), queue in zip(grid, queues, strict=True):

@@ -140,7 +140,7 @@ def slowdown(tasks: pd.DataFrame, name: str) -> str:
                 markersize=3,
                 label=_NAMES[percentile],
             )
-        ax.legend(loc="upper left", title="of the tasks: at most", ncols=2, alignment="left")
+        ax.legend(loc="upper left", title="slowdown not exceeded by", ncols=2, alignment="left")
         ax.set_yscale("log")
         ax.set_ylim(0.9, slow[-1])
         ax.set_xlim(0, 100)

@@ -1,0 +1,74 @@
+"""Handlers in child processes keep neither the pipes to their worker nor its standard input."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import State
+from fairlead.testing import drain
+
+APP = """
+import multiprocessing, os, subprocess, threading
+import fairlead
+
+app = fairlead.App()
+never = threading.Event()
+
+@app.task(name="reads input", executor="process", keep_result=True, retry=fairlead.NoRetry())
+def reads_input() -> str:
+    return subprocess.run(["cat"], capture_output=True, text=True).stdout
+
+@app.task(name="leaves a reader", executor="process", retry=fairlead.NoRetry())
+def leaves_a_reader() -> None:
+    subprocess.Popen(["cat"], stdout=subprocess.DEVNULL)
+
+@app.task(name="dies and leaves a process", executor="process", retry=fairlead.NoRetry())
+def dies_and_leaves_a_process() -> None:
+    multiprocessing.get_context("fork").Process(target=never.wait, args=(20,)).start()
+    os._exit(7)
+
+@app.task(name="plain", executor="process", keep_result=True)
+def plain() -> int:
+    return 1
+"""
+
+
+@pytest.fixture
+def tasks(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """Yield the names of a module that worker and child processes import."""
+    (tmp_path / "child_app.py").write_text(APP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FAIRLEAD_URL", sqlite_url)
+    module = importlib.import_module("child_app")
+    module.app.migrate()
+    yield vars(module)
+    module.app.close()
+    del sys.modules["child_app"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("reads_input", None),
+        ("leaves_a_reader", None),
+        ("dies_and_leaves_a_process", "ended with code 7"),
+    ],
+)
+async def test_a_process_that_a_handler_starts_reads_no_job_and_keeps_no_pipe(
+    tasks: dict[str, Any], name: str, error: str | None
+) -> None:
+    app = tasks["app"]
+    odd, plain = tasks[name].submit(), tasks["plain"].submit()
+    await drain(app, timeout=10, application="child_app:app", processes=1)
+    assert plain.state() == State.DONE
+    (attempt,) = app.management.attempts(odd.id)
+    assert (error or "") in (attempt.error_text or "")
+    assert odd.state() == (State.ERROR if error else State.DONE)

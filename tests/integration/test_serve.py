@@ -1,0 +1,107 @@
+"""The end of a worker process: with `--until-empty`, and when handlers leave something running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead import App
+from fairlead.cli.serve import _serve
+from fairlead.engine.node import Node
+from fairlead.errors import StoreUnavailable
+from fairlead.supervisor.health import NodeHealth
+from tests import tiers
+from tests.end_to_end.test_command_line import environment
+
+
+@pytest.mark.virtual_time
+async def test_until_empty_survives_an_outage_of_the_store(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(sqlite_url)
+    app.migrate()
+    unfinished, failures = Node.unfinished, iter([StoreUnavailable("cut")])
+
+    async def cut(node: Node) -> tuple[int, int]:
+        if failure := next(failures, None):
+            raise failure
+        return await unfinished(node)
+
+    monkeypatch.setattr(Node, "unfinished", cut)
+    node = app.node()
+    async with asyncio.timeout(60):
+        await _serve(node, until_empty=True, health=NodeHealth(node))
+    app.close()
+
+
+LEFT = """
+import asyncio, os, threading
+import fairlead
+app = fairlead.App("sqlite:///shop.db")
+endless = threading.Event()
+
+def say(word):
+    os.write(1, (word + "\\n").encode())
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+
+@app.task
+async def waits_in_a_thread() -> None:
+    say("running")
+    await asyncio.to_thread(endless.wait)
+
+@app.task
+async def leaves_a_thread() -> None:
+    threading.Thread(target=endless.wait).start()
+    say("running")
+
+@app.task
+async def leaves_an_asyncio_task() -> None:
+    app.left = asyncio.create_task(stubborn())
+    say("running")
+
+@app.task(retry=fairlead.NoRetry())
+async def fails() -> None:
+    raise ValueError
+
+async def tell(incident):
+    say("running")
+    await stubborn()
+
+app.on_incident = tell
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.matrix("waits_in_a_thread", "leaves_a_thread", "leaves_an_asyncio_task", "fails"),
+)
+def test_a_worker_ends_although_a_handler_or_a_callback_left_something_running(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "shop.py").write_text(LEFT)
+    begin = f"import shop; shop.app.migrate(); shop.{name}.submit()"
+    subprocess.run([sys.executable, "-c", begin], cwd=tmp_path, env=environment(), check=True)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app", "--drain", "0"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "running\n"
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(60) == 0

@@ -1,0 +1,164 @@
+"""The plan of a simulated fleet, drawn from its seed: queues, limits, tasks, and the odds of events.
+
+Each fleet has its own odds: an event rare in one is frequent in another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead import ClusterLimit, Limit, LimitTree, RateLimit
+from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.engine.settings import LOOK_AHEAD
+from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED
+
+QUEUES = ("a", "b", "c")
+KEYS = ("x", "y", "z")
+OLD = ("work", "flaky", "odd", "joined")
+NEW = (*OLD, "added")
+DELAYS = (0.0, 0.0, 0.0, 0.0, 1.0, 4.0)
+"""Seconds after its submit at which a task is due, to choose from."""
+LENGTHS = (0.0, 0.0, 0.1, 2.0)
+"""Seconds of the tasks, to choose from."""
+ODD = (*RAISED, *ASYNC_FAILING, *ASYNC_RETURNING, "snooze")
+EVENTS = {
+    "submit": 8.0,
+    "start": 1.5,
+    "kill": 1.0,
+    "stop": 1.0,
+    "deploy": 0.5,
+    "restart": 0.5,
+    "lose": 0.7,
+    "hang": 0.5,
+    "pause": 0.5,
+}
+"""Usual odds of each event."""
+
+Scope = tuple[str, ...]
+"""Name of a count of runs, such as ("queue", "a") or ("key", "a", "x")."""
+
+
+def scopes_of(queue: str, name: str, key: str) -> tuple[Scope, Scope, Scope]:
+    """Return everything as which a run counts."""
+    return ("queue", queue), ("name", queue, name), ("key", queue, key)
+
+
+@dataclass(frozen=True)
+class QueuePlan:
+    """One queue."""
+
+    name: str
+    order: str
+    cost: str
+    partitions: int
+    kind: str
+    """Kind of its limit: none, node, cluster, tree, cluster tree or rate."""
+    total: int
+    works: int
+    per_key: int
+
+    @classmethod
+    def draw(cls, name: str, chance: random.Random) -> QueuePlan:
+        order = chance.choice(["fair", "fifo"])
+        kinds = ["none", "none", "none", "node", "cluster", "tree", "cluster tree", "rate"]
+        return cls(
+            name,
+            order,
+            chance.choice(["tasks", "tasks", "runtime"]) if order == "fair" else "tasks",
+            chance.choice([1, 1, 2, 3]),
+            chance.choice(kinds),
+            chance.randint(1, 4),
+            chance.randint(1, 2),
+            chance.randint(1, 2),
+        )
+
+    @property
+    def is_cluster_wide(self) -> bool:
+        """Whether its limit needs permits."""
+        return self.kind.startswith("cluster")
+
+    def limit(self) -> AnyLimit | None:
+        """Return a limit for one application."""
+        if self.kind == "node":
+            return Limit(self.total)
+        if self.kind == "cluster":
+            return ClusterLimit(self.total)
+        if self.kind == "rate":
+            return RateLimit(self.total, per=0.5)
+        works = {f"{self.name}.work": self.works}
+        if self.kind == "tree":
+            return LimitTree(self.total, names=works, per_fairness_key=self.per_key)
+        if self.kind == "cluster tree":
+            return LimitTree(ClusterLimit(self.total), names=works, per_fairness_key=self.per_key)
+        return None
+
+    def limits(self, name: str, key: str) -> list[tuple[Scope, int, bool]]:
+        """Return the limits of a task: what it counts, how many, whether in the whole cluster."""
+        total, names, keys = scopes_of(self.name, name, key)
+        if self.kind in ("node", "cluster"):
+            return [(total, self.total, self.is_cluster_wide)]
+        if not self.kind.endswith("tree"):
+            return []
+        found = [(total, self.total, self.is_cluster_wide), (keys, self.per_key, False)]
+        return [*found, (names, self.works, False)] if name == "work" else found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole fleet."""
+
+    chance: random.Random
+    queues: Mapping[str, QueuePlan]
+    events: int
+    odds: Mapping[str, float]
+    pauses: tuple[float, ...]
+    """Seconds between two events, to choose from."""
+    latency: float
+    """Most seconds of one way to the database."""
+    most_nodes: int
+    look_ahead: int
+    """Look-ahead of the nodes."""
+    loss: float
+    """Share of the notifications and messages that are lost."""
+    more_partitions: Mapping[str, int]
+    """Partitions that the submitter, and applications of the new version, declare in addition."""
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        chance = random.Random(seed)
+        names = QUEUES[: chance.randint(1, 3)]
+        odds = {
+            event: usual * (1.0 if event == "submit" else chance.choice((0.0, 0.3, 1.0, 3.0)))
+            for event, usual in EVENTS.items()
+        }
+        queues = {name: QueuePlan.draw(name, chance) for name in names}
+        # Triggers that limits hold back fill the look-ahead of a fifo queue: with a small one, nodes
+        # are idle by design.
+        is_fair = all(queue.order == "fair" for queue in queues.values())
+        return cls(
+            chance=chance,
+            queues=queues,
+            events=chance.randint(4, chance.choice((8, 16, 30))),
+            odds=odds,
+            pauses=chance.choice(((0.0, 0.1, 1.0), (0.0, 0.0, 0.3), (0.1, 1.0, 3.0))),
+            latency=chance.choice((0.0, 0.0, 0.003, 0.03)),
+            most_nodes=chance.randint(1, 4),
+            look_ahead=chance.choice((LOOK_AHEAD, 20, 4)) if is_fair else LOOK_AHEAD,
+            loss=chance.choice((0.0, 0.0, 0.0, 0.1)),
+            more_partitions={
+                "submitter": chance.choice((0, 0, 1)),
+                "new": chance.choice((0, 0, 1)),
+            },
+        )
+
+    @property
+    def has_ordering_keys(self) -> bool:
+        """Whether tasks may have ordering keys: those that wait for a retry of their key would fill a
+        small look-ahead."""
+        return self.look_ahead >= LOOK_AHEAD
+
+    def event(self) -> str:
+        """Draw the kind of the next event."""
+        return self.chance.choices([*self.odds], [*self.odds.values()])[0]

@@ -1,0 +1,268 @@
+"""Random fleets of workers on virtual time, checked all the time while they run.
+
+`make test` runs 2,000 fleets, in about a minute of two cores; `make test-fleets` runs
+FAIRLEAD_FLEETS. A failure prints the seed of its fleet, its history, and the command that repeats it.
+A fleet depends on nothing but its seed, and on PYTHONHASHSEED, which `make` and that command set to 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairlead import Fixed
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import MICROS
+from fairlead.core.limits.limits import Limit
+from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.sharding.shares import PartitionShares
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.engine import pollers, runs
+from fairlead.engine.deaths import Deaths
+from fairlead.engine.granting import Granting
+from fairlead.engine.invocation import Invocation
+from fairlead.engine.membership import Membership
+from fairlead.engine.ownership import Ownership
+from fairlead.engine.pollers import Pollers
+from fairlead.engine.settings import LOOK_AHEAD
+from tests import tiers
+from tests.simulation.fleet_jobs import Job
+from tests.simulation.fleet_plan import Plan, QueuePlan
+from tests.simulation.fleet_simulation import Failed, Fleet, on_virtual_time, simulate
+from tests.tiers import FULL, seeds
+
+SEED = tiers.seed()
+FLEETS = 50
+"""Number of fleets in each block."""
+BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "6000")) // FLEETS
+"""Number of tests into which the fleets are split."""
+
+
+@pytest.mark.parametrize("block", seeds(BLOCKS, few=40))
+def test_random_fleets_keep_their_promises(block: int) -> None:
+    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
+        try:
+            simulate(seed)
+        except Failed as failed:
+            pytest.fail(str(failed), pytrace=False)
+
+
+def test_a_seed_gives_the_same_fleet_again() -> None:
+    assert [simulate(seed) for seed in range(5)] == [simulate(seed) for seed in range(5)]
+
+
+# deliberate faults, each of which the simulation must detect --------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+async def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def the_owner_runs_all_tasks_itself(patch: Patch) -> None:
+    patch.setattr(Granting, "_grant", lambda self, now: False)
+
+
+def nodes_claim_tasks_of_unknown_names(patch: Patch) -> None:
+    patch.setattr(SlotLedger, "register_names", lambda self, names: None)
+
+
+def nodes_know_only_their_own_partitions(patch: Patch) -> None:
+    patch.setattr(Membership, "learn_partitions", lambda self, queue, count: None)
+
+
+def tasks_of_dead_nodes_are_not_resumed(patch: Patch) -> None:
+    patch.setattr(Pollers, "resume", _nothing)
+
+
+def the_end_of_a_process_is_not_noticed(patch: Patch) -> None:
+    patch.setattr(Deaths, "check", _nothing)
+
+
+def living_nodes_count_as_dead(patch: Patch) -> None:
+    patch.setattr(pollers, "SILENT_SECONDS", 1.0)
+
+
+def a_node_that_stops_keeps_its_leases(patch: Patch) -> None:
+    patch.setattr(Ownership, "_release", _nothing)
+
+
+def a_partition_finds_no_owner(patch: Patch) -> None:
+    wanted = PartitionShares.wanted
+    patch.setattr(
+        PartitionShares,
+        "wanted",
+        lambda *args: [key for key in wanted(*args) if key.partition == 0],
+    )
+
+
+def a_handler_ends_its_node(patch: Patch) -> None:
+    failed = runs.failed
+
+    def careless(execution: Any, error: BaseException, now: int) -> Any:
+        str(error)
+        return failed(execution, error, now)
+
+    patch.setattr(runs, "failed", careless)
+
+
+def a_limit_of_a_node_is_not_kept(patch: Patch) -> None:
+    patch.setattr(Limit, "acquire", lambda self, trigger, now: None)
+    patch.setattr(Limit, "release", lambda self, trigger, now: ())
+    patch.setattr(Limit, "cancel", lambda self, trigger, now: ())
+
+
+def a_limit_of_the_cluster_is_not_kept(patch: Patch) -> None:
+    take = Permits.take
+    patch.setattr(
+        Permits, "take", lambda self, name, total, now: take(self, name, total, now) or True
+    )
+    patch.setattr(Permits, "release", lambda self, name: True)
+
+
+def pauses_are_ignored(patch: Patch) -> None:
+    patch.setattr(TriggerTable, "pause", lambda self, queue: None)
+
+
+def _without(patch: Patch, pattern: str) -> None:
+    """Leave a condition out of the statement that claims tasks."""
+    begin = SqlTaskStore.__init__
+
+    def begun(store: SqlTaskStore, database: Any, sql: dict[str, str]) -> None:
+        claim, count = re.subn(pattern, "", sql["claim"], flags=re.DOTALL)
+        assert count == 1
+        begin(store, database, {**sql, "claim": claim})
+
+    patch.setattr(SqlTaskStore, "__init__", begun)
+
+
+def a_claim_ignores_the_order_of_a_key(patch: Patch) -> None:
+    _without(patch, r"AND \(fairlead_tasks.ordering_key IS NULL.*(?=RETURNING)")
+    patch.setattr(SlotLedger, "may_have_key", lambda self, trigger: True)
+
+
+def a_claim_ignores_the_version(patch: Patch) -> None:
+    _without(patch, r"AND fairlead_tasks.version = w.version AND state = 'SUBMITTED'")
+
+
+def a_transaction_commits_without_its_completion(patch: Patch) -> None:
+    async def run(self: Invocation, execution: Any, args: Any, kwargs: Any) -> Any:
+        async with self._database.transaction_async() as connection:
+            return await execution.handler.function(*args, **kwargs, connection=connection)
+
+    patch.setattr(Invocation, "_in_transaction_async", run)
+
+
+def failed_runs_are_not_repeated(patch: Patch) -> None:
+    patch.setattr(Fixed, "_delay", lambda self, tries: None)
+
+
+def tasks_wake_too_early(patch: Patch) -> None:
+    wake_due = SqlTaskStore.wake_due
+    patch.setattr(
+        SqlTaskStore,
+        "wake_due",
+        lambda self, now, limit: wake_due(self, now + 10 * MICROS, limit),
+    )
+
+
+FAULTS: list[tuple[Callable[[Patch], None], str]] = [
+    (the_owner_runs_all_tasks_itself, "idle"),
+    (nodes_claim_tasks_of_unknown_names, "idle"),
+    (nodes_know_only_their_own_partitions, "idle"),
+    (tasks_of_dead_nodes_are_not_resumed, "are left"),
+    (the_end_of_a_process_is_not_noticed, "idle"),
+    (living_nodes_count_as_dead, "without a reason"),
+    (a_node_that_stops_keeps_its_leases, "idle"),
+    (a_partition_finds_no_owner, "no owner"),
+    (a_handler_ends_its_node, "died"),
+    (a_limit_of_a_node_is_not_kept, "limit"),
+    (a_limit_of_the_cluster_is_not_kept, "limit"),
+    (pauses_are_ignored, "paused"),
+    (a_claim_ignores_the_order_of_a_key, "overtook"),
+    (a_claim_ignores_the_version, "died"),
+    (a_transaction_commits_without_its_completion, "times"),
+    (failed_runs_are_not_repeated, "ended with"),
+    (tasks_wake_too_early, "started before"),
+]
+"""Each fault with a word of the message by which it is found."""
+
+
+@FULL("a long run")
+@pytest.mark.parametrize(("fault", "word"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_deliberate_fault_is_detected(
+    fault: Callable[[Patch], None], word: str, monkeypatch: Patch
+) -> None:
+    fault(monkeypatch)
+    found = set()
+    for seed in range(300):
+        try:
+            simulate(seed)
+        except Failed as failed:
+            found.add(str(failed).splitlines()[0])
+            if word in str(failed).splitlines()[0]:
+                return
+    pytest.fail(f"not detected as {word!r}; found: {found}")
+
+
+def test_a_failure_shows_its_history_and_how_to_repeat_it(monkeypatch: Patch) -> None:
+    a_partition_finds_no_owner(monkeypatch)
+    seed, failure = next(
+        (seed, str(failed)) for seed in range(300) if (failed := _failure(seed)) is not None
+    )
+    message, *history, repeat = failure.splitlines()
+    assert message.startswith(f"fleet {seed}: ")
+    assert any("start" in line for line in history)
+    assert repeat == f"Repeat: python -m tests.simulation.fleet_simulation {seed}"
+    assert str(_failure(seed)) == failure
+
+
+def _failure(seed: int) -> Failed | None:
+    try:
+        simulate(seed)
+    except Failed as failed:
+        return failed
+    return None
+
+
+# cases that the fleets have found -----------------------------------------------------------------
+
+QUEUE = QueuePlan("a", "fifo", "tasks", 1, "none", total=1, works=1, per_key=1)
+PLAN = Plan(
+    chance=random.Random(0),
+    queues={"a": QUEUE},
+    events=0,
+    odds={},
+    pauses=(),
+    latency=0.0,
+    most_nodes=2,
+    look_ahead=LOOK_AHEAD,
+    loss=0.0,
+    more_partitions={},
+)
+
+
+def test_a_node_looks_for_due_tasks_as_soon_as_it_is_elected() -> None:
+    job = Job(0, "a", "work", "x", due_at=0.0)
+
+    async def main() -> None:
+        fleet = Fleet(PLAN, [])
+        job.due_at = fleet.now + 4.0
+        dying = await fleet.start(["a"])
+        await fleet.submit([job])
+        await fleet.start(["a"])
+        await asyncio.sleep(1.0)
+        dying.kill()
+        await asyncio.sleep(8.0)
+        await fleet.end()
+
+    on_virtual_time(main)
+    [run] = job.runs
+    assert run.at - job.due_at < 0.1
