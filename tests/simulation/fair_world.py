@@ -15,11 +15,12 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit
-from fairlead.core.limits.permits import PermitLedger, Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
 from fairlead.model import Trigger
+from tests.unit.ledger_store import LedgerStore
 
 QUEUE = "q"
 PRIORITY = 5
@@ -55,15 +56,13 @@ class Cluster:
 
     def __init__(self, limit: ClusterLimit) -> None:
         self._permits = Permits("node", ttl=15.0)
-        self._ledger = PermitLedger()
+        self._ledger = LedgerStore()
         self.policy: OnNode = limit.on_node(self._permits, lambda: None)
 
     def round(self, now: float) -> list[Hashable]:
         """Renew the permits; return the limits that have room again."""
-        proposal = self._permits.propose(self._ledger, now)
-        roomy = self._permits.written(proposal)
-        self._ledger = proposal.ledger
-        return self.policy.limits_of(roomy)
+        roomy = self._ledger.follow(self._permits.round("", lambda: now))
+        return self.policy.limits_of(roomy or ())
 
 
 class FairWorld:

@@ -56,7 +56,7 @@ class ByLevel(FairWorld):
 
 
 def test_the_bound_breaks_if_tasks_get_their_ranks_on_arrival() -> None:
-    assert max(ByLevel(seed).run() for seed in worlds(0)) > 1.5
+    assert any(ByLevel(seed).run() > 1.5 for seed in range(50))
 
 
 class StandingTime(VirtualTime):
@@ -70,4 +70,4 @@ def test_the_bound_breaks_if_a_key_that_was_held_back_does_not_restart_at_the_vi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(table, "FairLane", lambda _, weights: FairLane(StandingTime(), weights))
-    assert max(FairWorld(seed).run() for seed in worlds(0)) > 1.5
+    assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
