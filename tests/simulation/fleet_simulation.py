@@ -123,7 +123,10 @@ class Fleet:
     def owners(self) -> dict[PartitionKey, str]:
         """Return the name of the owner of each partition that has one."""
         now = SYSTEM_CLOCK.now()
-        sql = "SELECT name, owner FROM fairlead_leases WHERE owner <> '' AND expires_at > ?"
+        sql = (
+            "SELECT name, owner FROM fairlead_leases JOIN fairlead_holders USING (owner)"
+            " WHERE expires_at > ?"
+        )
         return owners_of(dict(self.machine.database.execute(sql, (now,)).fetchall()))
 
     def show(self, job: Job) -> str:

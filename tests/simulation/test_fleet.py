@@ -20,7 +20,7 @@ from fairlead import Fixed
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.core.limits.limits import Limit
-from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.table import TriggerTable

@@ -101,6 +101,16 @@ async def test_the_next_watcher_acts_when_the_nearest_does_not() -> None:
     assert world.dead == [["p"]]
 
 
+async def test_a_node_that_starts_after_a_death_does_not_delay_its_discovery() -> None:
+    """The new node `mm` is nearer, but has never seen the lock held."""
+    world = World()
+    world.locks.free = {"n"}
+    await world.look()
+    world.deaths.on_nodes(["m", "mm", "n", "o"])
+    await world.look(0.6)
+    assert world.dead == [["n"]]
+
+
 async def test_two_neighbours_that_die_at_once_are_both_found() -> None:
     world = World(confirm_seconds=0)
     world.locks.free = {"n", "o"}

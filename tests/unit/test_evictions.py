@@ -72,6 +72,13 @@ def test_triggers_that_a_limit_lets_through_soon_count_as_runnable() -> None:
     assert choose_when_due(backlog, evictions, slower, now=3.0) is not None
 
 
+def test_triggers_leave_even_the_smallest_memory_when_none_may_run() -> None:
+    backlog, evictions = full_backlog(capacity=8), Evictions()
+    column = Held(backlog.loaded(), taken=0)
+    assert choose_when_due(backlog, evictions, column, now=1.0) is None
+    assert choose_when_due(backlog, evictions, column, now=2.0) is not None
+
+
 def test_checks_become_rare_while_evictions_do_not_pay() -> None:
     backlog, evictions = full_backlog(), Evictions()
     column = Held(backlog.loaded(), taken=0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit
 from fairlead.core.limits.limit_tree import LimitTree, TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
-from fairlead.core.limits.permits import Permits
+from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SHORTEST_WAIT, OrderingKey, PolicyFailed, SlotLedger
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger

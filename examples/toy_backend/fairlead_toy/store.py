@@ -281,6 +281,11 @@ class ToyStore:
         return found
         yield
 
+    def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
+        rows = self._rows
+        return [id for id, version in tasks if id not in rows or rows[id].version != version]
+        yield
+
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         won = []
         with self.database.lock:

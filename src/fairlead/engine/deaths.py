@@ -46,6 +46,9 @@ class _Suspect:
     """Monotonic seconds."""
     heartbeat_at: int
     """Last heartbeat at that moment, in microseconds since the epoch."""
+    patience: float
+    """Seconds to wait for nodes nearer to it. A node that starts between the two later adds
+    nothing, because it has never seen the lock held."""
     is_living: bool = False
     """Whether a heartbeat has come since: the node lost its lock but still runs."""
 
@@ -111,10 +114,11 @@ class Deaths(SimplePart):
         for node in (each for each in self._watched if each in released):
             if (heartbeat_at := heartbeats.get(node)) is None:
                 continue  # the node has left
-            suspect = self._suspects.setdefault(node, _Suspect(now, heartbeat_at))
+            patience = PATIENCE * self._watched.index(node)
+            suspect = self._suspects.setdefault(node, _Suspect(now, heartbeat_at, patience))
             suspect.is_living |= heartbeat_at != suspect.heartbeat_at
-            wait = confirm + PATIENCE * self._watched.index(node)
-            if not suspect.is_living and now - suspect.since >= wait:
+            suspect.patience = min(suspect.patience, patience)
+            if not suspect.is_living and now - suspect.since >= confirm + suspect.patience:
                 dead.append(node)
         if dead:
             log.warning("nodes died", extra={"nodes": dead})

@@ -88,7 +88,9 @@ class Evictions:
             ranked += [
                 (max(0, number - soon), t.level or LOWEST, t) for number, t in enumerate(triggers)
             ]
-        if not ranked or (may_run >= backlog.capacity // ENOUGH_SHARE and not _is_pinned(backlog)):
+        if not ranked or (
+            may_run >= max(1, backlog.capacity // ENOUGH_SHARE) and not _is_pinned(backlog)
+        ):
             return None
         # Keep the first trigger of each column before the second of any column, so that memory has
         # a trigger for whichever limit frees a slot next.
