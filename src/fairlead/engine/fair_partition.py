@@ -64,6 +64,9 @@ last. They show which triggers of a repeated read have a level already."""
 CHECK_SECONDS = 30.0
 """Seconds between two reads of lane records that could not be read."""
 
+_SHORTEST_WAIT = 0.001
+"""Shortest pause, in seconds, between two steps without work."""
+
 _LONGEST_WAIT = 1.0
 """Longest pause, in seconds, between checks for records to delete or save."""
 
@@ -406,7 +409,8 @@ class FairPartition:
             for lane in self._lanes.values()
             if lane.evictions.check_at is not None
         ]
-        return max(0.0, min([_LONGEST_WAIT, *checks]))
+        # A timer may end a nanosecond early: wait, instead of setting it again until then.
+        return max(_SHORTEST_WAIT, min([_LONGEST_WAIT, *checks]))
 
     async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there was nothing to
