@@ -56,3 +56,26 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+class ClockSteps:
+    """Steps of the wall clock, found by its offset from the monotonic clock: a time server set it,
+    or the machine was suspended. Wall times written before a step say nothing about silence."""
+
+    _LEAST = MICROS
+    """Microseconds; smaller steps do not matter here."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = self._read()
+        self._stepped_at = float("-inf")
+
+    def is_within(self, seconds: float) -> bool:
+        """Return whether a step was found in the last `seconds`, now or by an earlier call."""
+        offset, now = self._read(), self._clock.monotonic()
+        if abs(offset - self._offset) > self._LEAST:
+            self._offset, self._stepped_at = offset, now
+        return now - self._stepped_at < seconds
+
+    def _read(self) -> int:
+        return self._clock.now() - round(self._clock.monotonic() * MICROS)

@@ -1,4 +1,5 @@
-"""Steps of the wall clock, as a time server makes them, change no time limit of a run."""
+"""Steps of the wall clock, as a time server or a suspended machine makes them, change no time limit
+of a run and make no living node look dead."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.virtual_loop import VirtualLoop
 pytestmark = pytest.mark.virtual_time
 
 STEP = 6
-"""Seconds; a step of 8 s makes a node on SQLite look dead."""
+"""Seconds."""
 
 
 @pytest.fixture
@@ -67,3 +68,21 @@ async def test_a_run_is_not_stuck_because_the_wall_clock_stepped(app: App) -> No
         assert await app.store.incidents.counts() == {}
     assert handle.state() == State.DONE
     assert incidents == []
+
+
+@pytest.mark.parametrize("seconds", [9, 3600])
+async def test_a_task_runs_once_although_the_wall_clock_steps(app: App, seconds: int) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def work() -> None:
+        runs.append(1)
+        await asyncio.sleep(100)
+
+    handle = work.submit()
+    async with running(app) as node:
+        await asyncio.sleep(20)
+        step_wall_clock(seconds)
+        await settled(app, node, 600)
+    assert handle.state() == State.DONE
+    assert len(runs) == 1

@@ -208,6 +208,15 @@ def test_a_limit_of_one_task_stops_all_only_while_the_queue_has_no_other_name() 
     assert made.stops_all((limit, None), "q", ["pay", "without a handler here"])
 
 
+def test_slots_of_an_executor_stop_all_tasks_that_use_it() -> None:
+    made, threads = slot_ledger(), Limit(1)
+    for name in NAMES:
+        made.register_task("q", name, threads)
+    made.register_task("q", "asynchronous", None)
+    assert made.stops_all((threads, None), "q", NAMES)
+    assert not made.stops_all((threads, None), "q", [*NAMES, "asynchronous"])
+
+
 def test_a_policy_that_cannot_tell_counts_as_one_that_does_not_stop_all() -> None:
     made = slot_ledger(Broken(acquire=Full("mine")))
     assert not made.stops_all("mine", "q", NAMES)

@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, ClockSteps
 from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
@@ -60,6 +60,7 @@ class Membership(SimplePart):
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._served = sorted(self._partitions)
         self._poked = asyncio.Event()
+        self._steps = ClockSteps(context.clock)
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
         self._unregistered = self._partitions
@@ -198,7 +199,9 @@ class Membership(SimplePart):
         if ended := self._claimer.ended_batches():
             await self._store.drop_claims(self._node, ended)
         await self._register_queues()
-        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
+        silent: Sequence[str] = ()
+        if not self._steps.is_within(SILENT_SECONDS):
+            silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
         nodes = await self._store.database.read(self._store.nodes())
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from fairlead.clock import MICROS, Clock
+from fairlead.clock import MICROS, Clock, ClockSteps
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
@@ -75,6 +75,7 @@ class Pollers:
         self._announce = announce
         self._observer = observer
         self._clock = clock
+        self._steps = ClockSteps(clock)
         self._intervals = intervals
         self._report = report
         self._swept = 0
@@ -102,7 +103,10 @@ class Pollers:
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
     async def lost(self) -> float | None:
-        """Move tasks that dead nodes had claimed back to SUBMITTED."""
+        """Move tasks that dead nodes had claimed back to SUBMITTED. Judge no node by heartbeats
+        from before a step of the clock."""
+        if self._steps.is_within(SILENT_SECONDS):
+            return SILENT_SECONDS
         now = self._clock.now()
         await self.resume(await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS)))
         return None
