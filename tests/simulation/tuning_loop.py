@@ -63,7 +63,7 @@ class Loop:
         self._overrides: dict[str, float] = {}
         """One mapping, as in the engine, which the lane reads and a publish changes."""
         self._lane = Order(
-            1, lambda: VirtualNode("", 1, memory=Memory(triggers=1000), weights=self._overrides)
+            1, lambda: VirtualNode("q", 1, memory=Memory(triggers=1000), weights=self._overrides)
         )
         self._numbers = itertools.count(1)
         self._queued = dict.fromkeys(due, 0)
