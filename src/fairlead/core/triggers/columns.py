@@ -3,18 +3,100 @@ limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from bisect import insort
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heappop, heappush
 
 from fairlead.core.limits.slot_ledger import OrderingKey
-from fairlead.core.triggers.entries import Entries, Entry, Order
-from fairlead.core.triggers.fair_entries import FairEntries, FairLane
 from fairlead.model import Trigger
+
+_MOST_TAKEN = 500
+"""Maximum number of taken entries that stay in the list of a column."""
+
+_FEW = 20
+"""Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
+
+Order = tuple[int, int, int]
+"""Position in a table: (rank, id of the level or 0, number of the trigger in the order of adding).
+The number makes each position unique. `TriggerTable` explains ranks."""
+
+Entry = tuple[int, int | str, int, Order, Trigger]
+"""(three values that sort it within its column, its order in the table, the trigger); flat, because
+entries are compared often."""
+
+
+class Entries:
+    """Entries of a column, least first. A new entry that is neither the first nor the last is
+    sorted in only at the next `pop`. Entries arrive in ascending runs, so this costs less than a
+    heap."""
+
+    __slots__ = ("_between", "_rows", "_start")
+
+    def __init__(self) -> None:
+        self._rows: list[Entry] = []
+        """Ascending entries; those before `_start` have been taken."""
+        self._start = 0
+        self._between: list[Entry] = []
+        """Entries above the first, in any order."""
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._start + len(self._between)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries in any order."""
+        yield from self._rows[self._start :]
+        yield from self._between
+
+    @property
+    def first(self) -> Entry:
+        """The least entry. Read it only if there is one."""
+        return self._rows[self._start]
+
+    def add(self, entry: Entry) -> bool:
+        """Add an entry; return True if it is now the first."""
+        rows, start = self._rows, self._start
+        if start == len(rows):
+            rows.append(entry)
+            return True
+        if entry < rows[start]:
+            if start:
+                self._start = start - 1
+                rows[start - 1] = entry
+            else:
+                rows.insert(0, entry)
+            return True
+        if not self._between and rows[-1] < entry:
+            rows.append(entry)
+        else:
+            self._between.append(entry)
+        return False
+
+    def pop(self) -> None:
+        """Remove the first entry."""
+        self._start += 1
+        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
+            self._tidy()
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Replace all entries."""
+        self._rows, self._start, self._between = sorted(entries), 0, []
+
+    def _tidy(self) -> None:
+        rows, between = self._rows, self._between
+        del rows[: self._start]
+        self._start = 0
+        if len(between) * _FEW < len(rows):
+            for entry in between:
+                insort(rows, entry)
+        else:
+            rows += between
+            rows.sort()
+        between.clear()
 
 
 class Column:
-    """Triggers that the same limits stop, in order: by arrival, by rank of their fairness keys,
-    or by the order of their ordering key."""
+    """Triggers that the same limits stop, in order: by arrival, by level, or by the order of their
+    ordering key."""
 
     __slots__ = (
         "behind",
@@ -37,7 +119,7 @@ class Column:
             if trigger.ordering_key is None
             else OrderingKey(trigger.queue, trigger.ordering_key)
         )
-        self.entries: Entries | FairEntries = Entries()
+        self.entries = Entries()
         self.position: ColumnPosition | None = None
         """Position among the ready or parked columns. Older positions of the column that are still
         among them are stale."""
@@ -58,32 +140,17 @@ class Column:
         return False
 
     def add(self, order: Order, trigger: Trigger) -> bool:
-        """Add a trigger at this order; return True if the column now comes earlier."""
-        if self.ordering_key is not None:
-            return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
-        return self.entries.add((order[0], order[1], order[2], order, trigger))
-
-    def add_fair(self, lane: FairLane, push: int, trigger: Trigger) -> bool:
-        """Add a trigger, to which the lane gives a rank; return True if the column now comes
-        earlier. `push`: number of the push."""
-        if isinstance(self.entries, Entries):
-            self.entries = FairEntries(self.ordering_key is not None, self.entries)
-        if self.ordering_key is not None:
-            return self.entries.add((trigger.order_at, trigger.id, push, lane, trigger))
-        assert trigger.level is not None
-        pass_, number = trigger.level
-        return self.entries.add((pass_, number, push, lane, trigger))
-
-    def add_again(self, entry: Entry) -> None:
-        """Add an entry of another column, at its order or in its lane."""
-        if isinstance(entry[3], FairLane):
-            self.add_fair(entry[3], entry[2], entry[4])
-        else:
-            self.add(entry[3], entry[4])
+        """Add a trigger; return True if it is now the first."""
+        if self.ordering_key is None:
+            return self.entries.add((*order, order, trigger))
+        return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
 
     def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Remove and return the triggers for which `is_kept` is false."""
-        return self.entries.keep(is_kept)
+        removed = [entry[4] for entry in self.entries if not is_kept(entry[4])]
+        if removed:
+            self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
+        return removed
 
 
 ColumnPosition = tuple[int, Order, Column]

@@ -17,9 +17,7 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.columns import Column, ColumnPosition, Parked
-from fairlead.core.triggers.entries import Order
-from fairlead.core.triggers.fair_entries import FairLane, VirtualTime
+from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
 from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
 
@@ -40,13 +38,23 @@ class Lent(NamedTuple):
     """Position in the table, for `put_back`."""
 
 
+class _LaneRank:
+    """Offset between passes of one fair lane and ranks of the table: `base` + pass is the rank."""
+
+    __slots__ = ("base", "size")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.size = 0
+
+
 class TriggerTable:
     """A table of triggers: a column for each priority and kind, ordered by priority and rank of its
     head.
 
     Ranks are virtual time, as in start-time fair queueing. All fifo queues together are one flow,
-    served in order of arrival; each key of a fair lane is a flow of its own, served in the order of
-    its levels.
+    served in order of arrival; each key of a fair lane is a flow of its own. A lane that was idle
+    starts at the rank of the others. Within a lane the order is that of the levels.
 
     A column whose head cannot acquire its slots is parked on the limit that stopped it, and costs
     nothing until that limit frees a slot. A column parked at one priority is not tried at a lower
@@ -68,14 +76,12 @@ class TriggerTable:
         self._paused: dict[str, list[Column]] = {}
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
-        self._times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
-        """Virtual time by priority."""
-        self._lanes: dict[tuple[str, int, int], FairLane] = {}
-        """Fair lanes by queue, partition and priority."""
-        self._timed: defaultdict[tuple[str, int, int], _TimedLane] = defaultdict(_TimedLane)
-        """Lanes of queues that share run time, by queue, partition and priority."""
-        self._weights: dict[str, Mapping[str, float]] = {}
-        """Weights set at run time, by queue."""
+        self._served: defaultdict[int, int] = defaultdict(int)
+        """Highest rank taken, by priority."""
+        self._next_fifo: defaultdict[int, int] = defaultdict(int)
+        """Rank of the next fifo trigger, by priority."""
+        self._lanes: defaultdict[tuple[str, int, int], _LaneRank] = defaultdict(_LaneRank)
+        """Lanes by queue, partition and priority."""
         self._ordered: defaultdict[OrderingKey, list[Column]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -90,36 +96,27 @@ class TriggerTable:
         """Return the number of triggers by priority."""
         return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
-    def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Use weights by fairness key for the tasks of a queue instead of their own, from the next
-        task on. The mapping may change at any time. Call it before the first push."""
-        self._weights[queue] = weights
-
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:
-        """Add a trigger: one of a fair lane behind others of its key at lower levels, any other
-        behind all before it. `pass_`: virtual time at which it runs, instead of its key's."""
+        """Add a trigger: at its level if it has one, else behind all triggers without a level.
+        `pass_`: pass to use instead of the pass of its level."""
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
-        column = self._column(trigger)
         if trigger.level is None:
-            rank = self._times[priority].fifo_rank(STRIDE_SCALE)
-            is_earlier = column.add((rank, 0, self._sequence), trigger)
-        elif pass_ is None:
-            lane = self._lanes.get((trigger.queue, trigger.partition, priority))
-            is_earlier = column.add_fair(lane or self._add_lane(trigger), self._sequence, trigger)
+            rank = max(self._served[priority], self._next_fifo[priority])
+            self._next_fifo[priority] = rank + STRIDE_SCALE
+            order = (rank, 0, self._sequence)
         else:
-            timed = self._timed[trigger.queue, trigger.partition, priority]
-            rank = timed.enter(pass_, self._times[priority].now)
-            is_earlier = column.add((rank, trigger.level.id, self._sequence), trigger)
-        if is_earlier:
+            lane = self._lanes[trigger.queue, trigger.partition, priority]
+            if pass_ is None:
+                pass_ = trigger.level.pass_
+            if not lane.size:
+                lane.base = max(lane.base, self._served[priority] - pass_)
+            lane.size += 1
+            order = (lane.base + pass_, trigger.level.id, self._sequence)
+        column = self._column(trigger)
+        if column.add(order, trigger):
             self._move_up(column)
-
-    def _add_lane(self, trigger: Trigger) -> FairLane:
-        queue, partition, priority = trigger.queue, trigger.partition, trigger.priority
-        lane = FairLane(self._times[priority], self._weights.get(queue, {}))
-        self._lanes[queue, partition, priority] = lane
-        return lane
 
     def _column(self, trigger: Trigger) -> Column:
         """Return the column of a trigger, after making it if needed."""
@@ -187,8 +184,8 @@ class TriggerTable:
     def _subtract(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
-            if self._timed:
-                self._leave_timed(trigger)
+            if trigger.level is not None:
+                self._lanes[trigger.queue, trigger.partition, trigger.priority].size -= 1
 
     def take(self, limit: int, now: float) -> tuple[list[Trigger], list[PolicyFailed]]:
         """Take at most `limit` triggers and acquire their slots, by priority and then by rank; also
@@ -250,7 +247,7 @@ class TriggerTable:
             column.entries.pop()
             column.taken += 1
             self._subtract([trigger])
-            self._times[priority].reach(order[0])
+            self._served[priority] = max(self._served[priority], order[0])
             lent.append(Lent(trigger, order))
             if column.ordering_key is not None:
                 self._slot_ledger.reserve(column.ordering_key, trigger.id)
@@ -319,10 +316,8 @@ class TriggerTable:
             self._delete(column)
         self._slot_ledger.set_limits(queue, limits)
         for column in moved:
-            entries = sorted(column.entries)
-            column.keep(lambda trigger: False)  # gives the ranks of its flows back
-            for entry in entries:
-                self._column(entry[4]).add_again(entry)
+            for _, _, _, order, trigger in column.entries:
+                self._column(trigger).add(order, trigger)
         self._start_over()
 
     def next_retry(self) -> float | None:
@@ -344,9 +339,8 @@ class TriggerTable:
                     lambda trigger: (trigger.queue, trigger.partition) not in removed
                 )
         self._subtract(dropped)
-        for lanes in (self._lanes, self._timed):
-            for lane in [lane for lane in lanes if lane[:2] in removed]:
-                del lanes[lane]
+        for lane in [lane for lane in self._lanes if lane[:2] in removed]:
+            del self._lanes[lane]
         self._start_over()
         return dropped
 
@@ -374,7 +368,7 @@ class TriggerTable:
             self._slot_ledger.acquire,
             column.priority,
         )
-        timed = self._timed
+        lanes = self._lanes
         before = len(taken) + len(failed)
         first = entries.first[3]
         while entries:
@@ -395,8 +389,8 @@ class TriggerTable:
                 taken.append(trigger)
             first = order
             entries.pop()
-            if timed:
-                self._leave_timed(trigger)
+            if trigger.level is not None:
+                lanes[trigger.queue, trigger.partition, priority].size -= 1
             left -= 1
             if column.released_by is not None:
                 self._pass_on(column)
@@ -406,12 +400,7 @@ class TriggerTable:
         if count:
             column.taken += count
             self._sizes[priority] -= count
-            self._times[priority].reach(first[0])
-
-    def _leave_timed(self, trigger: Trigger) -> None:
-        lane = self._timed.get((trigger.queue, trigger.partition, trigger.priority))
-        if lane is not None and trigger.level is not None:
-            lane.size -= 1
+            self._served[priority] = max(self._served[priority], first[0])
 
     def _drop(self, column: Column) -> None:
         """Drop a column that other calls have emptied."""
@@ -485,25 +474,6 @@ class TriggerTable:
             column.released_by = None
             column.behind.clear()
             self._offer(column)
-
-
-class _TimedLane:
-    """Offset between the passes of a lane that shares run time and ranks of the table: `base` +
-    pass is the rank. A lane that was idle starts at the virtual time."""
-
-    __slots__ = ("base", "size")
-
-    def __init__(self) -> None:
-        self.base = 0
-        self.size = 0
-
-    def enter(self, pass_: int, now: int) -> int:
-        """Count a trigger that comes into the table at this pass; return its rank. `now`: virtual
-        time of the table."""
-        if not self.size:
-            self.base = max(self.base, now - pass_)
-        self.size += 1
-        return self.base + pass_
 
 
 def _head(position: ColumnPosition) -> Trigger:
