@@ -207,3 +207,16 @@ def test_lost_permits_are_not_renewed() -> None:
     assert one.renewal(PermitLedger()) is None
     one.renewed(5.0)
     assert one.until == float("-inf")
+
+
+def test_a_node_removed_from_the_ledger_gets_no_permits_while_its_runs_continue() -> None:
+    """Other nodes may use the permits of these runs."""
+    permits = ShardPermits("one", TTL)
+    do_round(permits, used_up(permits, 10, 4), 1.0)
+    assert permits.take("total", 10, 1.0)
+    ledger = do_round(permits, PermitLedger(), 1.0 + TTL)
+    assert ledger.nodes == {} and permits.until < 0
+    assert not permits.take("total", 10, 1.0 + TTL)
+    permits.release("total")
+    ledger = do_round(permits, ledger, 2.0 + TTL)
+    assert ledger.nodes["one"].shares and permits.until == 2.0 + 2 * TTL

@@ -254,8 +254,11 @@ class ShardPermits:
         proposal is never written."""
         others = self._living(ledger, now)
         if self._node not in ledger.nodes:
-            # New in the ledger, or removed from it: by a node whose clock is too fast, or by hand.
+            # New in the ledger, or removed from it: its permits expired, or by hand.
             self._lose_permits()
+            if self.running:
+                # Other nodes may use the permits of these runs: acquire none until the runs ended.
+                return LedgerProposal(PermitLedger(others, ledger.rotation), now, False)
         rotation = self._rotation(ledger, now)
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
