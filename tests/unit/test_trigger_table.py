@@ -420,7 +420,7 @@ class _Everything:
         taken: list[Trigger] = []
         stopped: set[Hashable] = set()
         for one in sorted(self.triggers, key=lambda t: t.priority):
-            column = self.slot_ledger.column(one)
+            column = (self.slot_ledger.column(one), one.ordering_key)
             if (
                 len(taken) < limit
                 and self.slot_ledger.room
@@ -558,7 +558,6 @@ def test_the_table_takes_the_same_triggers_as_a_model_that_tries_each_in_order(
 
 
 def test_empty_columns_may_share_a_position() -> None:
-    trigger = Trigger("id", 1, "q", 0, "name", 5, "", 1.0, None)
-    places = [(5, (0, 0, 0), Column(5, name, trigger)) for name in "abc"]
+    places = [(5, (0, 0, 0), Column(5, name, "q")) for name in "abc"]
     heapify(places)
     assert sorted(heappop(places)[2].key for _ in "abc") == ["a", "b", "c"]

@@ -181,12 +181,12 @@ class SlotLedger:
         return policy in self._chains[trigger.queue, trigger.name]
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Return the column of a trigger. Triggers wait behind each other if and only if their
-        columns are equal, which means that the same limits stop them."""
+        """Return the column of a trigger. Triggers have equal columns if and only if the same limits
+        stop them, apart from their ordering keys."""
         key = (trigger.queue, trigger.name)
         chain = self._chains[key]
         limit = self._keys.of(trigger) if self._keys.has_any else None
-        if not chain and limit is None and trigger.ordering_key is None:
+        if not chain and limit is None:
             return key
         try:
             parts = tuple([policy.column(trigger) for policy in chain])
@@ -199,11 +199,7 @@ class SlotLedger:
                 extra={"task": trigger.name, "error": repr(error)},
             )
             parts = ()
-        return (
-            (*key, trigger.ordering_key, *parts)
-            if limit is None
-            else (*key, trigger.ordering_key, limit, *parts)
-        )
+        return (*key, *parts) if limit is None else (*key, limit, *parts)
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         """Acquire a slot of every limit, or return the limit that is full and acquire none. The

@@ -3,126 +3,102 @@ limits."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
 
-from fairlead.core.limits.slot_ledger import OrderingKey
+from fairlead.core.fair.passes import stride
+from fairlead.core.triggers.entries import Entries, Entry
+from fairlead.core.triggers.flows import CellLevel, Flow
 from fairlead.model import Trigger
 
-_MOST_TAKEN = 500
-"""Maximum number of taken entries that stay in the list of a column."""
+if TYPE_CHECKING:
+    from fairlead.core.triggers.strands import Strand
 
-_FEW = 20
-"""Ratio of old to new entries above which new ones are inserted one by one instead of sorted."""
-
-Order = tuple[int, int, int]
-"""Position in a table: (rank, id of the level or 0, number of the trigger in the order of adding).
-The number makes each position unique. `TriggerTable` explains ranks."""
-
-Entry = tuple[int, int | str, int, Order, Trigger]
-"""(three values that sort it within its column, its order in the table, the trigger); flat, because
-entries are compared often."""
+Order = tuple[int, int, int, "Cell"]
+"""(rank, pass of the level, id of the level, cell): the order of a cell in the table. A trigger
+without a rank of its key has -1 as the pass, and the number of the trigger if it has no level."""
 
 
-class Entries:
-    """Entries of a column, least first. A new entry that is neither the first nor the last is
-    sorted in only at the next `pop`. Entries arrive in ascending runs, so this costs less than a
-    heap."""
+class Cell(Entries):
+    """Triggers of one flow in one column, by level; or all triggers of a column that have ranks of
+    their own, by rank."""
 
-    __slots__ = ("_between", "_rows", "_start")
+    __slots__ = ("column", "flow", "is_shared", "position")
 
-    def __init__(self) -> None:
-        self._rows: list[Entry] = []
-        """Ascending entries; those before `_start` have been taken."""
-        self._start = 0
-        self._between: list[Entry] = []
-        """Entries above the first, in any order."""
+    def __init__(self, first: Entry, column: Column, flow: Flow | None) -> None:
+        super().__init__(first)
+        self.column = column
+        self.flow = flow
+        """Flow that gives the rank; None if each trigger has its own."""
+        self.is_shared = False
+        """Whether the flow has, or had, other cells."""
+        self.position: Order | CellLevel | None = None
+        """Position in the heads of the column or of the flow. Others are stale."""
 
-    def __len__(self) -> int:
-        return len(self._rows) - self._start + len(self._between)
-
-    def __iter__(self) -> Iterator[Entry]:
-        """Yield the entries in any order."""
-        yield from self._rows[self._start :]
-        yield from self._between
-
-    @property
-    def first(self) -> Entry:
-        """The least entry. Read it only if there is one."""
-        return self._rows[self._start]
-
-    def add(self, entry: Entry) -> bool:
-        """Add an entry; return True if it is now the first."""
-        rows, start = self._rows, self._start
-        if start == len(rows):
-            rows.append(entry)
-            return True
-        if entry < rows[start]:
-            if start:
-                self._start = start - 1
-                rows[start - 1] = entry
-            else:
-                rows.insert(0, entry)
-            return True
-        if not self._between and rows[-1] < entry:
-            rows.append(entry)
-        else:
-            self._between.append(entry)
+    def __lt__(self, other: object) -> bool:
+        """Return False: positions of equal order come in any order."""
         return False
 
-    def pop(self) -> None:
-        """Remove the first entry."""
-        self._start += 1
-        if self._between or (self._start > _MOST_TAKEN and self._start > len(self._rows) // 4):
-            self._tidy()
+    def order(self) -> Order:
+        """Return the order of the first trigger."""
+        first, second, *_ = self.first
+        flow = self.flow
+        return (first, -1, second, self) if flow is None else (flow.rank, first, second, self)
 
-    def replace(self, entries: Iterable[Entry]) -> None:
-        """Replace all entries."""
-        self._rows, self._start, self._between = sorted(entries), 0, []
-
-    def _tidy(self) -> None:
-        rows, between = self._rows, self._between
-        del rows[: self._start]
-        self._start = 0
-        if len(between) * _FEW < len(rows):
-            for entry in between:
-                insort(rows, entry)
-        else:
-            rows += between
-            rows.sort()
-        between.clear()
+    def ranked(self) -> Iterator[tuple[int, Entry]]:
+        """Yield the rank at which each trigger would start if no limit were full, with its entry,
+        first to last."""
+        flow = self.flow
+        rank = 0 if flow is None else flow.rank
+        for entry in sorted(self):
+            if flow is None:
+                yield entry[0], entry
+            else:
+                yield rank, entry
+                rank += stride(flow.lane.weights.get(flow.key, entry[3].weight))
 
 
 class Column:
-    """Triggers that the same limits stop, in order: by arrival, by level, or by the order of their
-    ordering key."""
+    """Triggers that the same limits stop, in cells by flow. `heads` has the cells whose flow has no
+    other, and those that were found here while the column was closed."""
 
     __slots__ = (
+        "afloat",
         "behind",
-        "entries",
+        "heads",
         "is_held",
+        "is_open",
         "key",
         "line",
-        "ordering_key",
+        "placed",
         "position",
         "priority",
+        "queue",
         "released_by",
+        "strands",
         "taken",
     )
 
-    def __init__(self, priority: int, key: Hashable, trigger: Trigger) -> None:
+    def __init__(self, priority: int, key: Hashable, queue: str) -> None:
         self.priority = priority
         self.key = key
-        self.ordering_key = (
-            None
-            if trigger.ordering_key is None
-            else OrderingKey(trigger.queue, trigger.ordering_key)
-        )
-        self.entries = Entries()
+        self.queue = queue
+        self.heads: list[Order] = []
+        """Heap of cells; those that have left are skipped, and ranks of cells that share a flow may
+        be too low."""
+        self.afloat: set[Cell] = set()
+        """Cells that are in the heads of their flow instead."""
+        self.placed: Cell | None = None
+        """Cell of the triggers with ranks of their own."""
+        self.strands: dict[str, Strand] = {}
+        """Triggers with an ordering key, by ordering key."""
         self.position: ColumnPosition | None = None
         """Position among the ready or parked columns. Older positions of the column that are still
         among them are stale."""
+        self.is_open = True
+        """Whether the column may be tried: not parked, behind a parked column, or paused."""
         self.is_held = False
         """Whether, at the last try, a limit stopped this column or a column it waits behind."""
         self.line: tuple[Hashable, Hashable] = (None, None)
@@ -135,26 +111,44 @@ class Column:
         """Columns of the same key at lower priorities, which are not tried while this one is
         parked."""
 
-    def __lt__(self, other: Column) -> bool:
+    def __lt__(self, other: object) -> bool:
         """Return False: empty columns may share a position, and their order does not matter."""
         return False
 
-    def add(self, order: Order, trigger: Trigger) -> bool:
-        """Add a trigger; return True if it is now the first."""
-        if self.ordering_key is None:
-            return self.entries.add((*order, order, trigger))
-        return self.entries.add((trigger.order_at, trigger.id, order[2], order, trigger))
+    @property
+    def is_empty(self) -> bool:
+        """Whether the column has no trigger. It may have had its last one removed unnoticed."""
+        return not self.heads and not self.afloat and not self.strands
 
-    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Remove and return the triggers for which `is_kept` is false."""
-        removed = [entry[4] for entry in self.entries if not is_kept(entry[4])]
-        if removed:
-            self.entries.replace([entry for entry in self.entries if is_kept(entry[4])])
-        return removed
+    def cells(self) -> list[Cell]:
+        """Return all cells."""
+        return [head[3] for head in self.heads if head[3].position is head] + [*self.afloat]
+
+    def settle(self) -> None:
+        """Move the cells that are in the heads of their flows into those of the column."""
+        if self.afloat:
+            for cell in self.afloat:
+                order = cell.position = cell.order()
+                self.heads.append(order)
+            self.afloat.clear()
+            heapify(self.heads)
+
+    def in_order(self) -> list[Trigger]:
+        """Return the triggers, without strands that wait for their ordering keys, in the order in
+        which they would start if no limit were full."""
+        found: list[tuple[int, Entry]] = []
+        for cell in self.cells():
+            for rank, entry in cell.ranked():
+                strand: Strand | None = entry[4]
+                if strand is None:
+                    found.append((rank, entry))
+                elif strand.head is entry:
+                    found += [(rank, entry[:2] + each[2:]) for each in sorted(strand)]
+        return [entry[3] for _, entry in sorted(found)]
 
 
-ColumnPosition = tuple[int, Order, Column]
-"""(priority, order of the head, column): unique in the first two, except for empty columns."""
+ColumnPosition = tuple[int, tuple[int, int, int, object], Column]
+"""(priority, order of the head, column)."""
 
 
 class Parked:
@@ -163,16 +157,18 @@ class Parked:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[Hashable, Hashable], list[ColumnPosition]] = {}
-        self._heads: dict[Hashable, list[tuple[int, Order, int, tuple[Hashable, Hashable]]]] = {}
+        self._heads: dict[
+            Hashable, list[tuple[int, tuple[object, ...], int, tuple[Hashable, Hashable]]]
+        ] = {}
         """Heap of the heads of a limit's lines, by limit; heads that have left are skipped."""
-        self._tie = 0
+        self._ties = count()
 
     def park(self, column: Column, limit: Hashable) -> None:
         """Add the column to those that wait for the limit."""
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        column.position = (column.priority, column.entries.first[3], column)
+        column.position = (column.priority, column.heads[0], column)
         heappush(line, column.position)
         self._show_head(column.line, line)
 
@@ -215,5 +211,7 @@ class Parked:
         self._heads.clear()
 
     def _show_head(self, name: tuple[Hashable, Hashable], line: list[ColumnPosition]) -> None:
-        self._tie += 1
-        heappush(self._heads.setdefault(name[0], []), (line[0][0], line[0][1], self._tie, name))
+        heappush(
+            self._heads.setdefault(name[0], []),
+            (line[0][0], line[0][1], next(self._ties), name),
+        )

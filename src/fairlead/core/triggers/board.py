@@ -1,0 +1,394 @@
+"""The board of the trigger table: columns and flows in the order in which they are tried, and the
+columns that wait for a limit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from heapq import heappop, heappush, heapreplace
+
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.columns import Cell, Column, Order, Parked
+from fairlead.core.triggers.entries import Entry
+from fairlead.core.triggers.flows import FairLane, Flow, VirtualTime
+from fairlead.core.triggers.strands import Strand
+from fairlead.model import Trigger
+
+Position = tuple[int, tuple[int, int, int, object], Column | Flow]
+"""(priority, order of the first cell, column or flow)."""
+
+LaneName = tuple[str, int, int]
+"""(queue, partition, priority)."""
+
+
+class Board:
+    """Columns of triggers, by priority and by the limits that stop them, and the flows of fair
+    lanes.
+
+    Each cell is in the heads of its column or of its flow. While heads have a cell that may be
+    tried, the column or flow is among the ready ones, at the order of the first of these cells or
+    before.
+    """
+
+    def __init__(self, slot_ledger: SlotLedger) -> None:
+        self._slot_ledger = slot_ledger
+        self.columns: dict[tuple[int, Hashable], Column] = {}
+        self.ready: list[Position] = []
+        self.paused: dict[str, list[Column]] = {}
+        self.times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
+        """Virtual time by priority."""
+        self.lanes: dict[LaneName, FairLane] = {}
+        self.weights: dict[str, Mapping[str, float]] = {}
+        """Weights set at run time, by queue."""
+        self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
+        """Strands by ordering key."""
+        self._parked = Parked()
+        self._full: dict[Hashable, Column] = {}
+        """Parked column by column key; columns of lower priorities wait behind it."""
+
+    # triggers -------------------------------------------------------------------------------------
+
+    def insert(self, trigger: Trigger, number: int, rank: int | None) -> None:
+        """Add a trigger to its column. `rank`: its own, or None if its key gives it one."""
+        key = (trigger.priority, self._slot_ledger.column(trigger))
+        column = self.columns.get(key)
+        if column is None:
+            column = self.columns[key] = Column(*key, trigger.queue)
+        if trigger.ordering_key is None:
+            self._add(column, trigger, number, rank)
+            return
+        entry = (trigger.order_at, trigger.id, number, trigger, rank)
+        strand = column.strands.get(trigger.ordering_key)
+        if strand is None:
+            ordering_key = OrderingKey(trigger.queue, trigger.ordering_key)
+            strand = column.strands[trigger.ordering_key] = Strand(entry, ordering_key, column)
+            self.strands[ordering_key].append(strand)
+        elif not strand.add(entry):
+            return
+        self.enter(strand)
+
+    def _add(
+        self,
+        column: Column,
+        trigger: Trigger,
+        number: int,
+        rank: int | None,
+        strand: Strand | None = None,
+    ) -> Entry:
+        """Add a trigger to its cell; return its entry."""
+        level, flow = trigger.level, None
+        entry: Entry
+        if rank is not None or level is None:
+            entry = (rank, 0 if level is None else level.id, number, trigger, strand)
+            cell = column.placed
+        else:
+            entry = (level.pass_, level.id, number, trigger, strand)
+            lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
+            if lane is None:
+                lane = self._open_lane(trigger)
+            key = trigger.fairness_key
+            flow = lane.flows.get(key) or lane.open(key)
+            cell = flow.cell(column)
+        if cell is None:
+            cell = Cell(entry, column, flow)
+            if flow is None:
+                column.placed = cell
+            else:
+                flow.add(cell)
+            self.put(cell)
+        elif cell.add(entry):
+            self.put(cell)
+        return entry
+
+    def _open_lane(self, trigger: Trigger) -> FairLane:
+        name = (trigger.queue, trigger.partition, trigger.priority)
+        weights = self.weights.get(trigger.queue, {})
+        lane = self.lanes[name] = FairLane(trigger.priority, self.times[trigger.priority], weights)
+        return lane
+
+    def find(self, trigger: Trigger, is_fair: bool) -> Cell | Strand | None:
+        """Return the entries that have the trigger, if it is here. `is_fair`: whether its key gives
+        it its rank."""
+        column = self.columns.get((trigger.priority, self._slot_ledger.column(trigger)))
+        if column is None:
+            return None
+        if trigger.ordering_key is not None:
+            return column.strands.get(trigger.ordering_key)
+        if not is_fair:
+            return column.placed
+        lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
+        flow = None if lane is None else lane.flows.get(trigger.fairness_key)
+        return None if flow is None else flow.cell(column)
+
+    def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
+        """Remove and return the triggers of a cell or strand for which `is_kept` is false. Those of
+        a cell that belong to strands stay."""
+        first = found.first
+        if isinstance(found, Strand):
+            removed = found.keep(is_kept)
+            if not is_kept(found.first[3]):
+                self.drop_strand(found)
+            elif found.first is not first and found.head is not None:
+                self.enter(found)
+            return removed
+
+        def stays(trigger: Trigger) -> bool:
+            return trigger.ordering_key is not None or is_kept(trigger)
+
+        removed = found.keep(stays)
+        if not stays(found.first[3]):
+            self.drop(found)
+        elif found.first is not first:
+            self.put(found)
+        return removed
+
+    def take_out(self, column: Column) -> list[tuple[Trigger, int, int | None]]:
+        """Remove a column with its triggers; return them as `insert` takes them."""
+        found: list[tuple[Trigger, int, int | None]] = []
+        for cell in column.cells():
+            found += [
+                (trigger, number, rank if cell.flow is None else None)
+                for rank, _, number, trigger, strand in cell
+                if strand is None
+            ]
+            self.drop(cell)
+        for strand in [*column.strands.values()]:
+            found += [(trigger, number, rank) for _, _, number, trigger, rank in strand]
+            self.drop_strand(strand)
+        self.delete(column)
+        return found
+
+    # strands --------------------------------------------------------------------------------------
+
+    def enter(self, strand: Strand) -> None:
+        """Put the first trigger of a strand into a cell."""
+        _, _, number, trigger, rank = strand.first
+        strand.head = self._add(strand.column, trigger, number, rank, strand)
+
+    def try_again(self, ordering_key: Hashable) -> None:
+        """Offer the strands that wait for an ordering key."""
+        for strand in self.strands.get(ordering_key, ()):
+            if strand.head is None:
+                self.enter(strand)
+
+    def drop_strand(self, strand: Strand) -> None:
+        """Drop a strand without triggers."""
+        strand.head = None
+        del strand.column.strands[strand.ordering_key.ordering_key]
+        left = self.strands[strand.ordering_key]
+        left.remove(strand)
+        if not left:
+            del self.strands[strand.ordering_key]
+
+    # cells ----------------------------------------------------------------------------------------
+
+    def put(self, cell: Cell) -> None:
+        """Put a cell at its position, by its first trigger."""
+        column = cell.column
+        if not cell.is_shared or not column.is_open:
+            column.afloat.discard(cell)
+            order = cell.position = cell.order()
+            heappush(column.heads, order)
+            if column.heads[0] is order:
+                self._move_up(column)
+            return
+        flow = cell.flow
+        assert flow is not None
+        position = cell.position = (*cell.first[:3], cell)
+        column.afloat.add(cell)
+        heappush(flow.heads, position)
+        if flow.position is None or flow.heads[0] is position:
+            self.offer(flow, cell.order())
+
+    def drop(self, cell: Cell) -> None:
+        """Drop a cell without triggers."""
+        cell.position = None
+        cell.column.afloat.discard(cell)
+        if cell.flow is None:
+            cell.column.placed = None
+        else:
+            cell.flow.remove(cell)
+
+    def pass_over(self, cell: Cell) -> None:
+        """Remove the first entry of a cell, whose strand waits or begins with another trigger."""
+        cell.position = None
+        if cell.pop() is None:
+            self.drop(cell)
+        else:
+            self.put(cell)
+
+    def first(self, source: Column | Flow, is_lent: bool = False) -> Order | None:
+        """Return the order of the first cell of a column or flow, after moving cells that have a
+        later order or belong elsewhere. `is_lent`: return what may be lent."""
+        return (
+            self._first_of_flow(source)
+            if isinstance(source, Flow)
+            else self._first_of_column(source, is_lent)
+        )
+
+    def _first_of_column(self, column: Column, is_lent: bool) -> Order | None:
+        heads = column.heads
+        while heads:
+            head = heads[0]
+            cell = head[3]
+            if cell.position is not head:
+                heappop(heads)
+                continue
+            entry = cell.first
+            strand: Strand | None = entry[4]
+            if strand is not None:
+                if is_lent and not self._slot_ledger.may_have_key(entry[3]):
+                    strand.head = None
+                if strand.head is not entry:
+                    heappop(heads)
+                    self.pass_over(cell)
+                    continue
+            if not cell.is_shared:
+                return head
+            flow = cell.flow
+            assert flow is not None
+            if head[0] != flow.rank and (is_lent or column.released_by is not None):
+                # The column keeps the cell, because it may have to wait for its limit again.
+                order = cell.position = (flow.rank, *head[1:])
+                heapreplace(heads, order)
+                continue
+            if head[0] == flow.rank:
+                leader = None if is_lent else flow.first()
+                if leader is None or entry < leader.first:
+                    return head
+            heappop(heads)
+            self.put(cell)
+        return None
+
+    def _first_of_flow(self, flow: Flow) -> Order | None:
+        while (cell := flow.first()) is not None:
+            strand: Strand | None = cell.first[4]
+            if strand is not None and strand.head is not cell.first:
+                heappop(flow.heads)
+                self.pass_over(cell)
+            elif self.may_try(cell.column):
+                return cell.order()
+            else:
+                heappop(flow.heads)
+                self.put(cell)
+        return None
+
+    # columns --------------------------------------------------------------------------------------
+
+    def offer(self, source: Column | Flow, order: Order | None = None) -> None:
+        """Put a column or flow among the ready ones. `order`: of its first cell, if known."""
+        if isinstance(source, Flow):
+            priority = source.lane.priority
+        else:
+            priority, source.is_open, source.is_held = source.priority, True, False
+            if order is None and source.heads:
+                order = source.heads[0]
+        position = source.position = (priority, order or _NOWHERE, source)
+        heappush(self.ready, position)
+
+    def may_try(self, column: Column) -> bool:
+        """Return whether a column may be tried. One that may not is closed."""
+        if not column.is_open:
+            return False
+        parked = self._full.get(column.key)
+        if column.queue in self.paused:
+            self.paused[column.queue].append(column)
+        elif parked is not None and parked.priority < column.priority:
+            parked.behind.append(column)
+            column.is_held = True
+        else:
+            return True
+        column.is_open, column.position = False, None
+        self.pass_on(column)
+        return False
+
+    def delete(self, column: Column) -> None:
+        """Drop a column without triggers."""
+        column.position = None
+        if self.columns.get((column.priority, column.key)) is column:
+            del self.columns[column.priority, column.key]
+        if self._full.get(column.key) is column:
+            self._lift(column)
+
+    def park(self, column: Column, limit: Hashable) -> None:
+        """Let a column wait for the limit that stopped it."""
+        released_by, before = column.released_by, column.line[1]
+        self._parked.park(column, limit)
+        column.is_open, column.is_held = False, True
+        parked = self._full.get(column.key)
+        if parked is None or column.priority < parked.priority:
+            self._full[column.key] = column
+        if released_by == limit:
+            column.released_by = None
+        elif released_by is not None:
+            if before == limit:
+                self._parked.cross_over(released_by, limit)
+            self.pass_on(column)
+
+    def stopped_by(self, column: Column) -> Hashable:
+        """Return the limit that stopped a held column, or that stopped the column it waits
+        behind."""
+        return self._full.get(column.key, column).line[0]
+
+    def freed(self, limits: Iterable[Hashable]) -> None:
+        """Offer the first column that waits for each of these limits, which have a free slot."""
+        for limit in limits:
+            if limit in self.strands:
+                self.try_again(limit)
+            column = self._parked.release(limit)
+            if column is not None:
+                column.released_by = limit
+                self.offer(column)
+                if self._full.get(column.key) is column:
+                    self._lift(column)
+
+    def pass_on(self, column: Column) -> None:
+        """Release the next column that waits for a limit, if that limit has released this column
+        and did not stop it."""
+        limit, column.released_by = column.released_by, None
+        if limit is not None:
+            self.freed((limit,))
+
+    def resume(self, queue: str) -> None:
+        """Offer the columns of a paused queue."""
+        for column in self.paused.pop(queue, ()):
+            self.offer(column)
+
+    def start_over(self) -> None:
+        """Try every column again after heads have changed; harmless, and rare."""
+        self._parked.clear()
+        self._full.clear()
+        for paused in self.paused.values():
+            paused.clear()
+        self.ready.clear()
+        for key, column in [*self.columns.items()]:
+            for cell in column.afloat:
+                assert cell.flow is not None
+                cell.flow.position = None
+            column.settle()
+            if not column.strands and not column.cells():
+                del self.columns[key]
+                continue
+            column.released_by = None
+            column.behind.clear()
+            self.offer(column)
+
+    def _move_up(self, column: Column) -> None:
+        """Offer a column again whose new head comes before the old one."""
+        if not column.is_open:
+            if column.position is None:
+                return
+            if self._full.get(column.key) is column:
+                self._lift(column)
+        self.offer(column)
+
+    def _lift(self, column: Column) -> None:
+        """Offer the columns behind a parked column that is tried again."""
+        del self._full[column.key]
+        for lower in column.behind:
+            self.offer(lower)
+        column.behind.clear()
+
+
+_NOWHERE = (-(1 << 62), -1, 0, None)
+"""Order of a column that only has cells in the heads of flows."""

@@ -1,0 +1,163 @@
+"""Flows of start-time fair queueing (Goyal, Vin and Cheng 1996): a flow for each fairness key of a
+fair lane, with one rank for all its triggers.
+
+The rank of a flow is its next start tag. A trigger that runs starts at the rank, or at the virtual
+time if that is later, and moves the rank one stride beyond its start. So waiting costs a key
+nothing, and a key that a limit held back does not catch up on what it could not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import STRIDE_SCALE, stride
+from fairlead.model import Trigger
+
+if TYPE_CHECKING:
+    from fairlead.core.triggers.columns import Cell, Column
+
+_WIDEST = 1 << 14
+"""Maximum number of cells in a row of the sketch that keeps the ranks of idle keys."""
+
+CellLevel = tuple[int, int, int, "Cell"]
+"""(pass, id, number of its first trigger, cell): the order of a cell in its flow."""
+
+
+class VirtualTime:
+    """Virtual time of one priority: the highest rank at which a trigger has started. All its lanes
+    share it."""
+
+    __slots__ = ("next_fifo", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.next_fifo = 0
+        """Rank of the next fifo trigger."""
+
+    def fifo_rank(self) -> int:
+        """Return the rank of one more trigger of fifo queues."""
+        rank = max(self.now, self.next_fifo)
+        self.next_fifo = rank + STRIDE_SCALE
+        return rank
+
+
+class FairLane:
+    """Flows of one fair lane, by fairness key."""
+
+    __slots__ = ("_idle", "flows", "priority", "time", "weights")
+
+    def __init__(self, priority: int, time: VirtualTime, weights: Mapping[str, float]) -> None:
+        """`weights`: weights set at run time, by key; the mapping may change at any time."""
+        self.priority = priority
+        self.time = time
+        self.weights = weights
+        self.flows: dict[str, Flow] = {}
+        """Flows with triggers in the table."""
+        self._idle = Counters(widest=_WIDEST)
+        """Ranks of keys without triggers in the table."""
+
+    def open(self, key: str) -> Flow:
+        """Return a new flow of a key without triggers."""
+        now, rank = self.time.now, self._idle.next_pass(key)
+        flow = self.flows[key] = Flow(key, self, rank if rank > now else now)
+        return flow
+
+    def close(self, flow: Flow) -> None:
+        """Drop a flow without triggers, and keep its rank."""
+        del self.flows[flow.key]
+        if flow.rank > self.time.now:
+            self._idle.put(flow.key, flow.rank, self.time.now)
+
+
+class Flow:
+    """Triggers of one key, in cells: one for each column in which the key has triggers.
+
+    A flow with one cell waits in the column of that cell. A flow with several cells is ready in its
+    own right: `heads` has its cells whose columns were open when last seen.
+    """
+
+    __slots__ = ("cells", "heads", "key", "lane", "position", "rank")
+
+    def __init__(self, key: str, lane: FairLane, rank: int) -> None:
+        self.key = key
+        self.lane = lane
+        self.rank = rank
+        self.cells: Cell | dict[Column, Cell] | None = None
+        """The only cell, or cells by column once there were several."""
+        self.heads: list[CellLevel] = []
+        """Heap of cells; those that have left are skipped."""
+        self.position: tuple[int, object, Flow] | None = None
+        """Position among the ready flows and columns, as for a column."""
+
+    def __lt__(self, other: object) -> bool:
+        """Return False: positions of equal order come in any order."""
+        return False
+
+    def cell(self, column: Column) -> Cell | None:
+        """Return the cell in this column."""
+        cells = self.cells
+        if isinstance(cells, dict):
+            return cells.get(column)
+        return cells if cells is not None and cells.column is column else None
+
+    def add(self, cell: Cell) -> None:
+        """Add a cell in a column in which the flow has none."""
+        cells = self.cells
+        if cells is None:
+            self.cells = cell
+            return
+        if not isinstance(cells, dict):
+            cells.is_shared = True
+            self.cells = cells = {cells.column: cells}
+        cell.is_shared = True
+        cells[cell.column] = cell
+
+    def remove(self, cell: Cell) -> None:
+        """Remove a cell without triggers."""
+        cells = self.cells
+        if isinstance(cells, dict):
+            del cells[cell.column]
+            if cells:
+                return
+        self.lane.close(self)
+
+    def first(self) -> Cell | None:
+        """Return the cell with the lowest level in `heads`."""
+        heads = self.heads
+        while heads:
+            cell = heads[0][3]
+            if cell.position is heads[0]:
+                return cell
+            heappop(heads)
+        return None
+
+    def ran(self, trigger: Trigger) -> None:
+        """Record that a trigger of the flow has started."""
+        time, rank = self.lane.time, self.rank
+        if rank > time.now:
+            time.now = rank
+        else:
+            rank = time.now
+        self.rank = rank + stride(self.lane.weights.get(self.key, trigger.weight))
+
+
+class TimedLane:
+    """Offset between the passes of a lane that shares run time and ranks of the table: `base` +
+    pass is the rank. A lane that was idle starts at the virtual time."""
+
+    __slots__ = ("base", "size")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.size = 0
+
+    def enter(self, pass_: int, now: int) -> int:
+        """Count a trigger that comes into the table at this pass; return its rank. `now`: virtual
+        time of the table."""
+        if not self.size:
+            self.base = max(self.base, now - pass_)
+        self.size += 1
+        return self.base + pass_

@@ -1,0 +1,281 @@
+"""A random world of a fair queue: the trigger table, the ledger of limits and the backlogs of its
+lanes, with arrivals, ends, passing time, evictions and changed limits. It measures how far apart
+the service of two keys is while both are runnable."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from itertools import combinations
+from sys import maxsize
+
+from fairlead.core.fair.backlog import Changes
+from fairlead.core.fair.counters import Counters
+from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
+from fairlead.core.limits.limit_tree import LimitTree
+from fairlead.core.limits.limits import ConcurrencyPolicy, Limit, RateLimit
+from fairlead.core.limits.sharded_permits import Permits
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.lab.lane import ListedBacklog
+from fairlead.model import Level, Trigger
+from tests.unit.ledger_store import LedgerStore
+
+QUEUE = "q"
+PRIORITY = 5
+STEPS = 250
+
+Flow = tuple[int, str]
+"""(partition, fairness key)."""
+
+
+class Service:
+    """Service of two keys, in tasks by weight, since both are runnable."""
+
+    def __init__(self) -> None:
+        self._difference = self._least = self._most = 0.0
+
+    def count(self, served: tuple[int, int], costs: tuple[float, float]) -> None:
+        """Count tasks of each key; `costs`: 1 / weight of each."""
+        self._difference += served[0] * costs[0] - served[1] * costs[1]
+        self._least = min(self._least, self._difference)
+        self._most = max(self._most, self._difference)
+
+    def gap(self, costs: tuple[float, float]) -> float:
+        """Return the largest difference of the service over any interval, in multiples of the
+        bound."""
+        return (self._most - self._least) / sum(costs)
+
+
+class Cluster:
+    """The permits of a limit of the cluster, with one node."""
+
+    def __init__(self, limit: ClusterLimit) -> None:
+        self._permits = Permits("node", ttl=15.0)
+        self._ledger = LedgerStore()
+        self.policy: OnNode = limit.on_node(self._permits, lambda: None)
+
+    def round(self, now: float) -> list[Hashable]:
+        """Renew the permits; return the limits that have room again."""
+        roomy = self._ledger.follow(self._permits.round("", lambda: now))
+        return self.policy.limits_of(roomy or ())
+
+
+class FairWorld:
+    """One world; `run` returns the worst gap between two keys."""
+
+    def __init__(self, seed: int, is_mixed: bool = False, capacity: int = maxsize) -> None:
+        """`is_mixed`: tasks of a key have several names, and some have ordering keys. `capacity`:
+        triggers in memory of each lane."""
+        self.chance = chance = random.Random(f"fair world {seed}")
+        self.now = 0.0
+        self.names = [f"name {n}" for n in range(chance.randint(1, 4))]
+        self.keys = [f"key {n}" for n in range(chance.randint(2, 6))]
+        self.weights = {key: chance.choice([1.0, 1.0, 2.0, 5.0, 0.5]) for key in self.keys}
+        self._name_of = {key: chance.choice(self.names) for key in self.keys}
+        self._partitions = chance.choice([1, 1, 2])
+        self._is_mixed = is_mixed
+        self._capacity = capacity
+        self.ledger = SlotLedger(chance.randint(1, 6))
+        self._clusters: list[Cluster] = []
+        self._register_limits()
+        self.table = TriggerTable(self.ledger)
+        self._set_weights = {key: 3.0 for key in self.keys if chance.random() < 0.2}
+        self.weights.update(self._set_weights)
+        self.table.weigh(QUEUE, self._set_weights)
+        self._lanes: dict[int, ListedBacklog] = {}
+        self.waiting: defaultdict[Flow, dict[str, Trigger]] = defaultdict(dict)
+        """Triggers in the table by flow and id."""
+        self._running: list[Trigger] = []
+        self._dispatched: set[str] = set()
+        """Ids of the triggers that left their lane; a returned claim is only in the table."""
+        self._number = 0
+        self._services: dict[tuple[Flow, Flow], Service] = {}
+
+    def _register_limits(self) -> None:
+        chance = self.chance
+        rates = [RateLimit(3, per=2.0), RateLimit(2, per=1.0, key="fairness_key")]
+        tree = LimitTree(
+            chance.randint(1, 6),
+            names={self.names[0]: chance.randint(1, 3)},
+            fairness_keys={self.keys[0]: 1},
+        )
+        limits = [
+            (),
+            (Limit(chance.randint(1, 4)),),
+            (tree,),
+            (Limit(chance.randint(1, 2), per="fairness_key"),),
+            (chance.choice(rates),),
+            (self._on_node(ClusterLimit(chance.randint(1, 3))), chance.choice(rates)),
+        ]
+        self.ledger.register_queue(QUEUE, *chance.choice(limits))
+        for name in self.names:
+            kinds: list[ConcurrencyPolicy] = [
+                Limit(chance.randint(1, 3)),
+                RateLimit(chance.randint(1, 4), per=1.0),
+                self._on_node(ClusterLimit(chance.randint(1, 3))),
+            ]
+            limit = [chance.choice(kinds)] if chance.random() < 0.6 else []
+            self.ledger.register_task(QUEUE, name, *limit)
+
+    def _on_node(self, limit: ClusterLimit) -> OnNode:
+        cluster = Cluster(limit)
+        self._clusters.append(cluster)
+        return cluster.policy
+
+    def run(self) -> float:
+        """Run the world; return the worst gap between two keys, in multiples of the bound."""
+        worst = 0.0
+        for _ in range(STEPS):
+            self._change()
+            while True:
+                runnable = self._runnable()
+                taken, failed = self.table.take(1, self.now)
+                assert not failed
+                if not taken:
+                    assert not runnable, f"the table takes nothing, but {runnable} may run"
+                    break
+                worst = max(worst, self._serve(taken[0], runnable))
+        return worst
+
+    # what happens ---------------------------------------------------------------------------------
+
+    def push(self, trigger: Trigger) -> None:
+        """Push a trigger that came into memory."""
+        self.table.push(trigger)
+
+    def _change(self) -> None:
+        kinds = (self._arrive, self._end, self._pass_time, self._leave_and_return, self._set_limits)
+        self.chance.choices(kinds, weights=(25, 35, 10, 3, 1))[0]()
+
+    def _arrive(self) -> None:
+        key, partition = self.chance.choice(self.keys), self.chance.randrange(self._partitions)
+        triggers = [self._trigger(key, partition) for _ in range(self.chance.choice([1, 1, 3, 20]))]
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = ListedBacklog(Counters(), self._capacity, self._apply)
+            self._lanes[partition] = lane
+        lane.push(triggers)
+
+    def _trigger(self, key: str, partition: int) -> Trigger:
+        chance = self.chance
+        self._number += 1
+        name, ordering_key = self._name_of[key], None
+        if self._is_mixed:
+            name = chance.choice(self.names)
+            ordering_key = chance.choice([None, f"{key} {partition} {chance.randrange(3)}"])
+        return Trigger(
+            id=str(self._number),
+            version=1,
+            queue=QUEUE,
+            partition=partition,
+            name=name,
+            priority=PRIORITY,
+            fairness_key=key,
+            weight=1.0 if key in self._set_weights else self.weights[key],
+            ordering_key=ordering_key,
+            order_at=self._number,
+            seq=self._number,
+        )
+
+    def _apply(self, changes: Changes) -> None:
+        if changes.dropped:
+            self.table.remove(changes.dropped)
+            for trigger in changes.dropped:
+                del self.waiting[_flow(trigger)][trigger.id]
+        for trigger in changes.added:
+            self.push(trigger)
+            self.waiting[_flow(trigger)][trigger.id] = trigger
+
+    def _end(self) -> None:
+        """End a run, or return its claim: its result is unknown."""
+        if not self._running:
+            return
+        trigger = self._running.pop(self.chance.randrange(len(self._running)))
+        if self.chance.random() < 0.9:
+            freed = self.ledger.release(trigger, self.now)
+        else:
+            freed = self.ledger.cancel(trigger, self.now)
+            self.push(trigger)
+            self.waiting[_flow(trigger)][trigger.id] = trigger
+        if trigger.ordering_key is not None:
+            freed += self.ledger.release_reservation(OrderingKey(QUEUE, trigger.ordering_key))
+        self.table.freed(freed)
+
+    def _pass_time(self) -> None:
+        self.now = round(self.now + self.chance.choice([0.1, 0.5, 2.0, 10.0]), 1)
+        for cluster in self._clusters:
+            self.table.freed(cluster.round(self.now))
+
+    def _leave_and_return(self) -> None:
+        """Remove triggers of the table, and push them again."""
+        triggers = [t for flow in self.waiting.values() for t in flow.values()]
+        chosen = self.chance.sample(triggers, min(len(triggers), self.chance.choice([1, 5, 50])))
+        self.table.remove(chosen)
+        for trigger in chosen:
+            self.push(trigger)
+
+    def _set_limits(self) -> None:
+        chosen = self.chance.sample(self.keys, self.chance.randint(0, 2))
+        self.table.set_limits(QUEUE, {key: self.chance.randint(1, 2) for key in chosen})
+
+    # what is measured -----------------------------------------------------------------------------
+
+    def _runnable(self) -> dict[Flow, Trigger]:
+        """Return the flows of which a task could start now, with the first such task."""
+        found = {}
+        for flow, triggers in self.waiting.items():
+            heads: dict[Hashable, Trigger] = {}
+            for trigger in sorted(triggers.values(), key=_place):
+                column = (self.ledger.column(trigger), trigger.ordering_key or trigger.level)
+                heads.setdefault(column, trigger)
+            for trigger in sorted(heads.values(), key=_level):
+                if self._could_run(trigger):
+                    found[flow] = trigger
+                    break
+        return found
+
+    def _could_run(self, trigger: Trigger) -> bool:
+        if self.ledger.room <= 0 or self.ledger.acquire(trigger, self.now) is not None:
+            return False
+        self.ledger.cancel(trigger, self.now)
+        if trigger.ordering_key is not None:
+            self.ledger.release_reservation(OrderingKey(QUEUE, trigger.ordering_key))
+        return True
+
+    def _serve(self, trigger: Trigger, runnable: Mapping[Flow, Trigger]) -> float:
+        """Start the trigger; return the worst gap between two runnable flows."""
+        flow = _flow(trigger)
+        assert runnable.get(flow) == trigger, f"{trigger} is not the next of {flow}"
+        del self.waiting[flow][trigger.id]
+        self._running.append(trigger)
+        worst = 0.0
+        pairs = set(combinations(sorted(runnable), 2))
+        for pair in self._services.keys() - pairs:
+            del self._services[pair]
+        for one, other in pairs:
+            costs = (1 / self.weights[one[1]], 1 / self.weights[other[1]])
+            service = self._services.setdefault((one, other), Service())
+            service.count((flow == one, flow == other), costs)
+            worst = max(worst, service.gap(costs))
+        if trigger.id not in self._dispatched:
+            self._dispatched.add(trigger.id)
+            self._lanes[trigger.partition].dispatch([trigger])
+        return worst
+
+
+def _flow(trigger: Trigger) -> Flow:
+    return trigger.partition, trigger.fairness_key
+
+
+def _level(trigger: Trigger) -> Level:
+    assert trigger.level is not None
+    return trigger.level
+
+
+def _place(trigger: Trigger) -> tuple[object, ...]:
+    """Return the place of a trigger in the order of its ordering key, or by level."""
+    if trigger.ordering_key is None:
+        return (0, 0, _level(trigger))
+    return (1, trigger.order_at, trigger.id)
