@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.columns import Cell, Column, Order, Parked
@@ -86,9 +86,11 @@ class Board:
             lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
             if lane is None:
                 lane = self._open_lane(trigger)
-            key = trigger.fairness_key
-            flow = lane.flows.get(key) or lane.open(key)
-            cell = flow.cell(column)
+            flow = lane.flows.get(trigger.fairness_key)
+            if flow is None:
+                flow, cell = lane.open(trigger.fairness_key), None
+            else:
+                cell = flow.cell(column)
         if cell is None:
             cell = Cell(entry, column, flow)
             if flow is None:
@@ -186,10 +188,11 @@ class Board:
         """Put a cell at its position, by its first trigger."""
         column = cell.column
         if not cell.is_shared or not column.is_open:
-            column.afloat.discard(cell)
+            if cell.is_shared:
+                column.afloat.discard(cell)
             order = cell.position = cell.order()
-            heappush(column.heads, order)
-            if column.heads[0] is order:
+            column.heads.push(order)
+            if column.heads.first is order:
                 self._move_up(column)
             return
         flow = cell.flow
@@ -217,22 +220,14 @@ class Board:
         else:
             self.put(cell)
 
-    def first(self, source: Column | Flow, is_lent: bool = False) -> Order | None:
-        """Return the order of the first cell of a column or flow, after moving cells that have a
-        later order or belong elsewhere. `is_lent`: return what may be lent."""
-        return (
-            self._first_of_flow(source)
-            if isinstance(source, Flow)
-            else self._first_of_column(source, is_lent)
-        )
-
-    def _first_of_column(self, column: Column, is_lent: bool) -> Order | None:
+    def first_of_column(self, column: Column, is_lent: bool = False) -> Order | None:
+        """Return the order of the first cell in the heads of a column, after moving those that have
+        a later order or belong elsewhere. `is_lent`: return what another node may run."""
         heads = column.heads
-        while heads:
-            head = heads[0]
+        while (head := heads.first) is not None:
             cell = head[3]
             if cell.position is not head:
-                heappop(heads)
+                heads.pop()
                 continue
             entry = cell.first
             strand: Strand | None = entry[4]
@@ -240,7 +235,7 @@ class Board:
                 if is_lent and not self._slot_ledger.may_have_key(entry[3]):
                     strand.head = None
                 if strand.head is not entry:
-                    heappop(heads)
+                    heads.pop()
                     self.pass_over(cell)
                     continue
             if not cell.is_shared:
@@ -250,17 +245,19 @@ class Board:
             if head[0] != flow.rank and (is_lent or column.released_by is not None):
                 # The column keeps the cell, because it may have to wait for its limit again.
                 order = cell.position = (flow.rank, *head[1:])
-                heapreplace(heads, order)
+                heads.replace(order)
                 continue
             if head[0] == flow.rank:
                 leader = None if is_lent else flow.first()
                 if leader is None or entry < leader.first:
                     return head
-            heappop(heads)
+            heads.pop()
             self.put(cell)
         return None
 
-    def _first_of_flow(self, flow: Flow) -> Order | None:
+    def first_of_flow(self, flow: Flow) -> Order | None:
+        """Return the order of the first cell in the heads of a flow, after moving those whose
+        columns are closed."""
         while (cell := flow.first()) is not None:
             strand: Strand | None = cell.first[4]
             if strand is not None and strand.head is not cell.first:
@@ -281,8 +278,7 @@ class Board:
             priority = source.lane.priority
         else:
             priority, source.is_open, source.is_held = source.priority, True, False
-            if order is None and source.heads:
-                order = source.heads[0]
+            order = order or source.heads.first
         position = source.position = (priority, order or _NOWHERE, source)
         heappush(self.ready, position)
 

@@ -4,13 +4,14 @@ limits."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
 from fairlead.core.fair.passes import stride
 from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import CellLevel, Flow
+from fairlead.core.triggers.heads import Heads
 from fairlead.model import Trigger
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ class Cell(Entries):
     __slots__ = ("column", "flow", "is_shared", "position")
 
     def __init__(self, first: Entry, column: Column, flow: Flow | None) -> None:
-        super().__init__(first)
+        # As in `Entries`, without a call: most cells of many keys have one trigger.
+        self.first = first
+        self._rows = self._between = None
+        self._start = 0
         self.column = column
         self.flow = flow
         """Flow that gives the rank; None if each trigger has its own."""
@@ -85,9 +89,9 @@ class Column:
         self.priority = priority
         self.key = key
         self.queue = queue
-        self.heads: list[Order] = []
-        """Heap of cells; those that have left are skipped, and ranks of cells that share a flow may
-        be too low."""
+        self.heads = Heads()
+        """Orders of cells; those of cells that have left are skipped, and the ranks of cells that
+        share a flow may be too low."""
         self.afloat: set[Cell] = set()
         """Cells that are in the heads of their flow instead."""
         self.placed: Cell | None = None
@@ -118,20 +122,24 @@ class Column:
     @property
     def is_empty(self) -> bool:
         """Whether the column has no trigger. It may have had its last one removed unnoticed."""
-        return not self.heads and not self.afloat and not self.strands
+        return self.heads.first is None and not self.afloat and not self.strands
+
+    def pop(self) -> None:
+        """Remove the first of the heads."""
+        self.heads.pop()
 
     def cells(self) -> list[Cell]:
         """Return all cells."""
-        return [head[3] for head in self.heads if head[3].position is head] + [*self.afloat]
+        cells = [head[3] for head in self.heads if head[3].position is head]
+        return [*cells, *self.afloat]
 
     def settle(self) -> None:
         """Move the cells that are in the heads of their flows into those of the column."""
         if self.afloat:
             for cell in self.afloat:
                 order = cell.position = cell.order()
-                self.heads.append(order)
+                self.heads.push(order)
             self.afloat.clear()
-            heapify(self.heads)
 
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in
@@ -168,7 +176,8 @@ class Parked:
         if column.line[0] != limit:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
-        column.position = (column.priority, column.heads[0], column)
+        assert column.heads.first is not None
+        column.position = (column.priority, column.heads.first, column)
         heappush(line, column.position)
         self._show_head(column.line, line)
 

@@ -12,18 +12,24 @@ from collections.abc import Mapping
 from heapq import heappop
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, stride
 from fairlead.model import Trigger
 
 if TYPE_CHECKING:
     from fairlead.core.triggers.columns import Cell, Column
 
-_WIDEST = 1 << 14
-"""Maximum number of cells in a row of the sketch that keeps the ranks of idle keys."""
+MOST_IDLE = 50_000
+"""Keys without triggers in the table whose ranks a lane keeps. If there are more, those that are
+least ahead of the virtual time are dropped, and may gain one stride."""
+
+_FEWEST = 1000
+"""Number of flows below which idle ones are not dropped."""
 
 CellLevel = tuple[int, int, int, "Cell"]
 """(pass, id, number of its first trigger, cell): the order of a cell in its flow."""
+
+
+
 
 
 class VirtualTime:
@@ -47,7 +53,7 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by fairness key."""
 
-    __slots__ = ("_idle", "flows", "priority", "time", "weights")
+    __slots__ = ("_most", "flows", "priority", "time", "weights")
 
     def __init__(self, priority: int, time: VirtualTime, weights: Mapping[str, float]) -> None:
         """`weights`: weights set at run time, by key; the mapping may change at any time."""
@@ -55,21 +61,30 @@ class FairLane:
         self.time = time
         self.weights = weights
         self.flows: dict[str, Flow] = {}
-        """Flows with triggers in the table."""
-        self._idle = Counters(widest=_WIDEST)
-        """Ranks of keys without triggers in the table."""
+        """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
+        self._most = _FEWEST
+        """Number of flows at which idle ones are dropped."""
 
     def open(self, key: str) -> Flow:
-        """Return a new flow of a key without triggers."""
-        now, rank = self.time.now, self._idle.next_pass(key)
-        flow = self.flows[key] = Flow(key, self, rank if rank > now else now)
+        """Return a new flow of a key."""
+        if len(self.flows) >= self._most:
+            self._tidy()
+        flow = self.flows[key] = Flow(key, self, self.time.now)
         return flow
 
-    def close(self, flow: Flow) -> None:
-        """Drop a flow without triggers, and keep its rank."""
-        del self.flows[flow.key]
-        if flow.rank > self.time.now:
-            self._idle.put(flow.key, flow.rank, self.time.now)
+    def _tidy(self) -> None:
+        """Drop idle flows whose rank the virtual time has passed: they start at the virtual time
+        again. Of the others keep those furthest ahead."""
+        idle = [flow for flow in self.flows.values() if flow.cells is None]
+        ahead = [flow for flow in idle if flow.rank > self.time.now]
+        if len(ahead) > MOST_IDLE:
+            ahead.sort(key=lambda flow: flow.rank, reverse=True)
+            del ahead[MOST_IDLE // 2 :]
+        kept = set(ahead)
+        for flow in idle:
+            if flow not in kept:
+                del self.flows[flow.key]
+        self._most = max(_FEWEST, 2 * len(self.flows))
 
 
 class Flow:
@@ -86,8 +101,8 @@ class Flow:
         self.lane = lane
         self.rank = rank
         self.cells: Cell | dict[Column, Cell] | None = None
-        """The only cell, or cells by column once there were several."""
-        self.heads: list[CellLevel] = []
+        """The only cell, or cells by column once there were several; None if there are none."""
+        self.heads: list[CellLevel] = _NO_HEADS
         """Heap of cells; those that have left are skipped."""
         self.position: tuple[int, object, Flow] | None = None
         """Position among the ready flows and columns, as for a column."""
@@ -107,11 +122,14 @@ class Flow:
         """Add a cell in a column in which the flow has none."""
         cells = self.cells
         if cells is None:
+            if self.rank < self.lane.time.now:
+                self.rank = self.lane.time.now
             self.cells = cell
             return
         if not isinstance(cells, dict):
             cells.is_shared = True
             self.cells = cells = {cells.column: cells}
+            self.heads = []
         cell.is_shared = True
         cells[cell.column] = cell
 
@@ -122,7 +140,8 @@ class Flow:
             del cells[cell.column]
             if cells:
                 return
-        self.lane.close(self)
+            self.heads = _NO_HEADS
+        self.cells = None
 
     def first(self) -> Cell | None:
         """Return the cell with the lowest level in `heads`."""
@@ -134,6 +153,10 @@ class Flow:
             heappop(heads)
         return None
 
+    def pop(self) -> None:
+        """Remove the first of the heads."""
+        heappop(self.heads)
+
     def ran(self, trigger: Trigger) -> None:
         """Record that a trigger of the flow has started."""
         time, rank = self.lane.time, self.rank
@@ -141,7 +164,9 @@ class Flow:
             time.now = rank
         else:
             rank = time.now
-        self.rank = rank + stride(self.lane.weights.get(self.key, trigger.weight))
+        weights = self.lane.weights
+        weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
+        self.rank = rank + stride(weight)
 
 
 class TimedLane:
@@ -161,3 +186,7 @@ class TimedLane:
             self.base = max(self.base, now - pass_)
         self.size += 1
         return self.base + pass_
+
+
+_NO_HEADS: list[CellLevel] = []
+"""Heads of every flow with at most one cell."""

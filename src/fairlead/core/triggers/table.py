@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from fairlead.core.limits.limits import Full
@@ -234,20 +234,21 @@ class TriggerTable:
         first of all. `position`: its position among the ready ones until now."""
         priority, since, source = position
         board, acquire = self._board, self._slot_ledger.acquire
-        ready, heads, time = board.ready, source.heads, board.times[priority]
-        while (order := board.first(source)) is not None:
-            if isinstance(source, Column) and source.released_by is not None and since < order:
+        ready, time = board.ready, board.times[priority]
+        column = source if isinstance(source, Column) else None
+        first = board.first_of_flow if column is None else board.first_of_column
+        while (order := first(source)) is not None:
+            if column is not None and column.released_by is not None and since < order:
                 # Another column may come first now: wait for the limit again, which releases it.
-                limit = source.released_by
-                board.park(source, limit)
+                limit = column.released_by
+                board.park(column, limit)
                 board.freed((limit,))
                 return
             if not left or (ready and ready[0] < (priority, order)):
                 board.offer(source, order)
                 return
             rank, _, _, cell = order
-            trigger: Trigger = cell.first[3]
-            strand: Strand | None = cell.first[4]
+            _, _, _, trigger, strand = cell.first
             is_failed = False
             try:
                 stop = acquire(trigger, now)
@@ -256,52 +257,53 @@ class TriggerTable:
                 is_failed = True
             else:
                 if stop is not None:
-                    heappop(heads)
-                    self._stop(cell, stop)
-                    if cell.column is source and not source.is_open:
+                    self._stop(source, cell, stop)
+                    if column is not None and not column.is_open:
                         return
                     continue
                 taken.append(trigger)
             left -= 1
             self._sizes[priority] -= 1
-            column = cell.column
-            column.taken += 1
             if cell.flow is not None:
                 cell.flow.ran(trigger)
             elif rank > time.now:
                 time.now = rank
-            if self._timed:
-                self._leave_timed(trigger)
             if cell.pop() is None:
-                heappop(heads)
+                source.pop()
                 board.drop(cell)
             elif cell.is_shared:
-                heappop(heads)
+                source.pop()
                 board.put(cell)
             else:
                 order = cell.position = cell.order()
-                heapreplace(heads, order)
+                cell.column.heads.replace(order)
             if strand is not None:
                 self._pop_strand(strand, waits=not is_failed)
-            if column.released_by is not None:
-                board.pass_on(column)
+            if self._timed:
+                self._leave_timed(trigger)
+            cell.column.taken += 1
+            if cell.column.released_by is not None:
+                board.pass_on(cell.column)
         source.position = None
-        if isinstance(source, Column):
-            board.pass_on(source)
-            if source.is_empty:
-                board.delete(source)
+        if column is not None:
+            board.pass_on(column)
+            if column.is_empty:
+                board.delete(column)
 
-    def _stop(self, cell: Cell, stop: Full) -> None:
-        """Let a cell wait, whose first trigger cannot acquire its slots. It is in no heads."""
+    def _stop(self, source: Column | Flow, cell: Cell, stop: Full) -> None:
+        """Let the first cell of a column or flow wait, whose trigger cannot acquire its slots."""
         board, column, strand = self._board, cell.column, cell.first[4]
         if strand is not None and stop.limit == strand.ordering_key:
             strand.head = None
+            source.pop()
             board.pass_over(cell)
             return
         if stop.retry_at is not None:
             self._set_retry(stop.limit, stop.retry_at)
-        column.is_open, column.position = False, None
-        board.put(cell)
+        if source is not column:
+            source.pop()
+            column.is_open, column.position = False, None
+            board.put(cell)
         board.park(column, stop.limit)
 
     def _pop_strand(self, strand: Strand, waits: bool = True) -> None:
@@ -342,7 +344,7 @@ class TriggerTable:
         lent: list[Lent] = []
         while spare and len(lent) < most:
             priority, before, column = heappop(spare)
-            order = board.first(column, is_lent=True)
+            order = board.first_of_column(column, is_lent=True)
             if order is None:
                 continue
             cell = order[3]
@@ -352,8 +354,8 @@ class TriggerTable:
             elif _is_own(trigger) and is_wanted(trigger):
                 lent.append(Lent(trigger, cell.first[:3]))
                 self._lend(cell)
-                if column.heads:
-                    heappush(spare, (priority, column.heads[0], column))
+                if column.heads.first is not None:
+                    heappush(spare, (priority, column.heads.first, column))
         for column in columns:
             if column.is_open:
                 board.offer(column)
@@ -370,11 +372,11 @@ class TriggerTable:
         elif rank > time.now:
             time.now = rank
         if cell.pop() is None:
-            heappop(column.heads)
+            column.heads.pop()
             self._board.drop(cell)
         else:
             order = cell.position = cell.order()
-            heapreplace(column.heads, order)
+            column.heads.replace(order)
         if strand is not None:
             self._slot_ledger.reserve(strand.ordering_key, trigger.id)
             self._pop_strand(strand)
@@ -390,7 +392,7 @@ class TriggerTable:
                 and column.queue not in self._board.paused
             ):
                 column.settle()
-                order = self._board.first(column, is_lent=True)
+                order = self._board.first_of_column(column, is_lent=True)
                 if order is not None and _is_own(order[3].first[3]):
                     yield column.priority, order, column
 
