@@ -277,7 +277,7 @@ def stored(app: App) -> int:
         return connection.execute("SELECT count(*) FROM fairlead_backlog").fetchone()[0]
 
 
-async def test_a_weight_set_at_run_time_counts_for_tasks_without_a_level(app: App) -> None:
+async def test_a_weight_set_at_run_time_replaces_the_weights_of_tasks(app: App) -> None:
     ran, push = recorder(app)
     with pytest.raises(UnknownQueue):
         app.management.set_weight("q", "b", 5.0)
@@ -294,6 +294,24 @@ async def test_a_weight_set_at_run_time_counts_for_tasks_without_a_level(app: Ap
     app.management.set_weight("q", "b", None)
     with pytest.raises(UnknownQueue):
         app.management.set_weight("q", "b", None)
+
+
+async def test_a_weight_set_at_run_time_counts_for_tasks_in_memory(app: App) -> None:
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        ran.append(key)
+        if len(ran) == 10:
+            app.management.set_weight("q", "b", 5.0)
+            await asyncio.sleep(30.0)  # in force by then
+
+    for key in "ab":
+        note.options(fairness_key=key).submit_many([{"key": key}] * 40)
+    await drain(app, timeout=100.0, concurrency=1)
+    assert Counter(ran[:10]) == {"a": 5, "b": 5}
+    assert 28 <= ran[12:48].count("b") <= 32
 
 
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:

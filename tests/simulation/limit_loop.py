@@ -95,6 +95,7 @@ class Loop:
         self._limits: dict[str, int] = {}
         self._slot_ledger = SlotLedger(slots)
         self._table = TriggerTable(self._slot_ledger)
+        self._table.weigh("q", self._weights)
         self._backlog = ListedBacklog(
             Counters(sys.maxsize), sys.maxsize, self._apply, self._weights
         )

@@ -389,6 +389,18 @@ def test_triggers_taken_back_hold_the_ack_level() -> None:
     assert backlog.ack_level < level(found[0])
 
 
+def test_a_key_that_arrives_comes_into_memory_although_its_virtual_time_is_read_already() -> None:
+    """Ranks, not levels, decide what runs, so the last trigger in memory may run first."""
+    backlog = backlog_of(3)
+    add(backlog, triggers("a1 a2 a3 a4 a5 a6"))
+    last = backlog.loaded()[-1]
+    backlog.take([last])
+    backlog.ack([last])
+    assert backlog.virtual_time == backlog.read_level.pass_ == level(last).pass_
+    added = backlog.written(written(backlog.add(triggers("x1"))))
+    assert ids(added.added) == "x1"
+
+
 # names and virtual time ---------------------------------------------------------------------------
 
 

@@ -250,7 +250,7 @@ def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
     table = table_of(0, *[trigger(n, ordering_key="k", order_at=n) for n in range(3)])
     assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"]
     assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"][1:]
-    table._slot_ledger.release_reservation(OrderingKey("mail", "k"))
+    table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
     assert [each.trigger.id for each in table.lend(9, everything)] == ["t1"]
 
 

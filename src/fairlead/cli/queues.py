@@ -179,7 +179,7 @@ def weight(
     *,
     store: StoreOptions,
 ) -> None:
-    """Override the weights of a fairness key's tasks, for all tasks without a level.
+    """Override the weights of a fairness key's tasks.
 
     Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
     """

@@ -54,6 +54,8 @@ class Backlogs(SimplePart):
         self._take_over_lock = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
         self._weights: dict[str, dict[str, float]] = {queue: {} for queue in queues}
+        for queue, weights in self._weights.items():
+            context.table.weigh(queue, weights)
         self.run_times = {queue: RunTimes() for queue in timed}
         """Mean run times of the timed queues, learnt from runs on this node."""
 
@@ -157,8 +159,8 @@ class Backlogs(SimplePart):
         return partition.positions() if partition is not None and partition.is_started else None
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Set weights by fairness key that override the tasks' own, for triggers without a
-        level."""
+        """Set weights by fairness key that override the tasks' own, from the next task of each key
+        on."""
         if queue in self._weights:
             self._weights[queue].clear()
             self._weights[queue].update(weights)

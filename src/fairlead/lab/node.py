@@ -55,6 +55,8 @@ class VirtualNode:
         self._is_fair = is_fair
         self._memory = memory
         self._weights = weights
+        if weights is not None:
+            self._table.weigh(queue, weights)
         self._lanes: dict[tuple[int, int], ListedBacklog] = {}
         """Lanes by partition and priority."""
 

@@ -191,8 +191,7 @@ class Management:
         return limits
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
-        """Override the weights of a key's tasks (0.001 to 1000), for all tasks that have no level
-        yet.
+        """Override the weights of a key's tasks (0.001 to 1000), from its next task on.
 
         The weight is in force within seconds in the whole cluster; None removes it. Raise
         UnknownQueue, InvalidTask.

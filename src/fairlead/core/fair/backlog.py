@@ -469,7 +469,11 @@ class Backlog:
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
             self._served[name] = self.virtual_time
-        start = max(self._served[name], self.ack_level.pass_)
+        start = self._served[name]
+        if not self.is_at_end:
+            # A key that arrives comes into memory, where the table gives it its turn.
+            start = min(start, self.read_level.pass_ - 1)
+        start = max(start, self.ack_level.pass_)
         pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
         self._last_id += 1
         self.read_seq = max(self.read_seq, trigger.seq)

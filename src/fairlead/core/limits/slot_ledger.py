@@ -181,8 +181,8 @@ class SlotLedger:
         return policy in self._chains[trigger.queue, trigger.name]
 
     def column(self, trigger: Trigger) -> Hashable:
-        """Return the column of a trigger. Triggers have equal columns if and only if the same limits
-        stop them, apart from their ordering keys."""
+        """Return the column of a trigger. Triggers have equal columns if and only if the same
+        limits stop them, apart from their ordering keys."""
         key = (trigger.queue, trigger.name)
         chain = self._chains[key]
         limit = self._keys.of(trigger) if self._keys.has_any else None

@@ -8,14 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.core.triggers.columns import Cell, Column, Order, Parked
+from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
 from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, VirtualTime
 from fairlead.core.triggers.strands import Strand
 from fairlead.model import Trigger
-
-Position = tuple[int, tuple[int, int, int, object], Column | Flow]
-"""(priority, order of the first cell, column or flow)."""
 
 LaneName = tuple[str, int, int]
 """(queue, partition, priority)."""
@@ -78,10 +75,11 @@ class Board:
         """Add a trigger to its cell; return its entry."""
         level, flow = trigger.level, None
         entry: Entry
-        if rank is not None or level is None:
+        if rank is not None:
             entry = (rank, 0 if level is None else level.id, number, trigger, strand)
             cell = column.placed
         else:
+            assert level is not None
             entry = (level.pass_, level.id, number, trigger, strand)
             lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
             if lane is None:
@@ -275,11 +273,13 @@ class Board:
     def offer(self, source: Column | Flow, order: Order | None = None) -> None:
         """Put a column or flow among the ready ones. `order`: of its first cell, if known."""
         if isinstance(source, Flow):
+            assert order is not None
             priority = source.lane.priority
         else:
             priority, source.is_open, source.is_held = source.priority, True, False
             order = order or source.heads.first
-        position = source.position = (priority, order or _NOWHERE, source)
+        position: Position = (priority, order or _NOWHERE, source)
+        source.position = position
         heappush(self.ready, position)
 
     def may_try(self, column: Column) -> bool:

@@ -3,7 +3,7 @@ limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -98,7 +98,7 @@ class Column:
         """Cell of the triggers with ranks of their own."""
         self.strands: dict[str, Strand] = {}
         """Triggers with an ordering key, by ordering key."""
-        self.position: ColumnPosition | None = None
+        self.position: Position | None = None
         """Position among the ready or parked columns. Older positions of the column that are still
         among them are stale."""
         self.is_open = True
@@ -121,7 +121,8 @@ class Column:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the column has no trigger. It may have had its last one removed unnoticed."""
+        """Whether the column has no trigger, after cells that have left were removed from its
+        heads."""
         return self.heads.first is None and not self.afloat and not self.strands
 
     def pop(self) -> None:
@@ -155,8 +156,11 @@ class Column:
         return [entry[3] for _, entry in sorted(found)]
 
 
-ColumnPosition = tuple[int, tuple[int, int, int, object], Column]
-"""(priority, order of the head, column)."""
+Position = tuple[int, tuple[int, int, int, object], Column | Flow]
+"""(priority, order of the first cell, column or flow)."""
+
+ParkedPosition = tuple[int, tuple[int, int, int, object], Column]
+"""Position of a column."""
 
 
 class Parked:
@@ -164,7 +168,7 @@ class Parked:
     When two limits are full alternately, a whole line moves at once."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Hashable, Hashable], list[ColumnPosition]] = {}
+        self._lines: dict[tuple[Hashable, Hashable], list[ParkedPosition]] = {}
         self._heads: dict[
             Hashable, list[tuple[int, tuple[object, ...], int, tuple[Hashable, Hashable]]]
         ] = {}
@@ -177,8 +181,9 @@ class Parked:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
         assert column.heads.first is not None
-        column.position = (column.priority, column.heads.first, column)
-        heappush(line, column.position)
+        position: ParkedPosition = (column.priority, column.heads.first, column)
+        column.position = position
+        heappush(line, position)
         self._show_head(column.line, line)
 
     def release(self, limit: Hashable) -> Column | None:
@@ -219,7 +224,7 @@ class Parked:
         self._lines.clear()
         self._heads.clear()
 
-    def _show_head(self, name: tuple[Hashable, Hashable], line: list[ColumnPosition]) -> None:
+    def _show_head(self, name: tuple[Hashable, Hashable], line: list[ParkedPosition]) -> None:
         heappush(
             self._heads.setdefault(name[0], []),
             (line[0][0], line[0][1], next(self._ties), name),

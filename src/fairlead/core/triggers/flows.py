@@ -29,9 +29,6 @@ CellLevel = tuple[int, int, int, "Cell"]
 """(pass, id, number of its first trigger, cell): the order of a cell in its flow."""
 
 
-
-
-
 class VirtualTime:
     """Virtual time of one priority: the highest rank at which a trigger has started. All its lanes
     share it."""
@@ -104,7 +101,7 @@ class Flow:
         """The only cell, or cells by column once there were several; None if there are none."""
         self.heads: list[CellLevel] = _NO_HEADS
         """Heap of cells; those that have left are skipped."""
-        self.position: tuple[int, object, Flow] | None = None
+        self.position: tuple[int, tuple[int, int, int, object], Column | Flow] | None = None
         """Position among the ready flows and columns, as for a column."""
 
     def __lt__(self, other: object) -> bool:

@@ -1,4 +1,5 @@
-"""Heads of a column: a priority queue that is fast for the ranks of fair queueing."""
+"""Heads of a column: cells by rank, in a priority queue that suits start tags (Goyal, Vin and Cheng
+1996)."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
-from fairlead.core.triggers.board import Board, LaneName, Position
-from fairlead.core.triggers.columns import Cell, Column, Order
-from fairlead.core.triggers.flows import TimedLane
+from fairlead.core.triggers.board import Board, LaneName
+from fairlead.core.triggers.columns import Cell, Column, Order, Position
+from fairlead.core.triggers.flows import Flow, TimedLane
 from fairlead.core.triggers.strands import Strand
 from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 
@@ -127,7 +127,8 @@ class TriggerTable:
         dropped: list[Trigger] = []
         for column in self._board.columns.values():
             if column.queue in queues:
-                for found in [*column.cells(), *column.strands.values()]:
+                holders: list[Cell | Strand] = [*column.cells(), *column.strands.values()]
+                for found in holders:
                     dropped += self._board.keep(
                         found, lambda trigger: (trigger.queue, trigger.partition) not in removed
                     )
@@ -236,8 +237,11 @@ class TriggerTable:
         board, acquire = self._board, self._slot_ledger.acquire
         ready, time = board.ready, board.times[priority]
         column = source if isinstance(source, Column) else None
-        first = board.first_of_flow if column is None else board.first_of_column
-        while (order := first(source)) is not None:
+        while (
+            order := board.first_of_column(source)
+            if isinstance(source, Column)
+            else board.first_of_flow(source)
+        ) is not None:
             if column is not None and column.released_by is not None and since < order:
                 # Another column may come first now: wait for the limit again, which releases it.
                 limit = column.released_by

@@ -1,0 +1,364 @@
+"""Flows of the trigger table: one rank for each key, whatever limits its triggers have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.core.triggers import flows
+from fairlead.core.triggers.columns import Cell, Column
+from fairlead.core.triggers.entries import Entries, Entry
+from fairlead.core.triggers.flows import FairLane, VirtualTime
+from fairlead.core.triggers.heads import Heads
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath
+
+
+class Lane:
+    """A table with one fair lane, whose triggers get levels in the order of their arrival."""
+
+    def __init__(self, *names: tuple[str, ConcurrencyPolicy], slots: int = 1_000_000) -> None:
+        self.ledger = SlotLedger(slots)
+        for name, policy in names:
+            self.ledger.register_task("q", name, policy)
+        self.table = TriggerTable(self.ledger)
+        self._number = 0
+
+    def push(
+        self,
+        key: str,
+        name: str = "pay",
+        count: int = 1,
+        ordering_key: str | None = None,
+        weight: float = 1.0,
+    ) -> None:
+        for _ in range(count):
+            self._number += 1
+            n = self._number
+            self.table.push(
+                Trigger(
+                    f"{key}{n}",
+                    1,
+                    "q",
+                    0,
+                    name,
+                    5,
+                    key,
+                    weight,
+                    ordering_key,
+                    seq=n,
+                    level=Level(n, n),
+                    order_at=n,
+                )  # fmt: skip
+            )
+
+    def take(self, limit: int = 1_000_000) -> list[Trigger]:
+        taken, failed = self.table.take(limit, 0.0)
+        assert not failed
+        return taken
+
+    def end(self, trigger: Trigger) -> None:
+        freed = self.ledger.release(trigger, 0.0)
+        if trigger.ordering_key is not None:
+            freed += self.ledger.release_reservation(OrderingKey("q", trigger.ordering_key))
+        self.table.freed(freed)
+
+    def run(self, count: int) -> list[str]:
+        """Run tasks one by one; return their ids."""
+        ran = []
+        for _ in range(count):
+            [trigger] = self.take(1)
+            ran.append(trigger.id)
+            self.end(trigger)
+        return ran
+
+
+def ids(triggers: list[Trigger]) -> list[str]:
+    return [trigger.id for trigger in triggers]
+
+
+class Counted(Limit):
+    tries = 0
+
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
+        self.tries += 1
+        return super().acquire(trigger, now)
+
+
+# order --------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_one_key_run_in_the_order_of_their_submits_whatever_their_names() -> None:
+    lane = Lane(("limited", Limit(1)), slots=1)
+    names = Random(1).choices(["pay", "mail", "limited"], k=60)
+    for name in names:
+        lane.push("a", name)
+    assert lane.run(60) == [f"a{n}" for n in range(1, 61)]
+
+
+def test_a_task_whose_limit_is_free_again_runs_before_later_tasks_of_its_key() -> None:
+    lane = Lane(("limited", Limit(1)), slots=3)
+    for name in ("limited", "limited", "pay", "pay", "pay"):
+        lane.push("a", name)
+    first, third, fourth = lane.take()
+    assert ids([first, third, fourth]) == ["a1", "a3", "a4"]
+    lane.end(first)
+    assert ids(lane.take()) == ["a2"]
+
+
+def test_keys_share_alike_whatever_the_number_of_their_names() -> None:
+    lane = Lane(slots=1)
+    for n in range(200):
+        lane.push("a", f"name {n}")
+        lane.push("b")
+    assert Counter(id[0] for id in lane.run(200)) == {"a": 100, "b": 100}
+
+
+def test_a_key_that_a_limit_held_back_does_not_catch_up() -> None:
+    lane = Lane(("limited", Limit(1)), slots=1)
+    lane.push("a", "limited", 100)
+    lane.push("b", "pay", 200)
+    blocker = Trigger("x", 1, "q", 0, "limited", 5, "x", 1.0, None)
+    assert lane.ledger.acquire(blocker, 0.0) is None
+    lane.ledger._acquired -= 1  # it runs on another limit of slots
+    assert Counter(id[0] for id in lane.run(50)) == {"b": 50}
+    lane.table.freed(lane.ledger._chains["q", "limited"][0].release(blocker, 0.0))
+    assert 24 <= Counter(id[0] for id in lane.run(50))["a"] <= 26
+
+
+def test_a_weight_counts_from_the_next_task_on_for_all_that_waits() -> None:
+    lane, weights = Lane(slots=1), dict[str, float]()
+    lane.table.weigh("q", weights)
+    lane.push("a", "pay", 100)
+    lane.push("b", "mail", 100)
+    lane.push("b", "pay", 100)
+    assert Counter(id[0] for id in lane.run(40)) == {"a": 20, "b": 20}
+    weights["b"] = 4.0
+    assert 39 <= Counter(id[0] for id in lane.run(50))["b"] <= 41
+    weights.clear()
+    assert 19 <= Counter(id[0] for id in lane.run(40))["b"] <= 21
+
+
+def test_a_key_that_submits_one_task_at_a_time_gets_no_more_than_its_share() -> None:
+    lane = Lane(slots=1)
+    lane.push("b", "pay", 100)
+    ran = []
+    for _ in range(40):
+        if not any(id[0] == "a" for id in ids(waiting(lane))):
+            lane.push("a")
+        ran += lane.run(1)
+    assert Counter(id[0] for id in ran) == {"a": 20, "b": 20}
+
+
+def waiting(lane: Lane) -> list[Trigger]:
+    return [t for column in lane.table._board.columns.values() for t in column.in_order()]
+
+
+def test_lent_triggers_are_the_next_of_their_keys_and_charge_them() -> None:
+    lane = Lane(slots=1)
+    for name in ("pay", "mail", "post"):
+        lane.push("a", name)
+    lane.push("b", "pay", 3)
+    [running] = lane.take()
+    lent = [each.trigger for each in lane.table.lend(3, lambda trigger: True)]
+    assert ids([running, *lent]) == ["a1", "b4", "a2", "b5"]
+    lane.end(running)
+    assert ids(lane.take()) == ["a3"]
+
+
+def test_a_name_that_no_other_node_wants_is_skipped_and_still_runs_here() -> None:
+    lane = Lane(slots=1)
+    for name in ("pay", "mail", "pay", "mail"):
+        lane.push("a", name)
+    [running] = lane.take()
+    lent = lane.table.lend(9, lambda trigger: trigger.name == "pay")
+    assert [each.trigger.id for each in lent] == ["a3"]
+    assert lane.table.spare_names() == [("q", "mail")]
+    lane.end(running)
+    assert lane.run(2) == ["a2", "a4"]
+
+
+# what waits ---------------------------------------------------------------------------------------
+
+
+def test_a_full_limit_is_tried_once_however_many_keys_and_ordering_keys_wait_for_it() -> None:
+    limit = Counted(2)
+    lane = Lane(("pay", limit))
+    for n in range(5000):
+        lane.push(f"k{n % 1000}", ordering_key=f"o{n}" if n % 2 else None)
+    running = lane.take()
+    assert len(running) == 2 and limit.tries == 3
+    for _ in range(500):
+        limit.tries = 0
+        lane.end(running.pop(0))
+        running += lane.take()
+        assert len(running) == 2 and limit.tries == 2
+
+
+def test_a_key_that_runs_elsewhere_meanwhile_keeps_no_slot_from_the_others() -> None:
+    """Two names wait for one limit. The key that waits first has run other tasks since."""
+    shared = Counted(1)
+    lane = Lane(("one", shared), ("two", shared), slots=100)
+    lane.push("x", "one")
+    [blocker] = lane.take()
+    lane.push("a", "one", 5)
+    lane.push("b", "two", 5)
+    assert lane.take() == []
+    lane.push("a", "pay", 20)
+    for trigger in lane.take():
+        lane.end(trigger)
+    lane.end(blocker)
+    ran = []
+    for _ in range(10):
+        [trigger] = lane.take()
+        ran.append(trigger.id[0])
+        lane.end(trigger)
+    assert ran == ["b", "a"] * 5
+
+
+def test_a_busy_ordering_key_stops_no_other_task_of_its_name() -> None:
+    lane = Lane(("pay", Limit(50)))
+    lane.push("a", count=3, ordering_key="o")
+    lane.push("a", count=2)
+    first, *others = lane.take()
+    assert ids([first, *others]) == ["a1", "a4", "a5"]
+    held = lane.table.held_back(LaneKey("q", 0, 5), None)
+    assert [ids(each.triggers) for each in held] == [["a2", "a3"]]
+    lane.end(first)
+    assert ids(lane.take()) == ["a2"]
+
+
+def test_triggers_held_back_are_in_the_order_in_which_they_would_run() -> None:
+    lane = Lane(("limited", Limit(1)))
+    lane.push("x", "limited")
+    lane.take()
+    lane.push("a", "limited", 3)
+    lane.push("b", "limited", 3)
+    lane.push("a", "pay")
+    lane.take()
+    [held] = lane.table.held_back(LaneKey("q", 0, 5), None)
+    assert ids(held.triggers) == ["b5", "a2", "b6", "a3", "b7", "a4"]
+
+
+def test_removed_triggers_take_no_rank_with_them() -> None:
+    lane = Lane(slots=1)
+    for name in ("pay", "mail", "post"):
+        lane.push("a", name)
+    lane.push("b")
+    triggers = waiting(lane)
+    lane.table.remove([t for t in triggers if t.id in ("a1", "a2")])
+    assert lane.run(2) == ["a3", "b4"] and len(lane.table) == 0
+
+
+def test_limits_that_are_set_change_no_rank() -> None:
+    lane = Lane(slots=1)
+    lane.push("a", "pay", 10)
+    lane.push("b", "pay", 10)
+    lane.run(4)
+    lane.table.set_limits("q", {"a": 1})
+    assert Counter(id[0] for id in lane.run(8)) == {"a": 4, "b": 4}
+    lane.table.set_limits("q", {})
+    assert Counter(id[0] for id in lane.run(8)) == {"a": 4, "b": 4}
+
+
+def test_a_dropped_partition_takes_its_keys_with_it() -> None:
+    lane = Lane(slots=2)
+    for name in ("pay", "mail"):
+        lane.push("a", name, 3)
+    lane.take()
+    assert len(lane.table.drop([PartitionKey("q", 0)])) == 4
+    assert len(lane.table) == 0 and lane.table._board.lanes == {}
+    lane.push("a")
+    lane.ledger.release(Trigger("a1", 1, "q", 0, "pay", 5, "a", 1.0, None), 0.0)
+    assert ids(lane.take()) == ["a7"]
+
+
+def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
+    lane = Lane(slots=1)
+    lane.push("a", count=2)
+    grant = Trigger("g", 1, "q", 1, "pay", 5, "c", 1.0, None, path=TriggerPath.GRANT)
+    lane.table.push(grant)
+    assert lane.run(3) == ["g", "a1", "a2"]
+
+
+# memory -------------------------------------------------------------------------------------------
+
+
+def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
+    lane = FairLane(5, VirtualTime(), {})
+    trigger = Trigger("t", 1, "q", 0, "pay", 5, "k", 1.0, None, level=Level(0, 0))
+    for n in range(10_000):
+        flow = lane.open(f"k{n}")
+        flow.ran(trigger)
+        lane.time.now = flow.rank
+    assert len(lane.flows) <= 2000
+
+
+def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flows, "MOST_IDLE", 100)
+    lane = FairLane(5, VirtualTime(), {})
+    for n in range(1001):
+        lane.open(f"k{n}").rank = 1000 + n
+    assert lane.flows.keys() == {f"k{n}" for n in (*range(950, 1000), 1000)}
+
+
+def entry(value: int) -> Entry:
+    return (value, 0, value, Trigger(str(value), 1, "q", 0, "n", 5, "", 1.0, None), None)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.randoms())
+def test_entries_come_out_in_order_whenever_they_came_in(values: list[int], random: Random) -> None:
+    numbers = [100 * value + n for n, value in enumerate(values)]
+    entries, held, left = Entries(entry(numbers[0])), {numbers[0]}, numbers[1:]
+    while left or len(held) > 1:
+        assert entries.first[0] == min(held) and {each[0] for each in entries} == held
+        if left and random.random() < 0.6:
+            number = left.pop()
+            held.add(number)
+            assert entries.add(entry(number)) == (number == min(held))
+        elif len(held) > 1:
+            held.remove(min(held))
+            following = entries.pop()
+            assert following is not None and following[0] == min(held)
+    assert entries.pop() is None
+
+
+@given(st.lists(st.integers(0, 50)), st.randoms())
+def test_the_first_head_is_the_least_whenever_they_came_in(
+    values: list[int], random: Random
+) -> None:
+    heads, held = Heads(), list[int]()
+    cell = Cell(entry(0), Column(5, ("q", "n"), "q"), None)
+    for value in values:
+        held.sort()
+        assert (heads.first[0] if heads.first else None) == (held[0] if held else None)
+        assert sorted(head[0] for head in heads) == held
+        kind = random.random()
+        if kind < 0.5 or not held:
+            heads.push((value, 0, 0, cell))
+            held.append(value)
+        elif kind < 0.7:
+            heads.pop()
+            del held[0]
+        else:
+            heads.replace((value, 0, 0, cell))
+            held[0] = value
+
+
+def test_a_returned_trigger_is_next_of_its_key() -> None:
+    lane = Lane(slots=1)
+    for name in ("pay", "mail", "pay"):
+        lane.push("a", name)
+    [first] = lane.take()
+    lane.table.freed(lane.ledger.cancel(first, 0.0))
+    lane.table.push(msgspec.structs.replace(first))
+    assert lane.run(3) == ["a1", "a2", "a3"]
