@@ -149,8 +149,15 @@ class FairWorld:
         self.table.push(trigger)
 
     def _change(self) -> None:
-        kinds = (self._arrive, self._end, self._pass_time, self._leave_and_return, self._set_limits)
-        self.chance.choices(kinds, weights=(25, 35, 10, 3, 1))[0]()
+        kinds = {
+            self._arrive: 25,
+            self._end: 35,
+            self._pass_time: 10,
+            self._leave_and_return: 3,
+            self._lend: 3,
+            self._set_limits: 1,
+        }
+        self.chance.choices([*kinds], weights=[*kinds.values()])[0]()
 
     def _arrive(self) -> None:
         key, partition = self.chance.choice(self.keys), self.chance.randrange(self._partitions)
@@ -217,6 +224,19 @@ class FairWorld:
         chosen = self.chance.sample(triggers, min(len(triggers), self.chance.choice([1, 5, 50])))
         self.table.remove(chosen)
         for trigger in chosen:
+            self.push(trigger)
+
+    def _lend(self) -> None:
+        """Look for triggers that other nodes may run, and lend some, which come back at once."""
+        if not self.table.has_spare:
+            return
+        assert self.table.spare_names()
+        wanted = self.chance.sample(self.names, self.chance.randint(0, len(self.names)))
+        for trigger, _ in self.table.lend(self.chance.choice([1, 5]), lambda t: t.name in wanted):
+            self._services.clear()  # tasks of some keys started on other nodes
+            if trigger.ordering_key is not None:
+                key = OrderingKey(QUEUE, trigger.ordering_key)
+                self.table.freed(self.ledger.release_reservation(key))
             self.push(trigger)
 
     def _set_limits(self) -> None:

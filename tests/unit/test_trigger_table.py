@@ -561,3 +561,19 @@ def test_empty_columns_may_share_a_position() -> None:
     places = [(5, (0, 0, 0), Column(5, name, "q")) for name in "abc"]
     heapify(places)
     assert sorted(heappop(places)[2].key for _ in "abc") == ["a", "b", "c"]
+
+
+def test_a_priority_behind_a_full_one_runs_after_a_still_higher_one_has_come_between() -> None:
+    table, slot_ledger = table_of(Limit(1))
+    first = trigger("first")
+    table.push(first)
+    ids(table)
+    order, running = [], first
+    for priority in (5, 9, 1):
+        table.push(trigger(priority, priority=priority))
+        assert ids(table) == []
+    while table:
+        table.freed(slot_ledger.release(running, 0))
+        [running] = table.take(9, 0)[0]
+        order.append(running.id)
+    assert order == ["1", "5", "9"]

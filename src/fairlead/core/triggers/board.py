@@ -282,6 +282,14 @@ class Board:
         source.position = position
         heappush(self.ready, position)
 
+    def settle(self, column: Column) -> None:
+        """Move the cells of a column that are in the heads of their flows into those of the
+        column."""
+        if column.afloat:
+            column.settle()
+            if column.is_open:
+                self.offer(column)
+
     def may_try(self, column: Column) -> bool:
         """Return whether a column may be tried. One that may not is closed."""
         if not column.is_open:
@@ -303,8 +311,7 @@ class Board:
         column.position = None
         if self.columns.get((column.priority, column.key)) is column:
             del self.columns[column.priority, column.key]
-        if self._full.get(column.key) is column:
-            self._lift(column)
+        self._lift(column)
 
     def park(self, column: Column, limit: Hashable) -> None:
         """Let a column wait for the limit that stopped it."""
@@ -335,8 +342,7 @@ class Board:
             if column is not None:
                 column.released_by = limit
                 self.offer(column)
-                if self._full.get(column.key) is column:
-                    self._lift(column)
+                self._lift(column)
 
     def pass_on(self, column: Column) -> None:
         """Release the next column that waits for a limit, if that limit has released this column
@@ -374,13 +380,13 @@ class Board:
         if not column.is_open:
             if column.position is None:
                 return
-            if self._full.get(column.key) is column:
-                self._lift(column)
+            self._lift(column)
         self.offer(column)
 
     def _lift(self, column: Column) -> None:
         """Offer the columns behind a parked column that is tried again."""
-        del self._full[column.key]
+        if self._full.get(column.key) is column:
+            del self._full[column.key]
         for lower in column.behind:
             self.offer(lower)
         column.behind.clear()

@@ -136,11 +136,10 @@ class Column:
 
     def settle(self) -> None:
         """Move the cells that are in the heads of their flows into those of the column."""
-        if self.afloat:
-            for cell in self.afloat:
-                order = cell.position = cell.order()
-                self.heads.push(order)
-            self.afloat.clear()
+        for cell in self.afloat:
+            order = cell.position = cell.order()
+            self.heads.push(order)
+        self.afloat.clear()
 
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in

@@ -2,7 +2,9 @@
 triggers that may run.
 
 Start-time fair queueing (Goyal, Vin and Cheng 1996) has no flows that wait for a limit. Evicted
-triggers are treated as new arrivals: they get new levels.
+triggers are treated as new arrivals: they get new levels, behind the stored triggers of their keys.
+Those that stay get new levels too, so that the ack level can pass their old ones; the ranks of
+their keys do not change.
 """
 
 from __future__ import annotations

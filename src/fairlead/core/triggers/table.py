@@ -395,7 +395,7 @@ class TriggerTable:
                 and not (column.is_held and stops_all_nodes(self._board.stopped_by(column)))
                 and column.queue not in self._board.paused
             ):
-                column.settle()
+                self._board.settle(column)
                 order = self._board.first_of_column(column, is_lent=True)
                 if order is not None and _is_own(order[3].first[3]):
                     yield column.priority, order, column
