@@ -182,10 +182,10 @@ class Board:
 
     # cells ----------------------------------------------------------------------------------------
 
-    def put(self, cell: Cell) -> None:
-        """Put a cell at its position, by its first trigger."""
+    def put(self, cell: Cell, is_lent: bool = False) -> None:
+        """Put a cell at its position, by its first trigger. `is_lent`: in its column."""
         column = cell.column
-        if not cell.is_shared or not column.is_open:
+        if is_lent or not cell.is_shared or not column.is_open:
             if cell.is_shared:
                 column.afloat.discard(cell)
             order = cell.position = cell.order()
@@ -210,13 +210,13 @@ class Board:
         else:
             cell.flow.remove(cell)
 
-    def pass_over(self, cell: Cell) -> None:
+    def pass_over(self, cell: Cell, is_lent: bool = False) -> None:
         """Remove the first entry of a cell, whose strand waits or begins with another trigger."""
         cell.position = None
         if cell.pop() is None:
             self.drop(cell)
         else:
-            self.put(cell)
+            self.put(cell, is_lent)
 
     def first_of_column(self, column: Column, is_lent: bool = False) -> Order | None:
         """Return the order of the first cell in the heads of a column, after moving those that have
@@ -234,7 +234,7 @@ class Board:
                     strand.head = None
                 if strand.head is not entry:
                     heads.pop()
-                    self.pass_over(cell)
+                    self.pass_over(cell, is_lent)
                     continue
             if not cell.is_shared:
                 return head
@@ -270,7 +270,9 @@ class Board:
 
     # columns --------------------------------------------------------------------------------------
 
-    def offer(self, source: Column | Flow, order: Order | None = None) -> None:
+    def offer(
+        self, source: Column | Flow, order: tuple[int, int, int, object] | None = None
+    ) -> None:
         """Put a column or flow among the ready ones. `order`: of its first cell, if known."""
         if isinstance(source, Flow):
             assert order is not None
@@ -286,9 +288,10 @@ class Board:
         """Move the cells of a column that are in the heads of their flows into those of the
         column."""
         if column.afloat:
+            before = column.heads.first
             column.settle()
-            if column.is_open:
-                self.offer(column)
+            if column.heads.first is not before:
+                self._move_up(column)
 
     def may_try(self, column: Column) -> bool:
         """Return whether a column may be tried. One that may not is closed."""
@@ -341,7 +344,9 @@ class Board:
             column = self._parked.release(limit)
             if column is not None:
                 column.released_by = limit
-                self.offer(column)
+                # At its order when it was parked: `take` sees whether another comes first now.
+                assert column.position is not None
+                self.offer(column, column.position[1])
                 self._lift(column)
 
     def pass_on(self, column: Column) -> None:

@@ -362,6 +362,7 @@ class TriggerTable:
                     heappush(spare, (priority, column.heads.first, column))
         for column in columns:
             if column.is_open:
+                board.pass_on(column)  # Another column may come first now.
                 board.offer(column)
         return lent
 
