@@ -2,7 +2,7 @@
 
 python bench/lcg_limits.py [--trace ../shared/data/lcg-2005.swf.gz] [--jobs N] [--json]
 
-One worker with 200 slots on SQLite runs every job as a task of 2 ms, under each limit. A task is due
+One worker with 200 slots on SQLite runs every job as a task of 2 ms under each limit. A task is due
 at the position that fair shares give it; the excess is the number of starts by which it came later.
 Aim: a worst excess of 0 under each limit.
 """
