@@ -537,51 +537,6 @@ async def test_interceptors_surround_every_submit_and_run_and_the_first_one_is_o
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_transactional_handler_commits_all_or_nothing(app: App, kind: str) -> None:
-    @app.task
-    async def follow(n: int) -> None: ...
-
-    fail_once = {1: True}
-
-    def judge(n: int) -> None:
-        if fail_once.pop(n, False):
-            raise ValueError("after the write")
-
-    if kind == "async":
-
-        @app.task(transactional=True, retry=Fixed(0, max_attempts=3))
-        async def effect(n: int, connection) -> None:
-            done = connection.execute(f"INSERT INTO effects VALUES ({n})")
-            if asyncio.iscoroutine(done):
-                await done
-            await follow.submit_async(n=n)
-            judge(n)
-
-    else:
-
-        @app.task(transactional=True, retry=Fixed(0, max_attempts=3))
-        def effect(n: int, connection) -> None:
-            connection.execute(f"INSERT INTO effects VALUES ({n})")
-            follow.submit(n=n)
-            judge(n)
-
-    with app.store.database.transaction() as connection:
-        connection.execute("CREATE TABLE effects (n integer)")
-    handles = effect.submit_many([{"n": 1}, {"n": 2}])
-    await drain(app)
-    with app.store.database.transaction() as connection:
-        assert sorted(row[0] for row in connection.execute("SELECT n FROM effects").fetchall()) == [
-            1,
-            2,
-        ]
-        runs = connection.execute(
-            "SELECT count(*) FROM fairlead_attempts WHERE name = 'follow'"
-        ).fetchall()
-    assert runs[0][0] == 2
-    assert outcomes(app, handles[0]) == ["retried", "done"]
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_running_task_can_be_cancelled(app: App, kind: str) -> None:
     started = threading.Event()
     noticed = threading.Event()
