@@ -220,8 +220,8 @@ async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url:
             (await fleet.submit([5.0])).close()
             app = await fleet.submit([0.0])
             await asyncio.sleep(1.0)
-            (waiting,) = node.parts.context.table._columns.values()
-            ((*_, trigger),) = waiting.entries
+            (column,) = node.parts.context.table._board.columns.values()
+            (trigger,) = column.in_order()
             late = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
             grant = Grant(node.settings.name, "former owner", 1, 0.0, False, [late])
             node.parts.helping.on_grant(grant)
@@ -416,7 +416,7 @@ async def test_a_trigger_granted_by_two_owners_pauses_the_offers_for_its_name(
         (await fleet.submit([60.0] * 2)).close()
         app = await fleet.submit([0.0])
         await asyncio.sleep(1.0)
-        ((*_, trigger),) = next(iter(node.parts.context.table._columns.values())).entries
+        (trigger,) = next(iter(node.parts.context.table._board.columns.values())).in_order()
         granted = msgspec.structs.replace(
             trigger, id=str(uuid.uuid4()), path=TriggerPath.GRANT, level=None
         )
