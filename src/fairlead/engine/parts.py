@@ -13,6 +13,7 @@ from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
@@ -286,14 +287,15 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     """Enter the limits of queues, tasks and executors into the slot ledger; return the cluster-wide
     limits."""
     settings, ledger = context.settings, context.ledger
+    kinds = {handler.executor for handler in context.served.handlers.values()}
     limits = ClusterLimits(
         context.name,
         context.ports.coordinator,
-        parts.on_freed,
-        parts.on_permits_lost,
-        lambda: parts.runs.children(),
+        parts,
         context.clock,
-        settings.permit_seconds,
+        children=(lambda: parts.runs.children()) if ExecutorKind.PROCESS in kinds else None,
+        presence=context.ports.presence,
+        ttl=settings.permit_seconds,
     )
     for queue in context.served.queues:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
