@@ -25,7 +25,7 @@ from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.engine import pollers, runs
+from fairlead.engine import membership, runs
 from fairlead.engine.deaths import Deaths
 from fairlead.engine.granting import Granting
 from fairlead.engine.invocation import Invocation
@@ -103,7 +103,7 @@ def the_end_of_a_process_is_not_noticed(patch: Patch) -> None:
 
 
 def living_nodes_count_as_dead(patch: Patch) -> None:
-    patch.setattr(pollers, "SILENT_SECONDS", 1.0)
+    patch.setattr(membership, "SILENT_SECONDS", 1.0)
 
 
 def a_node_that_stops_keeps_its_leases(patch: Patch) -> None:

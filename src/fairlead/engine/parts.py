@@ -115,6 +115,7 @@ class NodeParts:
             clock,
             settings.intervals,
             self.on_incidents,
+            self.membership.silent_nodes,
         )
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
