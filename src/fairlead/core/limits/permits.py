@@ -168,9 +168,14 @@ class Pool:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether a trigger that needs a permit of this pool waits for the awaited one."""
+        """Whether a trigger that needs a permit of this pool waits for the awaited one, or has not
+        been tried again since that one came."""
         awaited = self.awaited
-        return awaited is not None and awaited.refused and awaited.refusals == self.awaited_refusal
+        return (
+            awaited is not None
+            and awaited.refusals == self.awaited_refusal
+            and (awaited.refused or awaited.running < awaited.usable)
+        )
 
     def needed(self, now: float) -> int:
         """Return the number of permits in use or kept."""
