@@ -20,8 +20,9 @@ IDLE_SECONDS = 6.0
 Nodes notice a new node and a dead owner within this time."""
 HEAL_SECONDS = 20.0
 """Seconds within which nodes make up for lost notifications and messages."""
-PERMIT_SECONDS = 6.0
-"""Seconds within which permits of cluster-wide limits reach a node that can use them."""
+PERMIT_SECONDS = 15.0
+"""Seconds within which permits of cluster-wide limits, of up to four levels, reach a node that can use
+them."""
 OWNER_SECONDS = LEASE_SECONDS + 5.0
 """Seconds for which a partition of a served queue may have no living owner."""
 CALM_SECONDS = LEASE_SECONDS + 2.0
