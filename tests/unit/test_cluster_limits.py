@@ -254,6 +254,21 @@ def test_starts_by_a_node_that_left_still_count() -> None:
     assert cluster.ledger.follow(held_permits()) == {"": permits.running}
 
 
+def test_permits_that_were_not_used_for_two_rounds_are_free_for_other_nodes() -> None:
+    cluster = Cluster(ClusterLimit(1), 2)
+    one, two = cluster.policies
+    one.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert one.acquire(trigger(1), 0.0) is None
+    cluster.round(0, 0.5)
+    one.release(trigger(1), 0.6)
+    cluster.round(0, 1.5)
+    cluster.round(0, 2.5)
+    assert two.acquire(trigger(2), 2.6)
+    cluster.round(1, 2.6)
+    assert two.acquire(trigger(2), 2.6) is None
+
+
 def test_permits_of_a_node_whose_process_has_ended_are_free_at_once() -> None:
     cluster = Cluster(ClusterLimit(1), 3)
     dead, other, hanging = cluster.policies

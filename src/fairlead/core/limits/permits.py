@@ -110,6 +110,7 @@ class Pool:
         "awaited",
         "awaited_refusal",
         "due",
+        "is_untried",
         "keep_until",
         "most",
         "recorded",
@@ -140,6 +141,8 @@ class Pool:
         """Maximum number of permits in use at once since the last round."""
         self.refused = False
         """Whether a trigger had to wait and there has been no room since."""
+        self.is_untried = False
+        """Whether there is room since the last round, and no trigger has used it yet."""
         self.refusals = 0
         """Number of times `refused` was set."""
         self.awaited: Pool | None = None
@@ -174,7 +177,7 @@ class Pool:
         return (
             awaited is not None
             and awaited.refusals == self.awaited_refusal
-            and (awaited.refused or awaited.running < awaited.usable)
+            and (awaited.refused or awaited.is_untried)
         )
 
     def needed(self, now: float) -> int:
@@ -280,6 +283,7 @@ class ShardPermits:
         if pool.running >= pool.usable or now >= self.usable_until:
             pool.refuse()
             return False
+        pool.is_untried = False
         pool.running += 1
         pool.most = max(pool.most, pool.running)
         self.running += 1
@@ -405,6 +409,8 @@ class ShardPermits:
     def written(self, proposal: LedgerProposal) -> list[str]:
         """Record that the proposal is in the ledger; return the pools that have room."""
         mine = proposal.ledger.nodes.get(self._node)
+        for pool in self._pools.values():
+            pool.is_untried = False
         if mine is None:
             self._lose_permits()
             self._pools = {
@@ -427,9 +433,15 @@ class ShardPermits:
             pool.usable = min(share.held, max(pool.due, pool.needed(proposal.began)))
             pool.most = pool.running
             if pool.running < pool.usable:
-                pool.refused = False
+                pool.is_untried, pool.refused = pool.refused, False
                 with_room.append(name)
         return with_room
+
+    def unchanged(self) -> None:
+        """Record that a round has ended without a write, because nothing has changed."""
+        for pool in self._pools.values():
+            pool.most = pool.running
+            pool.is_untried = False
 
     def renewal(self, ledger: PermitLedger) -> PermitLedger | None:
         """Return the ledger with a newer heartbeat of this node and nothing else changed; None if

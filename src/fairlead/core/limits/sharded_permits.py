@@ -165,6 +165,7 @@ class Permits:
         permits.read_at = now + READ_EVERY
         proposal = permits.propose(ledger, now, ended)
         if not proposal.is_change and now < permits.renew_at:
+            permits.unchanged()
             return []
         written = encode(proposal.ledger)
         if len(written) > SPLIT_BYTES and _is_divisible(shard, proposal.ledger):
