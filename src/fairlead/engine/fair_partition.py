@@ -19,9 +19,11 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.look_ahead import LEAST
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
@@ -41,6 +43,9 @@ log = logging.getLogger("fairlead.fair_partition")
 PAGE = 2000
 """Maximum number of triggers in one write; as many more may wait for the next write."""
 
+LEAST_PAGE = 20
+"""Triggers that an empty lane takes from the channel while the inboxes of the node are full."""
+
 PAGE_AGAIN = 10_000
 """Maximum number of triggers behind the position that one read returns again."""
 
@@ -57,8 +62,8 @@ ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
 _REMEMBERED = 10_000
-"""Number of remembered ids of a lane, in each of two generations: the triggers that got a level
-last. They show which triggers of a repeated read have a level already."""
+"""Maximum number of remembered ids of a lane, in each of two generations: the triggers that got a
+level last. They show which triggers of a repeated read have a level already."""
 
 
 CHECK_SECONDS = 30.0
@@ -96,6 +101,8 @@ class _FairLane:
     inbox: list[Trigger] = field(default_factory=list)
     unchecked: list[Trigger] = field(default_factory=list)
     """Triggers from behind the channel position; the store must show which have a level."""
+    counted: int = 0
+    """Triggers of both in `LookAhead.inboxes`."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
     write: BacklogWrite | None = None
@@ -115,8 +122,9 @@ class LaneContext:
     channel: TriggerChannel
     ordering: Ordering
     events: NodeEvents
-    look_ahead: int
-    """Maximum number of triggers in memory for each lane."""
+    most: int
+    """Maximum number of triggers of one lane in memory."""
+    look_ahead: LookAhead
     clock: Clock
 
 
@@ -137,7 +145,8 @@ class FairPartition:
         self._weights = weights
         self._run_times = run_times
         self._context = context
-        self._capacity = context.look_ahead
+        self._most = context.most
+        self._look_ahead = context.look_ahead
         self._store = context.store
         self._table = context.table
         self._events = context.events
@@ -220,6 +229,10 @@ class FairPartition:
         unwritten = [
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
+        for lane in self._lanes.values():
+            self._look_ahead.leave(lane.key)
+            lane.inbox, lane.unchecked = [], []
+            self._count(lane)
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
         self._events.on_positions_changed(self.key)
@@ -235,9 +248,9 @@ class FairPartition:
         if priority in self._unreadable:
             return 0
         lane = self._lanes.get(priority)
-        if lane is None:
-            return PAGE
-        waiting = len(lane.inbox) + len(lane.unchecked)
+        waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
+        if self._look_ahead.are_inboxes_full:
+            return 0 if waiting else LEAST_PAGE
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:
@@ -262,7 +275,17 @@ class FairPartition:
             lane.inbox += triggers  # a trigger unknown in memory is new
         if lane.write is None and not lane.unchecked and lane.backlog.can_add:
             self._assign_levels(lane)
+        self._count(lane)
         self._work.set()
+
+    def _count(self, lane: _FairLane) -> None:
+        """Count the triggers in the lane's inbox among those of the node."""
+        look_ahead, counted = self._look_ahead, len(lane.inbox) + len(lane.unchecked)
+        were_full = look_ahead.are_inboxes_full
+        look_ahead.inboxes += counted - lane.counted
+        lane.counted = counted
+        if were_full and not look_ahead.are_inboxes_full:
+            self._context.channel.room_freed()
 
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
@@ -277,11 +300,30 @@ class FairPartition:
                 lane.unchecked.append(trigger)
         self._events.on_dropped(levelled)
 
-    def resize(self, capacity: int) -> None:
-        """Allow `capacity` triggers of each lane in memory."""
-        self._capacity = capacity
+    def limit(self, most: int) -> None:
+        """Allow at most that many triggers of each lane in memory, whatever its share is."""
+        self._most = most
         for lane in self._lanes.values():
-            lane.backlog.capacity = capacity
+            lane.backlog.capacity = min(lane.backlog.capacity, most)
+
+    def held(self, priority: int) -> int | None:
+        """Return how many triggers the lane has if all of them are in memory, else None."""
+        if (lane := self._lanes.get(priority)) is None:
+            return 0
+        has_more = (
+            not lane.backlog.is_at_end
+            or lane.inbox
+            or lane.unchecked
+            or lane.write is not None
+            or self._context.channel.is_behind(lane.key)
+        )
+        return None if has_more else len(lane.backlog)
+
+    def resize(self, priority: int) -> None:
+        """Apply the new share of a lane."""
+        if (lane := self._lanes.get(priority)) is not None:
+            lane.backlog.capacity = self._look_ahead.capacity(lane.key, self._most)
+            self._work.set()
 
     def on_drained(self) -> None:
         """Note that the channel is drained: dispatch what waited for its triggers."""
@@ -292,6 +334,7 @@ class FairPartition:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
+        self._look_ahead.took(lane.key, len(triggers))
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
             self._push_next(lane, lane.shares)
@@ -428,11 +471,15 @@ class FairPartition:
                 raise
             lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
             lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
+            self._count(lane)
             self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
         if lane.inbox and lane.write is None and backlog.can_add:
             self._assign_levels(lane)
+            self._count(lane)
         if lane.write is None:
             self._make_room(lane)
+        if lane.write is None:
+            self._shrink(lane)
         if (write := lane.write) is not None:
             try:
                 await self._store.write(key, self._range_id, write.entries, write.record)
@@ -447,6 +494,8 @@ class FairPartition:
             )
             self._context.channel.room_freed()
             return True
+        if backlog.has_room:
+            backlog.capacity = self._look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
             try:
                 entries = await self._store.read_above(key, read.above, read.limit)
@@ -458,6 +507,8 @@ class FairPartition:
         if (above := backlog.unknown_above) is not None:
             backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
             return True
+        if backlog.is_at_end and not len(backlog):
+            self._look_ahead.leave(key)
         now = self._clock.monotonic()
         if (through := backlog.next_delete(now)) is not None:
             await self._store.delete_through(key, self._range_id, through)
@@ -472,9 +523,13 @@ class FairPartition:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
-        if len(lane.recent) > _REMEMBERED:
+        if not lane.backlog.is_stored:
+            count = len(lane.backlog) + len(triggers)
+            lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
+        remembered = min(_REMEMBERED, max(LEAST, lane.backlog.capacity // 2))
+        if len(lane.recent) > remembered:
             lane.recent, lane.less_recent = {}, lane.recent
-        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
+        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers[-remembered:]])
         added = lane.backlog.add(triggers)
         if isinstance(added, BacklogWrite):
             lane.write = added
@@ -494,7 +549,16 @@ class FairPartition:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
             lane.write = lane.backlog.evict(*chosen)
 
+    def _shrink(self, lane: _FairLane) -> None:
+        """Drop from memory what the lane's share no longer holds, after storing it."""
+        found = lane.backlog.shrink()
+        if isinstance(found, BacklogWrite):
+            lane.write = found
+        else:
+            self._apply(lane, found)
+
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
+        self._look_ahead.measure(lane.key, changes.added)
         if lane.is_ordering:
             self._events.on_dropped(changes.dropped)
             return
@@ -572,7 +636,7 @@ class FairPartition:
             self._range_id,
             record or LaneRecord(),
             passes,
-            self._capacity,
+            1,  # until the lane asks for memory
             Timing(
                 delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds
             ),
