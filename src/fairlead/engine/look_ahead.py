@@ -20,6 +20,9 @@ REBALANCE_SECONDS = 1.0
 REBALANCE_SHARE = 0.01
 """Greatest share of the time that rebalances take."""
 
+WARN_SECONDS = 3600.0
+"""Shortest time between two warnings that the budget is too small."""
+
 INBOX_SHARE = 8
 """Fraction (one in INBOX_SHARE) of the budget for triggers of fair queues that have no level
 yet."""
@@ -99,6 +102,8 @@ class Rebalances(SimplePart):
         self._held = held
         self._resize = resize
         self._clock = clock
+        self._warn_at = 0.0
+        """Monotonic seconds before which no further warning is logged."""
 
     async def run(self) -> None:
         """Rebalance until cancelled."""
@@ -111,5 +116,12 @@ class Rebalances(SimplePart):
                 self._resize(changed)
             if not look_ahead.budget.is_short:
                 look_ahead.is_short.clear()
+            elif began >= self._warn_at:
+                self._warn_at = began + WARN_SECONDS
+                log.warning(
+                    "waiting tasks need more memory than the look-ahead has, so they are read in"
+                    " smaller parts; raise look_ahead_bytes (--look-ahead-mb)",
+                    extra={"lanes": len(look_ahead.budget.shares), "bytes": look_ahead.budget.size},
+                )
             took = clock.monotonic() - began
             await clock.sleep(max(REBALANCE_SECONDS, took / REBALANCE_SHARE))
