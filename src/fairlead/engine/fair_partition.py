@@ -43,9 +43,6 @@ log = logging.getLogger("fairlead.fair_partition")
 PAGE = 2000
 """Maximum number of triggers in one write; as many more may wait for the next write."""
 
-LEAST_PAGE = 20
-"""Triggers that an empty lane takes from the channel while the inboxes of the node are full."""
-
 PAGE_AGAIN = 10_000
 """Maximum number of triggers behind the position that one read returns again."""
 
@@ -255,7 +252,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
         if self._look_ahead.are_inboxes_full:
-            return 0 if waiting else LEAST_PAGE
+            return 0 if waiting else self._look_ahead.least_in_inbox
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:

@@ -23,6 +23,9 @@ REBALANCE_SHARE = 0.01
 WARN_SECONDS = 3600.0
 """Shortest time between two warnings that the budget is too small."""
 
+LEAST_IN_INBOX = 20
+"""Triggers that a lane takes from the channel at least while it has none."""
+
 INBOX_SHARE = 8
 """Fraction (one in INBOX_SHARE) of the budget for triggers of fair queues that have no level
 yet."""
@@ -42,6 +45,7 @@ class LookAhead:
         self.inboxes = 0
         """Triggers of fair queues in memory that have no level yet."""
         self._most_in_inboxes = size // INBOX_SHARE // TRIGGER_BYTES
+        """Above this number, a lane takes more triggers from the channel only if it has none."""
         self.is_short = asyncio.Event()
         """Set while a lane has less than it needs."""
         self._clock = clock
@@ -50,6 +54,12 @@ class LookAhead:
     def are_inboxes_full(self) -> bool:
         """Whether no more triggers of fair queues should come until others have their levels."""
         return self.inboxes >= self._most_in_inboxes
+
+    @property
+    def least_in_inbox(self) -> int:
+        """Number of triggers that a lane without any takes while the inboxes are full, so that it
+        does not wait for other lanes."""
+        return max(LEAST_IN_INBOX, self._most_in_inboxes // max(1, len(self.budget.shares)))
 
     def capacity(self, lane: Lane, most: int) -> int:
         """Return how many triggers the lane may hold now; `most` if it holds none yet."""
