@@ -72,9 +72,11 @@ async def measure(app: App, given: argparse.Namespace) -> dict[str, Any]:
     if given.drain:
         while not ended:
             await asyncio.sleep(0.01)
-        first, began = ended, time.monotonic()
+        first, began, used = ended, time.monotonic(), time.process_time()
         while ended < given.drain:
             await asyncio.sleep(0.01)
+        cpu = (time.process_time() - used) / (ended - first)
+        found["cpu_us_per_task"] = round(1e6 * cpu, 1)
         found["done_per_s"] = round((ended - first) / (time.monotonic() - began))
     else:
         size, changed = -1, time.monotonic()

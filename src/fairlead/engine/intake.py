@@ -140,11 +140,11 @@ class Intake(SimplePart):
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
-        known, push = self._known, self._table.push
+        known, push, handlers = self._known, self._table.push, self._context.served.handlers
         healed = 0
         fair: list[Trigger] = []
         refused: list[Trigger] = []
-        came: dict[FifoLane, list[Trigger]] = {}
+        came: dict[tuple[str, int], list[Trigger]] = {}  # quicker than FifoLane
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
@@ -162,17 +162,20 @@ class Intake(SimplePart):
                 if is_fair:
                     fair.append(trigger)
                     continue
-                self._count(trigger, 1)
+                if trigger.name not in handlers:
+                    self._count_foreign(trigger, 1)
                 push(trigger)
-                lane = FifoLane(trigger.queue, trigger.priority)
+                lane = (trigger.queue, trigger.priority)
                 if lane in came:
                     came[lane].append(trigger)
                 else:
                     came[lane] = [trigger]
         for lane, new in came.items():
-            self._look_ahead.measure(lane, new)
-        for lane in [lane for lane in self._asked if not self._queued.get(lane)]:
-            self._leave_if_empty(lane)
+            fifo = FifoLane(*lane)
+            self._queued[fifo] = self._queued.get(fifo, 0) + len(new)
+            self._look_ahead.measure(fifo, new)
+        for fifo in [fifo for fifo in self._asked if not self._queued.get(fifo)]:
+            self._leave_if_empty(fifo)
         if refused:
             self._channel.settled(refused)
         if fair:
@@ -183,22 +186,25 @@ class Intake(SimplePart):
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note triggers that left the table, to be claimed or because their partition was lost."""
-        left: dict[FifoLane, int] = {}
+        left: dict[tuple[str, int], int] = {}
+        handlers = self._context.served.handlers
         fair: list[Trigger] = []
         for trigger in triggers:
             if trigger.level is not None:
                 fair.append(trigger)
                 continue
-            self._count(trigger, -1)
-            lane = FifoLane(trigger.queue, trigger.priority)
+            if trigger.name not in handlers:
+                self._count_foreign(trigger, -1)
+            lane = (trigger.queue, trigger.priority)
             left[lane] = left.get(lane, 0) + 1
         freed = False
         for lane, count in left.items():
-            queued, half = self._queued[lane], self._capacity(lane) // 2
-            freed |= queued <= half < queued + count
-            self._look_ahead.took(lane, count)
+            fifo = FifoLane(*lane)
+            queued = self._queued[fifo] = self._queued.get(fifo, 0) - count
+            freed |= queued <= self._capacity(fifo) // 2 < queued + count
+            self._look_ahead.took(fifo, count)
             if not queued:
-                self._leave_if_empty(lane)
+                self._leave_if_empty(fifo)
         if fair:
             self._backlogs.taken(fair)
         if freed:
@@ -259,12 +265,17 @@ class Intake(SimplePart):
     def _count(self, trigger: Trigger, change: int) -> None:
         """Count a trigger of a fifo queue that came or left."""
         lane = FifoLane(trigger.queue, trigger.priority)
-        if trigger.name not in self._context.served.handlers:
-            foreign = self._foreign[lane] = self._foreign.get(lane, 0) + change
-            if change < 0 and lane in self._left_out and foreign <= self._capacity(lane) // 4:
-                self._left_out.discard(lane)
-                self._channel.redeliver()
         self._queued[lane] = self._queued.get(lane, 0) + change
+        if trigger.name not in self._context.served.handlers:
+            self._count_foreign(trigger, change)
+
+    def _count_foreign(self, trigger: Trigger, change: int) -> None:
+        """Count a trigger without a handler here that came or left."""
+        lane = FifoLane(trigger.queue, trigger.priority)
+        foreign = self._foreign[lane] = self._foreign.get(lane, 0) + change
+        if change < 0 and lane in self._left_out and foreign <= self._capacity(lane) // 4:
+            self._left_out.discard(lane)
+            self._channel.redeliver()
 
     def _is_left_out(self, trigger: Trigger) -> bool:
         """Return whether a trigger of a fifo queue stays out of memory, so that it does not hold up
