@@ -48,6 +48,14 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
     assert ran == list("abaaa")
 
 
+async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(app: App) -> None:
+    ran, push = recorder(app)
+    push("a" * 20)
+    push("b" * 20)
+    await drain(app, concurrency=40)
+    assert "".join(ran) == "ab" * 20
+
+
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
     """A task kept out of memory by its ordering key does not run yet, so it does not advance the
     pass of its fairness key."""

@@ -34,6 +34,12 @@ HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
 
+FIRST_PASS = 1
+"""Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
+
+MOST_EARLY = 1000
+"""Maximum number of idle keys that go ahead of other keys at once."""
+
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
 last moved."""
@@ -117,7 +123,7 @@ class Backlog:
         self.is_at_end = is_new
         """Whether nothing is stored above R. A record that says so is not trusted, because an older
         write may have landed after it."""
-        self.virtual_time = max(record.virtual_time, record.ack_level.pass_)
+        self.virtual_time = max(record.virtual_time, record.ack_level.pass_, FIRST_PASS)
         self.read_seq = record.read_seq
         self.range_id = range_id
         self._passes = passes
@@ -139,6 +145,9 @@ class Backlog:
         """Number of loaded or taken triggers by task name."""
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
+        self._early = 0
+        """Number of idle keys that may still go ahead of the keys whose turn is at the same
+        pass."""
         self._writing: BacklogWrite | None = None
         self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
@@ -486,16 +495,18 @@ class Backlog:
     def take(self, triggers: Iterable[Trigger]) -> None:
         """Take triggers for dispatch, to be claimed."""
         loaded, taken, served = self._loaded, self._taken, self._served
-        furthest = self.virtual_time
+        furthest, early = self.virtual_time, self._early
         for trigger in triggers:
             level = _level(trigger)
             pass_ = level.pass_
+            early += pass_ >= furthest
             taken[level] = loaded.pop(level)
             if pass_ > served[trigger.name]:
                 served[trigger.name] = pass_
             if pass_ > furthest:
                 furthest = pass_
         self.virtual_time = furthest
+        self._early = min(early, MOST_EARLY)
 
     def take_back(self, triggers: Iterable[Trigger]) -> None:
         """Make taken triggers dispatchable again, because the outcome of their claim is unknown."""
@@ -531,9 +542,9 @@ class Backlog:
     def _advance(self) -> None:
         self._acks_since_advance = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # A must not pass the virtual time: a key that arrives now starts there, and its level must
-        # be above A.
-        bound = min(self.read_level, Level(self.virtual_time, self._last_id))
+        # A must not reach the virtual time: a key that arrives now starts just before it, and its
+        # level must be above A.
+        bound = min(self.read_level, Level(max(0, self.virtual_time - 1), 0))
         if unacked:
             bound = min(bound, _before(min(unacked)))
         if self._writing is not None:
@@ -610,8 +621,8 @@ class Backlog:
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
             self._served[name] = self.virtual_time
-        start = max(self._served[name], self.ack_level.pass_)
         self._last_id += 1
+        start = self._start(trigger, max(self._served[name], self.ack_level.pass_))
         self.read_seq = max(self.read_seq, trigger.seq)
         if self._reweighing is not None and trigger.fairness_key in self._reweighing.keys:
             level = self._level_amid(trigger, start, self._reweighing)
@@ -619,6 +630,16 @@ class Backlog:
             pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
             level = Level(pass_, self._last_id)
         return msgspec.structs.replace(trigger, level=level)
+
+    def _start(self, trigger: Trigger, start: int) -> int:
+        """Return the least pass for a new trigger: `start`, or just before it for an idle key. With
+        many keys, whose turns are at the same pass, the key would otherwise wait for all of them.
+        At most every second trigger that runs may come from such a key."""
+        is_idle = self._passes.next_pass(trigger.fairness_key) < start
+        if not is_idle or not self._early or Level(start - 1, self._last_id) <= self.ack_level:
+            return start
+        self._early -= 1
+        return start - 1
 
     def _level_amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
         """Return a level for a new trigger of a key whose entries are getting new levels."""
