@@ -261,6 +261,7 @@ class Engine:
             channel=channel,
             table=self.table,
             look_ahead=budget,
+            served=SimpleNamespace(handlers={}),
             events=self,
             observer=None,
             clock=SYSTEM_CLOCK,
