@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from fairlead import App, State
+from fairlead.core.look_ahead import TRIGGER_BYTES
 from fairlead.core.sharding.shares import PartitionShares
-from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey
+from fairlead.engine.look_ahead import INBOX_SHARE, LEAST_IN_INBOX
+from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey, Trigger
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -212,3 +215,25 @@ async def test_a_queue_that_runs_tasks_has_more_memory_than_idle_ones(sqlite_url
         for queue in deep.ran:
             deep.app.management.unpause(queue)
         await settled(deep.app, node, 600)
+
+
+async def test_triggers_that_wait_for_a_level_have_a_bound_for_all_queues_together(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = DeepQueues(sqlite_url, "fair")
+    deep.gate.set()
+    deep.submit()
+    waiting = []
+    async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
+        look_ahead, backlogs = node.parts.context.look_ahead, node.parts.backlogs
+        accept = backlogs.accept
+
+        def watched(triggers: Sequence[Trigger]) -> None:
+            accept(triggers)
+            waiting.append(look_ahead.inboxes)
+
+        monkeypatch.setattr(backlogs, "accept", watched)
+        await settled(deep.app, node, 600)
+    most, page, each = BUDGET // INBOX_SHARE // TRIGGER_BYTES, 400, LEAST_IN_INBOX
+    assert 0 < max(waiting) <= most + page + each * len(deep.ran)
+    assert sum(map(len, deep.ran.values())) == 3200

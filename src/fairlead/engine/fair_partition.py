@@ -102,7 +102,7 @@ class _FairLane:
     unchecked: list[Trigger] = field(default_factory=list)
     """Triggers from behind the channel position; the store must show which have a level."""
     counted: int = 0
-    """Triggers of both in `LookAhead.inboxes`."""
+    """Triggers in `LookAhead.inboxes`: of both, and of the write."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
     write: BacklogWrite | None = None
@@ -233,7 +233,7 @@ class FairPartition:
         ]
         for lane in self._lanes.values():
             self._look_ahead.leave(lane.key)
-            lane.inbox, lane.unchecked = [], []
+            lane.inbox, lane.unchecked, lane.write = [], [], None
             self._count(lane)
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
@@ -252,7 +252,8 @@ class FairPartition:
         lane = self._lanes.get(priority)
         waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
         if self._look_ahead.are_inboxes_full:
-            return 0 if waiting else self._look_ahead.least_in_inbox
+            is_empty = lane is None or not (waiting or lane.write is not None)
+            return self._look_ahead.least_in_inbox if is_empty else 0
         return 2 * PAGE - waiting if waiting <= PAGE else 0
 
     def room_behind(self, priority: int) -> int:
@@ -281,8 +282,10 @@ class FairPartition:
         self._work.set()
 
     def _count(self, lane: _FairLane) -> None:
-        """Count the triggers in the lane's inbox among those of the node."""
+        """Count the triggers on their way into memory or the store among those of the node."""
         look_ahead, counted = self._look_ahead, len(lane.inbox) + len(lane.unchecked)
+        if lane.write is not None:
+            counted += len(lane.write.entries)
         were_full = look_ahead.are_inboxes_full
         look_ahead.inboxes += counted - lane.counted
         lane.counted = counted
@@ -484,13 +487,13 @@ class FairPartition:
             self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
         if lane.inbox and lane.write is None and backlog.can_add:
             self._assign_levels(lane)
-            self._count(lane)
         if lane.write is None:
             self._make_room(lane)
         if lane.write is None:
             self._shrink(lane)
         if lane.reweighed and lane.write is None and not lane.is_ordering and backlog.can_reweigh:
             self._reweigh(lane)
+        self._count(lane)
         if (write := lane.write) is not None:
             try:
                 await self._store.write(
@@ -500,6 +503,7 @@ class FairPartition:
                 backlog.write_failed()
                 raise
             lane.write = None
+            self._count(lane)
             backlog.recorded(write.record, self._clock.monotonic())
             self._apply(lane, backlog.written(write))
             self._events.on_dropped(

@@ -43,7 +43,7 @@ class LookAhead:
         """`size`: bytes."""
         self.budget = Budget[Lane](size - size // INBOX_SHARE)
         self.inboxes = 0
-        """Triggers of fair queues in memory that have no level yet."""
+        """Triggers of fair queues in memory that have no level yet, or whose write has not landed."""
         self._most_in_inboxes = size // INBOX_SHARE // TRIGGER_BYTES
         """Above this number, a lane takes more triggers from the channel only if it has none."""
         self.is_short = asyncio.Event()
@@ -52,7 +52,7 @@ class LookAhead:
 
     @property
     def are_inboxes_full(self) -> bool:
-        """Whether no more triggers of fair queues should come until others have their levels."""
+        """Whether no more triggers of fair queues should come until others are in the store."""
         return self.inboxes >= self._most_in_inboxes
 
     @property
