@@ -25,6 +25,10 @@ newer trigger cannot overtake one that a node has received."""
 AGAIN = 1000
 """Triggers of a fifo lane in one repeated read, and so the most beyond the look-ahead."""
 
+YIELD_SECONDS = 0.2
+"""Longest time for which reads of many triggers keep other parts waiting. Larger batches of
+triggers make larger claims, so other parts do not get a turn after each read."""
+
 
 class Intake(SimplePart):
     """Read the channel while there is room, and drop triggers this node already knows."""
@@ -56,6 +60,7 @@ class Intake(SimplePart):
 
     async def run(self) -> None:
         """Receive until cancelled."""
+        yield_at = 0.0
         while True:
             try:
                 triggers = await self._channel.receive(self)
@@ -67,7 +72,9 @@ class Intake(SimplePart):
                 continue
             self.take_in(triggers)
             self._backlogs.on_drained()
-            await asyncio.sleep(0)  # a read may not wait, and other parts have work too
+            if (now := self._context.clock.monotonic()) >= yield_at:
+                yield_at = now + YIELD_SECONDS
+                await asyncio.sleep(0)  # a read may not wait, and other parts have work too
 
     def ahead(self, lane: LaneKey) -> int:
         """Return how many more triggers fit; 0 for a fifo queue more than half full, so that reads
