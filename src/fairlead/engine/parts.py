@@ -35,6 +35,7 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Liveness
+from fairlead.engine.look_ahead import Lane, LookAhead, Rebalances
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
@@ -48,7 +49,7 @@ from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sources import Sources
 from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
-from fairlead.model import IncidentReport, PartitionKey, Trigger
+from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
@@ -79,6 +80,7 @@ class NodeParts:
             observer=observer,
             ledger=ledger,
             table=TriggerTable(ledger),
+            look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,
         )
@@ -91,7 +93,8 @@ class NodeParts:
             channel=ports.channel,
             ordering=ordering,
             events=self,
-            look_ahead=settings.look_ahead,
+            most=settings.look_ahead,
+            look_ahead=context.look_ahead,
             clock=clock,
         )
         backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
@@ -168,6 +171,7 @@ class NodeParts:
             self.runs,
             self.partitions,
             self.dispatcher,
+            Rebalances(context.look_ahead, self._held, self._resize, clock),
             intake,
             self.granting,
             self.helping,
@@ -247,6 +251,13 @@ class NodeParts:
     def _read_on(self) -> None:
         moved, self._moved = self._moved, set()
         self.partitions.read_on(moved)
+
+    def _held(self, lane: Lane) -> int | None:
+        return self.backlogs.held(lane) if isinstance(lane, LaneKey) else self.intake.held(lane)
+
+    def _resize(self, lanes: Collection[Lane]) -> None:
+        self.backlogs.resize([lane for lane in lanes if isinstance(lane, LaneKey)])
+        self.intake.resize([lane for lane in lanes if isinstance(lane, FifoLane)])
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)
