@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -176,6 +177,7 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
         app.clock,
         Intervals(),
         lambda reports: None,
+        silent_nodes=AsyncMock(),
     )
     delivery = IncidentDelivery(
         app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout

@@ -141,6 +141,16 @@ class Column:
             self.heads.push(order)
         self.afloat.clear()
 
+    def with_ranks(self) -> Iterator[tuple[int, int, Trigger]]:
+        """Yield the triggers with ranks of their own, in any order: (rank, number, trigger)."""
+        for rank, _, number, trigger, strand in self.placed or ():
+            if strand is None:
+                yield rank, number, trigger
+        for each in self.strands.values():
+            for _, _, number, trigger, own_rank in each:
+                if own_rank is not None:
+                    yield own_rank, number, trigger
+
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in
         which they would start if no limit were full."""

@@ -21,7 +21,7 @@ from fairlead.core.triggers.board import Board, LaneName
 from fairlead.core.triggers.columns import Cell, Column, Order, Position
 from fairlead.core.triggers.flows import Flow, TimedLane
 from fairlead.core.triggers.strands import Strand
-from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
 class Held(NamedTuple):
@@ -175,6 +175,24 @@ class TriggerTable:
     def try_again(self, ordering_key: OrderingKey) -> None:
         """Offer the triggers of an ordering key again, because its reservation has changed."""
         self._board.try_again(ordering_key)
+
+    def beyond(self, kept: Mapping[FifoLane, int]) -> list[Trigger]:
+        """Return the triggers of fifo queues beyond the first `kept` of each lane; but none
+        that another node has granted or that has no position in the channel."""
+        waiting: dict[FifoLane, list[tuple[int, int, Trigger]]] = {lane: [] for lane in kept}
+        for column in self._board.columns.values():
+            found = waiting.get(FifoLane(column.queue, column.priority))
+            if found is not None:
+                found += [
+                    (rank, number, trigger)
+                    for rank, number, trigger in column.with_ranks()
+                    if trigger.level is None and trigger.seq and _is_own(trigger)
+                ]
+        return [
+            trigger
+            for lane, found in waiting.items()
+            for *_, trigger in sorted(found)[kept[lane] :]
+        ]
 
     def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
         """Return the triggers of a fair lane that limits stop, by column, with the number of
