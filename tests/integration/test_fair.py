@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,48 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
         assert position <= bound
     found = await overview(app.operate_context, "q")
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
+
+
+async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lookup lasts until the stored tasks and a newcomer have run."""
+    monkeypatch.setattr(fair_partition, "_REMEMBERED", 0)
+    monkeypatch.setattr(fair_partition, "PAGE", 20)
+    lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> set[str]:
+        is_asked.set()
+        await answer.wait()
+        return await lookup(*args)
+
+    monkeypatch.setattr(SqlBacklogStore, "levelled", slow)
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        await go_on.wait()
+        ran.append(key)
+
+    def push(keys: str) -> None:
+        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
+
+    push("a" * 300)
+    async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(SOON):
+        while stored(app) < 299:  # noqa: ASYNC110 - another coroutine writes
+            await asyncio.sleep(0.01)
+        app.channel.redeliver()
+        await is_asked.wait()
+        push("b" * 3)
+        go_on.set()
+        while len(ran) < 303:
+            await asyncio.sleep(0.01)
+        answer.set()
+        await settled(app, node)
+    assert Counter(ran) == Counter("a" * 300 + "b" * 3)
+    assert "b" in ran[:-100]
 
 
 async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app: App) -> None:

@@ -150,6 +150,7 @@ class FairPartition:
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
+        self._has_unchecked = asyncio.Event()
 
     # take-over and end ----------------------------------------------------------------------------
 
@@ -173,18 +174,21 @@ class FairPartition:
     async def run(self) -> None:
         """Read and write for the lanes until the partition must be taken over again, because
         another owner fenced this one or an unreadable record changed."""
+        pause = 0.0
         try:
-            await self._serve()
-        except Fenced as fenced:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._check())
+                await self._serve()
+        except* Fenced as fenced:
             log.warning(
                 "another node has taken over",
-                extra={"partition": self.key, "error": str(fenced)},
+                extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
-            self.drop()
-            await self._clock.sleep(outage_pause())
-        except _Readable:
+            pause = outage_pause()
+        except* _Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
-            self.drop()
+        self.drop()
+        await self._clock.sleep(pause)
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
@@ -237,8 +241,9 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None:
             return PAGE
-        waiting = len(lane.inbox) + len(lane.unchecked)
-        return 2 * PAGE - waiting if waiting <= PAGE else 0
+        waiting = len(lane.inbox)
+        has_room = waiting <= PAGE and len(lane.unchecked) <= PAGE_AGAIN
+        return 2 * PAGE - waiting if has_room else 0
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -260,16 +265,18 @@ class FairPartition:
             self._separate(lane, triggers)
         else:
             lane.inbox += triggers  # a trigger unknown in memory is new
-        if lane.write is None and not lane.unchecked and lane.backlog.can_add:
+        if _can_level(lane):
             self._assign_levels(lane)
         self._work.set()
+        if lane.unchecked:
+            self._has_unchecked.set()
 
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
+        passed = lane.backlog.read_seq
         levelled = []
         for trigger in triggers:
-            if max(recent.get(trigger.id, 0), less_recent.get(trigger.id, 0)) >= trigger.version:
+            if _is_recent(lane, trigger):
                 levelled.append(trigger)
             elif trigger.seq > passed:
                 lane.inbox.append(trigger)
@@ -416,20 +423,7 @@ class FairPartition:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
-        if lane.unchecked:
-            asked, lane.unchecked = lane.unchecked, []
-            began = self._clock.monotonic()
-            try:
-                levelled = await self._store.levelled(
-                    key, backlog.ack_level, [(t.id, t.version) for t in asked]
-                )
-            except StoreUnavailable:
-                lane.unchecked = asked + lane.unchecked
-                raise
-            lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
-            lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
-            self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
-        if lane.inbox and lane.write is None and backlog.can_add:
+        if lane.inbox and _can_level(lane):
             self._assign_levels(lane)
         if lane.write is None:
             self._make_room(lane)
@@ -467,6 +461,36 @@ class FairPartition:
             await self._store.write(key, self._range_id, [], record)
             backlog.recorded(record, now)
         return False
+
+    async def _check(self) -> None:
+        """Ask the store which triggers from behind the channel position have a level, for as long
+        as the partition runs. Meanwhile its lanes read, write and dispatch."""
+        while True:
+            await self._has_unchecked.wait()
+            self._has_unchecked.clear()
+            for lane in [lane for lane in self._lanes.values() if lane.unchecked]:
+                try:
+                    await self._check_lane(lane)
+                except StoreUnavailable as error:
+                    log.warning(
+                        "repeated triggers wait while the backlog's store is unavailable",
+                        extra={"error": str(error)},
+                    )
+                    self._has_unchecked.set()
+                    await self._clock.sleep(outage_pause())
+
+    async def _check_lane(self, lane: _FairLane) -> None:
+        asked, began = [*lane.unchecked], self._clock.monotonic()
+        levelled = await self._store.levelled(
+            lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
+        )
+        lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
+        del lane.unchecked[: len(asked)]
+        new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
+        lane.inbox += new
+        kept = set(map(id, new))
+        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
+        self._work.set()
 
     def _assign_levels(self, lane: _FairLane) -> None:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
@@ -582,6 +606,18 @@ class FairPartition:
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         return lane
+
+
+def _can_level(lane: _FairLane) -> bool:
+    """Return whether new triggers can get their levels now. At a take-over they come after the
+    older ones, which the store must show first."""
+    return lane.write is None and lane.backlog.can_add and not (lane.is_ordering and lane.unchecked)
+
+
+def _is_recent(lane: _FairLane, trigger: Trigger) -> bool:
+    """Return whether the trigger is one of those that got a level last."""
+    levelled = max(lane.recent.get(trigger.id, 0), lane.less_recent.get(trigger.id, 0))
+    return levelled >= trigger.version
 
 
 def _with_followers(held: Held, shares: RuntimeShares) -> Held:

@@ -3,15 +3,21 @@ partition."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 import msgspec
 from cassandra.query import UNSET_VALUE
 
-from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl, bytes_of
+from fairlead.backends.cassandra.session import (
+    MOST_BYTES,
+    CassandraSession,
+    CassandraUrl,
+    bytes_of,
+    chunks,
+)
 from fairlead.model import (
+    LOWEST,
     LaneKey,
     LaneRecord,
     Level,
@@ -25,6 +31,12 @@ from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
+
+_LOOKED_UP = 500
+"""Tasks or entries that one statement looks up."""
+
+_DELETED = 2000
+"""Rows of tasks that one batch deletes."""
 
 _encode = msgspec.json.encode
 
@@ -46,10 +58,16 @@ class CassandraBacklogStore:
 
     def __init__(self, url: str) -> None:
         """Open no connection yet. Raise ConfigurationError for a wrong URL."""
-        self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
+        self.session = CassandraSession(
+            CassandraUrl.parse(url), "backlog.cql", ["create_backlog", "create_tasks"]
+        )
+        self._deleted: dict[LaneKey, Level] = {}
+        """Levels through which the entries of our lanes are deleted."""
+        self._leaving: dict[LaneKey, set[Row]] = {}
+        """Tasks, each with a level, whose entries an unfinished delete has deleted or may yet."""
 
     async def migrate(self) -> None:
-        """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
+        """Create the keyspace and the tables if they are missing. Raise StoreUnavailable."""
         await self.session.migrate()
 
     async def take_over(
@@ -69,8 +87,12 @@ class CassandraBacklogStore:
         # quorum is enough, here and in read_above: our transaction has completed any unfinished one
         # at the same quorum. A later unfinished transaction is a write of our own that raised
         # StoreUnavailable and will be repeated.
-        rows = await self.session.execute("lanes", *partition)
-        return _owned(partition, range_id, rows[0][3])
+        ((*_, records, deleted),) = await self.session.execute("lanes", *partition)
+        for priority, level in (deleted or {}).items():
+            self._deleted[LaneKey(*partition, priority)] = Level(*level)
+        for lane in [lane for lane in self._leaving if lane[:2] == partition]:
+            del self._leaving[lane]  # the next delete reads them again
+        return _owned(partition, range_id, records)
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         rows = await self.session.execute("lanes", *partition)
@@ -92,6 +114,8 @@ class CassandraBacklogStore:
                 "keep_record",
                 (lane.priority, encoded, lane.queue, lane.partition, range_id),
             )
+            if piece:
+                await self._batch_tasks("write_task", lane, map(_task, piece))
             await self._fenced(
                 lane, range_id, [keep_record, *(("write", _row(lane, entry)) for entry in piece)]
             )
@@ -117,23 +141,28 @@ class CassandraBacklogStore:
         return [_trigger(lane, row) for row in rows], max(scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
-        # A statement that deletes a range cannot have a condition; its batch can contain another
+        deleted = self._deleted.get(lane, LOWEST)
+        leaving = self._leaving.setdefault(lane, set())
+        leaving.update(await self.session.execute("tasks_between", *lane, *deleted, *level))
+        deleted = max(deleted, level)
+        # A statement that deletes a range cannot have a condition; its batch contains another
         # statement that has one.
-        fence = ("raise_range_id", (range_id, lane.queue, lane.partition, range_id))
-        await self._fenced(lane, range_id, [fence, ("delete_through", (*lane, *level))])
+        keep_deleted = (lane.priority, deleted, lane.queue, lane.partition, range_id)
+        await self._fenced(
+            lane,
+            range_id,
+            [("keep_deleted", keep_deleted), ("delete_through", (*lane, *level))],
+        )
+        for tasks in chunks(leaving, _DELETED):
+            await self._batch_tasks("delete_task", lane, tasks)
+        self._deleted[lane] = deleted
+        del self._leaving[lane]
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
-        """Return the ids of `tasks` that have a level above `above`.
-
-        Scan the lane from there to its end, or until all are found: seconds for a million entries.
-        """
-        missing = set(tasks)
-        async with contextlib.aclosing(self.session.rows("tasks_above", *lane, *above)) as rows:
-            while missing and (row := await anext(rows, None)) is not None:
-                missing.discard((str(row[0]), row[1]))
-        return {task_id for task_id, _ in set(tasks) - missing}
+        found = await self._entries(lane, above, [UUID(task_id) for task_id, _ in tasks])
+        return {task_id for task_id, _ in set(tasks) & {(e.id, e.version) for e in found}}
 
     async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
         rows = [row async for row in self.session.rows("passes_above", *lane, *above, limit)]
@@ -156,25 +185,36 @@ class CassandraBacklogStore:
         return len(keys), len(set(keys))
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        """Return the entry of a task, by a scan of the lane at the server, from its end.
-
-        Raise StoreUnavailable, also if the lane is too long (millions) for the server's time limit.
-        """
         try:
             task = UUID(task_id)
         except ValueError:
             return None
-        rows = await self.session.execute("entry", *lane, task)
-        return _trigger(lane, rows[0]) if rows else None
+        return max(await self._entries(lane, LOWEST, [task]), key=_level, default=None)
+
+    async def _entries(self, lane: LaneKey, above: Level, tasks: Sequence[UUID]) -> list[Trigger]:
+        """Return the entries of these tasks above a level, in any order."""
+        levels = [
+            level
+            for some in chunks(tasks, _LOOKED_UP)
+            for row in await self.session.execute("levels_of", *lane, some)
+            if (level := Level(*row)) > above
+        ]
+        return [
+            _trigger(lane, row)
+            for some in chunks(levels, _LOOKED_UP)
+            for row in await self.session.execute("entries_at", *lane, some)
+        ]
 
     async def count(self, lane: LaneKey, above: Level) -> int:
-        """Count the entries above a level, by a scan of the lane at the server."""
-        count: int = (await self.session.execute("count", *lane, *above))[0][0]
-        return count
+        """Count the entries above a level, by a scan of the lane."""
+        return len([0 async for _ in self.session.rows("ids_above", *lane, *above)])
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
         await self.session.close()
+
+    async def _batch_tasks(self, name: str, lane: LaneKey, tasks: Iterable[Row]) -> None:
+        await self.session.batch([(name, (*lane, *task)) for task in tasks])
 
     # transactions ---------------------------------------------------------------------------------
 
@@ -214,13 +254,22 @@ def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
     yield piece
 
 
-def _row(lane: LaneKey, entry: Trigger) -> Row:
+def _level(entry: Trigger) -> Level:
     assert entry.level is not None
+    return entry.level
+
+
+def _task(entry: Trigger) -> Row:
+    """Return the task of an entry and the level, as a row of the table of tasks."""
+    return (UUID(entry.id), *_level(entry))
+
+
+def _row(lane: LaneKey, entry: Trigger) -> Row:
     # Unset instead of null, because Cassandra writes a null as a tombstone.
     ordering_key = UNSET_VALUE if entry.ordering_key is None else entry.ordering_key
     return (
         *lane,
-        *entry.level,
+        *_level(entry),
         UUID(entry.id),
         entry.version,
         entry.name,
