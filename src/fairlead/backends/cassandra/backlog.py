@@ -3,7 +3,8 @@ partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from struct import pack, unpack
 from uuid import UUID
 
 import msgspec
@@ -32,11 +33,14 @@ from fairlead.ports.statements import Row
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
 
-_LOOKED_UP = 500
-"""Tasks or entries that one statement looks up."""
+_GROUPS = 10
+"""Distance from the priority of a lane to that of its groups."""
 
-_DELETED = 2000
-"""Rows of tasks that one batch deletes."""
+_GROUP_PAGE = 500
+"""Groups in one page; a group has up to some 2,500 tasks, of 8 bytes each."""
+
+_LOOKED_UP = 500
+"""Groups or entries that one statement looks up."""
 
 _encode = msgspec.json.encode
 
@@ -58,16 +62,10 @@ class CassandraBacklogStore:
 
     def __init__(self, url: str) -> None:
         """Open no connection yet. Raise ConfigurationError for a wrong URL."""
-        self.session = CassandraSession(
-            CassandraUrl.parse(url), "backlog.cql", ["create_backlog", "create_tasks"]
-        )
-        self._deleted: dict[LaneKey, Level] = {}
-        """Levels through which the entries of our lanes are deleted."""
-        self._leaving: dict[LaneKey, set[Row]] = {}
-        """Tasks, each with a level, whose entries an unfinished delete has deleted or may yet."""
+        self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
 
     async def migrate(self) -> None:
-        """Create the keyspace and the tables if they are missing. Raise StoreUnavailable."""
+        """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
         await self.session.migrate()
 
     async def take_over(
@@ -87,12 +85,8 @@ class CassandraBacklogStore:
         # quorum is enough, here and in read_above: our transaction has completed any unfinished one
         # at the same quorum. A later unfinished transaction is a write of our own that raised
         # StoreUnavailable and will be repeated.
-        ((*_, records, deleted),) = await self.session.execute("lanes", *partition)
-        for priority, level in (deleted or {}).items():
-            self._deleted[LaneKey(*partition, priority)] = Level(*level)
-        for lane in [lane for lane in self._leaving if lane[:2] == partition]:
-            del self._leaving[lane]  # the next delete reads them again
-        return _owned(partition, range_id, records)
+        rows = await self.session.execute("lanes", *partition)
+        return _owned(partition, range_id, rows[0][3])
 
     async def unreadable(self, partition: PartitionKey) -> dict[int, str]:
         rows = await self.session.execute("lanes", *partition)
@@ -114,11 +108,9 @@ class CassandraBacklogStore:
                 "keep_record",
                 (lane.priority, encoded, lane.queue, lane.partition, range_id),
             )
-            if piece:
-                await self._batch_tasks("write_task", lane, map(_task, piece))
-            await self._fenced(
-                lane, range_id, [keep_record, *(("write", _row(lane, entry)) for entry in piece)]
-            )
+            writes = [("write", _row(lane, entry)) for entry in piece]
+            groups = [("write_group", _group(lane, group)) for group in groups_of(piece)]
+            await self._fenced(lane, range_id, [keep_record, *writes, *groups])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         return [
@@ -141,22 +133,11 @@ class CassandraBacklogStore:
         return [_trigger(lane, row) for row in rows], max(scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
-        deleted = self._deleted.get(lane, LOWEST)
-        leaving = self._leaving.setdefault(lane, set())
-        leaving.update(await self.session.execute("tasks_between", *lane, *deleted, *level))
-        deleted = max(deleted, level)
         # A statement that deletes a range cannot have a condition; its batch contains another
         # statement that has one.
-        keep_deleted = (lane.priority, deleted, lane.queue, lane.partition, range_id)
-        await self._fenced(
-            lane,
-            range_id,
-            [("keep_deleted", keep_deleted), ("delete_through", (*lane, *level))],
-        )
-        for tasks in chunks(leaving, _DELETED):
-            await self._batch_tasks("delete_task", lane, tasks)
-        self._deleted[lane] = deleted
-        del self._leaving[lane]
+        fence = ("raise_range_id", (range_id, lane.queue, lane.partition, range_id))
+        deletes = [("delete_through", (*each, *level)) for each in (lane, _groups_lane(lane))]
+        await self._fenced(lane, range_id, [fence, *deletes])
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
@@ -192,18 +173,34 @@ class CassandraBacklogStore:
         return max(await self._entries(lane, LOWEST, [task]), key=_level, default=None)
 
     async def _entries(self, lane: LaneKey, above: Level, tasks: Sequence[UUID]) -> list[Trigger]:
-        """Return the entries of these tasks above a level, in any order."""
+        """Return the entries of these tasks above a level, in any order.
+
+        Read 8 bytes for each entry of the lane, in groups: a second for some millions.
+        """
+        if not tasks:
+            return []
+        wanted = set(map(_tail, tasks))
+        groups = _groups_lane(lane)
+        hits = []
+        async for *level, tails in self.session.rows(
+            "groups_above", *groups, *above, page=_GROUP_PAGE
+        ):
+            if not wanted.isdisjoint(_unpack("Q", tails)):
+                hits.append(Level(*level))
         levels = [
             level
-            for some in chunks(tasks, _LOOKED_UP)
-            for row in await self.session.execute("levels_of", *lane, some)
-            if (level := Level(*row)) > above
+            for some in chunks(hits, _LOOKED_UP)
+            for row in await self.session.execute("groups_at", *groups, some, page=_GROUP_PAGE)
+            for level in _levels_of(wanted, *row)
+            if level > above
         ]
-        return [
+        ids = set(map(str, tasks))
+        entries = [
             _trigger(lane, row)
             for some in chunks(levels, _LOOKED_UP)
             for row in await self.session.execute("entries_at", *lane, some)
         ]
+        return [entry for entry in entries if entry.id in ids]
 
     async def count(self, lane: LaneKey, above: Level) -> int:
         """Count the entries above a level, by a scan of the lane."""
@@ -212,9 +209,6 @@ class CassandraBacklogStore:
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
         await self.session.close()
-
-    async def _batch_tasks(self, name: str, lane: LaneKey, tasks: Iterable[Row]) -> None:
-        await self.session.batch([(name, (*lane, *task)) for task in tasks])
 
     # transactions ---------------------------------------------------------------------------------
 
@@ -259,9 +253,60 @@ def _level(entry: Trigger) -> Level:
     return entry.level
 
 
-def _task(entry: Trigger) -> Row:
-    """Return the task of an entry and the level, as a row of the table of tasks."""
-    return (UUID(entry.id), *_level(entry))
+def groups_of(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
+    """Yield the entries in groups that may be deleted together, lowest levels first.
+
+    A group is deleted once its highest level is, so levels of one group are about equally far from
+    the lowest of all: at most four times as far. Else one task of a long backlog in each write
+    would keep every group for as long as it waits.
+    """
+    group: list[Trigger] = []
+    last = 0
+    ascending = sorted(entries, key=_level)
+    for entry in ascending:
+        distance = (_level(entry).pass_ - _level(ascending[0]).pass_).bit_length() // 2
+        if group and distance != last:
+            yield group
+            group = []
+        group.append(entry)
+        last = distance
+    if group:
+        yield group
+
+
+def _groups_lane(lane: LaneKey) -> LaneKey:
+    return lane._replace(priority=lane.priority + _GROUPS)
+
+
+def _group(lane: LaneKey, entries: Sequence[Trigger]) -> Row:
+    """Return the row of a group of entries, ascending by level."""
+    tails = [_tail(UUID(entry.id)) for entry in entries]
+    levels = [number for entry in entries for number in _level(entry)]
+    return (
+        *_groups_lane(lane),
+        *_level(entries[-1]),
+        pack(f"<{len(tails)}Q", *tails),
+        pack(f"<{len(levels)}q", *levels),
+    )
+
+
+def _levels_of(wanted: set[int], tails: bytes, levels: bytes) -> list[Level]:
+    """Return the levels of the wanted tasks of a group."""
+    numbers = _unpack("q", levels)
+    return [
+        Level(numbers[2 * n], numbers[2 * n + 1])
+        for n, tail in enumerate(_unpack("Q", tails))
+        if tail in wanted
+    ]
+
+
+def _tail(task: UUID) -> int:
+    """Return the last 8 bytes of an id, which are random but for two bits."""
+    return task.int & (1 << 64) - 1
+
+
+def _unpack(kind: str, data: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(data) // 8}{kind}", data)
 
 
 def _row(lane: LaneKey, entry: Trigger) -> Row:
