@@ -367,8 +367,9 @@ async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(*others)
         await here.until(lambda: here.is_stored(others[-1]))
-        here.receive(ordered, last)  # both triggers get their levels in one write
+        here.receive(ordered, last)  # the store is asked about the first one meanwhile
         await here.until(lambda: here.is_stored(last))
+        await here.until(lambda: bool(here.table.waiting(KEY)))
         assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
         assert here.knows(ordered)
 

@@ -192,6 +192,9 @@ class FairPartition:
             pause = outage_pause()
         except* _Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            # A group that ends with an error forgets that it was cancelled meanwhile.
+            raise asyncio.CancelledError
         self.drop()
         await self._clock.sleep(pause)
 
