@@ -111,7 +111,11 @@ async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
     assert "".join(ran) == "aba" * 5
 
 
-async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(app: App) -> None:
+async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(
+    sqlite_url: str,
+) -> None:
+    app = App(sqlite_url)
+    app.migrate()
     app.queue("q", partitions=1, starve_after=60.0)
     ran: list[int] = []
 
@@ -128,6 +132,7 @@ async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(app:
     assert 60 <= strict <= 60 + 2 * EVERY
     together = ran[strict : strict + 100]
     assert together == ([9] + [0] * (EVERY - 1)) * 10
+    app.close()
 
 
 async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(app: App) -> None:
