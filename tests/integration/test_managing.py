@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -120,6 +121,7 @@ async def test_tasks_changed_while_a_worker_holds_them_run_once_in_their_new_pla
     async def note(n: int) -> None:
         await go_on.wait()
         ran.append(n)
+        await asyncio.sleep(0.05)  # meanwhile the lanes read on
 
     handles = note.submit_many([{"n": n} for n in range(200)])
     async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(60):
@@ -260,6 +262,7 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
         app.clock,
         Intervals(),
         lambda reports: None,
+        silent_nodes=AsyncMock(),
     )
     delivery = IncidentDelivery(
         app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout

@@ -20,6 +20,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.intake import Intake
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.settings import NodeSettings
@@ -244,19 +245,23 @@ class Engine:
         ordering = SimpleNamespace(admits=lambda one: self.admits)
         # This channel delivers nothing.
         channel = DatabaseChannel(None, MemoryNotifier(), SYSTEM_CLOCK)
+        budget = LookAhead(64_000_000, SYSTEM_CLOCK)
         lanes = LaneContext(
             store=self.store,
             table=self.table,
             channel=SimpleNamespace(is_behind=lambda lane: False, room_freed=self._told.set),
             ordering=ordering,
             events=self,
-            look_ahead=look_ahead,
+            most=look_ahead,
+            look_ahead=budget,
             clock=SYSTEM_CLOCK,
         )
         self.backlogs = Backlogs({"q"}, lanes)
         context = SimpleNamespace(
             channel=channel,
             table=self.table,
+            look_ahead=budget,
+            served=SimpleNamespace(handlers={}),
             events=self,
             observer=None,
             clock=SYSTEM_CLOCK,

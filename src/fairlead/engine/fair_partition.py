@@ -19,9 +19,11 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.look_ahead import LEAST
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
@@ -60,8 +62,8 @@ ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
 _REMEMBERED = 10_000
-"""Number of remembered ids of a lane, in each of two generations: the triggers that got a level
-last. They show which triggers of a repeated read have a level already."""
+"""Maximum number of remembered ids of a lane, in each of two generations: the triggers that got a
+level last. They show which triggers of a repeated read have a level already."""
 
 
 CHECK_SECONDS = 30.0
@@ -99,6 +101,8 @@ class _FairLane:
     inbox: list[Trigger] = field(default_factory=list)
     unchecked: list[Trigger] = field(default_factory=list)
     """Triggers from behind the channel position; the store must show which have a level."""
+    counted: int = 0
+    """Triggers in `LookAhead.inboxes`: of both, and of the write."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
     write: BacklogWrite | None = None
@@ -120,8 +124,9 @@ class LaneContext:
     channel: TriggerChannel
     ordering: Ordering
     events: NodeEvents
-    look_ahead: int
-    """Maximum number of triggers in memory for each lane."""
+    most: int
+    """Maximum number of triggers of one lane in memory."""
+    look_ahead: LookAhead
     clock: Clock
 
 
@@ -142,7 +147,8 @@ class FairPartition:
         self._weights = weights
         self._run_times = run_times
         self._context = context
-        self._capacity = context.look_ahead
+        self._most = context.most
+        self._look_ahead = context.look_ahead
         self._store = context.store
         self._table = context.table
         self._events = context.events
@@ -232,6 +238,10 @@ class FairPartition:
         unwritten = [
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
+        for lane in self._lanes.values():
+            self._look_ahead.leave(lane.key)
+            lane.inbox, lane.unchecked, lane.write = [], [], None
+            self._count(lane)
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
         self._events.on_positions_changed(self.key)
@@ -247,11 +257,12 @@ class FairPartition:
         if priority in self._unreadable:
             return 0
         lane = self._lanes.get(priority)
-        if lane is None:
-            return PAGE
-        waiting = len(lane.inbox)
-        has_room = waiting <= PAGE and len(lane.unchecked) <= PAGE_AGAIN
-        return 2 * PAGE - waiting if has_room else 0
+        waiting = 0 if lane is None else len(lane.inbox)
+        if self._look_ahead.are_inboxes_full:
+            is_empty = lane is None or not (waiting or lane.write is not None)
+            return self._look_ahead.least_in_inbox if is_empty else 0
+        is_flooded = lane is not None and len(lane.unchecked) > PAGE_AGAIN
+        return 0 if waiting > PAGE or is_flooded else 2 * PAGE - waiting
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -275,9 +286,21 @@ class FairPartition:
             lane.inbox += triggers  # a trigger unknown in memory is new
         if _can_level(lane):
             self._assign_levels(lane)
+        self._count(lane)
         self._work.set()
         if lane.unchecked:
             self._has_unchecked.set()
+
+    def _count(self, lane: _FairLane) -> None:
+        """Count the triggers on their way into memory or the store among those of the node."""
+        look_ahead, counted = self._look_ahead, len(lane.inbox) + len(lane.unchecked)
+        if lane.write is not None:
+            counted += len(lane.write.entries)
+        were_full = look_ahead.are_inboxes_full
+        look_ahead.inboxes += counted - lane.counted
+        lane.counted = counted
+        if were_full and not look_ahead.are_inboxes_full:
+            self._context.channel.room_freed()
 
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
@@ -292,11 +315,30 @@ class FairPartition:
                 lane.unchecked.append(trigger)
         self._events.on_dropped(levelled)
 
-    def resize(self, capacity: int) -> None:
-        """Allow `capacity` triggers of each lane in memory."""
-        self._capacity = capacity
+    def limit(self, most: int) -> None:
+        """Allow at most that many triggers of each lane in memory, whatever its share is."""
+        self._most = most
         for lane in self._lanes.values():
-            lane.backlog.capacity = capacity
+            lane.backlog.capacity = min(lane.backlog.capacity, most)
+
+    def held(self, priority: int) -> int | None:
+        """Return how many triggers the lane has if all of them are in memory, else None."""
+        if (lane := self._lanes.get(priority)) is None:
+            return 0
+        has_more = (
+            not lane.backlog.is_at_end
+            or lane.inbox
+            or lane.unchecked
+            or lane.write is not None
+            or self._context.channel.is_behind(lane.key)
+        )
+        return None if has_more else len(lane.backlog)
+
+    def resize(self, priority: int) -> None:
+        """Apply the new share of a lane."""
+        if (lane := self._lanes.get(priority)) is not None:
+            lane.backlog.capacity = self._look_ahead.capacity(lane.key, self._most)
+            self._work.set()
 
     def reweigh(self, keys: Collection[str]) -> None:
         """Give the waiting triggers of these keys levels at their new weights."""
@@ -314,6 +356,7 @@ class FairPartition:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
+        self._look_ahead.took(lane.key, len(triggers))
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
             self._push_next(lane, lane.shares)
@@ -442,8 +485,11 @@ class FairPartition:
             self._assign_levels(lane)
         if lane.write is None:
             self._make_room(lane)
+        if lane.write is None:
+            self._shrink(lane)
         if lane.reweighed and lane.write is None and not lane.is_ordering and backlog.can_reweigh:
             self._reweigh(lane)
+        self._count(lane)
         if (write := lane.write) is not None:
             try:
                 await self._store.write(
@@ -453,6 +499,7 @@ class FairPartition:
                 backlog.write_failed()
                 raise
             lane.write = None
+            self._count(lane)
             backlog.recorded(write.record, self._clock.monotonic())
             self._apply(lane, backlog.written(write))
             self._events.on_dropped(
@@ -460,6 +507,8 @@ class FairPartition:
             )
             self._context.channel.room_freed()
             return True
+        if backlog.has_room:
+            backlog.capacity = self._look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
             try:
                 entries = await self._store.read_above(key, read.above, read.limit)
@@ -481,6 +530,8 @@ class FairPartition:
         if (above := backlog.unknown_above) is not None:
             backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
             return True
+        if backlog.is_at_end and not len(backlog):
+            self._look_ahead.leave(key)
         now = self._clock.monotonic()
         if (through := backlog.next_delete(now)) is not None:
             await self._store.delete_through(key, self._range_id, through)
@@ -513,10 +564,13 @@ class FairPartition:
         levelled = await self._store.levelled(
             lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
         )
+        if self._lanes.get(lane.key.priority) is not lane:
+            return  # dropped meanwhile
         lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
         del lane.unchecked[: len(asked)]
         new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
         lane.inbox += new
+        self._count(lane)
         kept = set(map(id, new))
         self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
         self._work.set()
@@ -525,9 +579,13 @@ class FairPartition:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
-        if len(lane.recent) > _REMEMBERED:
+        if not lane.backlog.is_stored:
+            count = len(lane.backlog) + len(triggers)
+            lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
+        remembered = min(_REMEMBERED, max(LEAST, lane.backlog.capacity // 2))
+        if len(lane.recent) > remembered:
             lane.recent, lane.less_recent = {}, lane.recent
-        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
+        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers[-remembered:]])
         added = lane.backlog.add(triggers)
         if isinstance(added, BacklogWrite):
             lane.write = added
@@ -547,6 +605,14 @@ class FairPartition:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
             lane.write = lane.backlog.evict(*chosen)
 
+    def _shrink(self, lane: _FairLane) -> None:
+        """Drop from memory what the lane's share no longer holds, after storing it."""
+        found = lane.backlog.shrink()
+        if isinstance(found, BacklogWrite):
+            lane.write = found
+        else:
+            self._apply(lane, found)
+
     def _reweigh(self, lane: _FairLane) -> None:
         """Give the triggers in memory levels at the new weights; those in the store follow."""
         keys, lane.reweighed = lane.reweighed, set()
@@ -558,6 +624,7 @@ class FairPartition:
             self._apply(lane, placed)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
+        self._look_ahead.measure(lane.key, changes.added)
         if lane.is_ordering:
             self._events.on_dropped(changes.dropped)
             return
@@ -635,7 +702,7 @@ class FairPartition:
             self._range_id,
             record or LaneRecord(),
             passes,
-            self._capacity,
+            1,  # until the lane asks for memory
             Timing(
                 delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds
             ),

@@ -3,7 +3,7 @@ partition."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from struct import pack, unpack
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from fairlead.backends.cassandra.session import (
     bytes_of,
     chunks,
 )
+from fairlead.backends.sql.rows import shared
 from fairlead.model import (
     LOWEST,
     LaneKey,
@@ -127,8 +128,9 @@ class CassandraBacklogStore:
             await self._fenced(lane, range_id, [keep_record, *deletes])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        one = shared()
         return [
-            _trigger(lane, row)
+            _trigger(lane, row, one)
             async for row in self.session.rows("read_above", *lane, *level, limit)
         ]
 
@@ -348,18 +350,18 @@ def _row(lane: LaneKey, entry: Trigger) -> Row:
     )
 
 
-def _trigger(lane: LaneKey, row: Row) -> Trigger:
+def _trigger(lane: LaneKey, row: Row, one: Callable[[str], str] = str) -> Trigger:
     pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         str(task_id),
         version,
         lane.queue,
         lane.partition,
-        name,
+        one(name),
         lane.priority,
-        fairness_key,
+        one(fairness_key),
         weight,
-        ordering_key,
+        ordering_key and one(ordering_key),
         TriggerPath.SPILL,
         seq,
         Level(pass_, number),

@@ -24,6 +24,7 @@ from fairlead.backends.sql.rows import (
     lanes_of,
     lost_attempt,
     notification_for,
+    shared,
     storable,
     task_record,
 )
@@ -349,17 +350,18 @@ class SqlTaskStore:
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
         queue, partition, priority = lane
         rows = yield self.statement("ready", queue, partition, priority, above, limit)
+        one = shared()
         return [
             Trigger(
                 id,
                 version,
                 queue,
                 partition,
-                name,
+                one(name),
                 priority,
-                key,
+                one(key),
                 weight,
-                ordering_key,
+                ordering_key and one(ordering_key),
                 TriggerPath.HOOK,
                 seq,
                 None,

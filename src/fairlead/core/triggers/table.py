@@ -19,7 +19,7 @@ from fairlead.core.limits.slot_ledger import (
 )
 from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
-from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
 class Held(NamedTuple):
@@ -151,6 +151,24 @@ class TriggerTable:
         """Return the triggers of one ordering key."""
         return [
             entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries
+        ]
+
+    def beyond(self, kept: Mapping[FifoLane, int]) -> list[Trigger]:
+        """Return the triggers of fifo queues beyond the first `kept` of each lane; but none
+        that another node has granted or that has no position in the channel."""
+        waiting: dict[FifoLane, list[tuple[Order, Trigger]]] = {lane: [] for lane in kept}
+        for column in self._columns.values():
+            if not column.entries:
+                continue
+            lane = FifoLane(column.entries.first[4].queue, column.priority)
+            if lane in kept:
+                waiting[lane] += [
+                    (order, trigger)
+                    for *_, order, trigger in column.entries
+                    if trigger.level is None and trigger.seq and _is_own(trigger)
+                ]
+        return [
+            trigger for lane, found in waiting.items() for _, trigger in sorted(found)[kept[lane] :]
         ]
 
     def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
