@@ -61,6 +61,7 @@ def test_random_fleets_keep_their_promises(block: int) -> None:
         300005,  # a task whose claim was refused was in no memory when its key became free
         300903,  # a new owner did not know which tasks the former one had kept out of memory
         457,  # the permits of killed nodes were free only after 16 s, and each new node waited anew
+        185,  # a task with two levels, one of them refused, was put back and never ran
         301493,  # the permit of a killed node was free late, and then rotated to a node that was full
         301114,  # a node that left while it released a lease beyond its share kept the lease
     ],
