@@ -292,7 +292,7 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
 
 
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
-    lane = FairLane(5, VirtualTime(), {})
+    lane = FairLane("q", 5, VirtualTime(), {})
     trigger = Trigger("t", 1, "q", 0, "pay", 5, "k", 1.0, None, level=Level(0, 0))
     for n in range(10_000):
         flow = lane.open(f"k{n}")
@@ -305,7 +305,7 @@ def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flows, "MOST_IDLE", 100)
-    lane = FairLane(5, VirtualTime(), {})
+    lane = FairLane("q", 5, VirtualTime(), {})
     for n in range(1001):
         lane.open(f"k{n}").rank = 1000 + n
     assert lane.flows.keys() == {f"k{n}" for n in (*range(950, 1000), 1000)}

@@ -161,6 +161,7 @@ class FairPartition:
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
+        self._has_unchecked = asyncio.Event()
 
     # take-over and end ----------------------------------------------------------------------------
 
@@ -184,18 +185,24 @@ class FairPartition:
     async def run(self) -> None:
         """Read and write for the lanes until the partition must be taken over again, because
         another owner fenced this one or an unreadable record changed."""
+        pause = 0.0
         try:
-            await self._serve()
-        except Fenced as fenced:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._check())
+                await self._serve()
+        except* Fenced as fenced:
             log.warning(
                 "another node has taken over",
-                extra={"partition": self.key, "error": str(fenced)},
+                extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
-            self.drop()
-            await self._clock.sleep(outage_pause())
-        except _Readable:
+            pause = outage_pause()
+        except* _Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
-            self.drop()
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            # A group that ends with an error forgets that it was cancelled meanwhile.
+            raise asyncio.CancelledError
+        self.drop()
+        await self._clock.sleep(pause)
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
@@ -250,11 +257,12 @@ class FairPartition:
         if priority in self._unreadable:
             return 0
         lane = self._lanes.get(priority)
-        waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
+        waiting = 0 if lane is None else len(lane.inbox)
         if self._look_ahead.are_inboxes_full:
             is_empty = lane is None or not (waiting or lane.write is not None)
             return self._look_ahead.least_in_inbox if is_empty else 0
-        return 2 * PAGE - waiting if waiting <= PAGE else 0
+        is_flooded = lane is not None and len(lane.unchecked) > PAGE_AGAIN
+        return 0 if waiting > PAGE or is_flooded else 2 * PAGE - waiting
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -276,10 +284,12 @@ class FairPartition:
             self._separate(lane, triggers)
         else:
             lane.inbox += triggers  # a trigger unknown in memory is new
-        if lane.write is None and not lane.unchecked and lane.backlog.can_add:
+        if _can_level(lane):
             self._assign_levels(lane)
         self._count(lane)
         self._work.set()
+        if lane.unchecked:
+            self._has_unchecked.set()
 
     def _count(self, lane: _FairLane) -> None:
         """Count the triggers on their way into memory or the store among those of the node."""
@@ -294,10 +304,10 @@ class FairPartition:
 
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
+        passed = lane.backlog.read_seq
         levelled = []
         for trigger in triggers:
-            if max(recent.get(trigger.id, 0), less_recent.get(trigger.id, 0)) >= trigger.version:
+            if _is_recent(lane, trigger):
                 levelled.append(trigger)
             elif trigger.seq > passed:
                 lane.inbox.append(trigger)
@@ -471,21 +481,7 @@ class FairPartition:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
-        if lane.unchecked:
-            asked, lane.unchecked = lane.unchecked, []
-            began = self._clock.monotonic()
-            try:
-                levelled = await self._store.levelled(
-                    key, backlog.ack_level, [(t.id, t.version) for t in asked]
-                )
-            except StoreUnavailable:
-                lane.unchecked = asked + lane.unchecked
-                raise
-            lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
-            lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
-            self._count(lane)
-            self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
-        if lane.inbox and lane.write is None and backlog.can_add:
+        if lane.inbox and _can_level(lane):
             self._assign_levels(lane)
         if lane.write is None:
             self._make_room(lane)
@@ -545,6 +541,39 @@ class FairPartition:
             await self._store.write(key, self._range_id, [], record)
             backlog.recorded(record, now)
         return False
+
+    async def _check(self) -> None:
+        """Ask the store which triggers from behind the channel position have a level, for as long
+        as the partition runs. Meanwhile its lanes read, write and dispatch."""
+        while True:
+            await self._has_unchecked.wait()
+            self._has_unchecked.clear()
+            for lane in [lane for lane in self._lanes.values() if lane.unchecked]:
+                try:
+                    await self._check_lane(lane)
+                except StoreUnavailable as error:
+                    log.warning(
+                        "repeated triggers wait while the backlog's store is unavailable",
+                        extra={"error": str(error)},
+                    )
+                    self._has_unchecked.set()
+                    await self._clock.sleep(outage_pause())
+
+    async def _check_lane(self, lane: _FairLane) -> None:
+        asked, began = [*lane.unchecked], self._clock.monotonic()
+        levelled = await self._store.levelled(
+            lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
+        )
+        if self._lanes.get(lane.key.priority) is not lane:
+            return  # dropped meanwhile
+        lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
+        del lane.unchecked[: len(asked)]
+        new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
+        lane.inbox += new
+        self._count(lane)
+        kept = set(map(id, new))
+        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
+        self._work.set()
 
     def _assign_levels(self, lane: _FairLane) -> None:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
@@ -683,6 +712,18 @@ class FairPartition:
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         return lane
+
+
+def _can_level(lane: _FairLane) -> bool:
+    """Return whether new triggers can get their levels now. At a take-over they come after the
+    older ones, which the store must show first."""
+    return lane.write is None and lane.backlog.can_add and not (lane.is_ordering and lane.unchecked)
+
+
+def _is_recent(lane: _FairLane, trigger: Trigger) -> bool:
+    """Return whether the trigger is one of those that got a level last."""
+    levelled = max(lane.recent.get(trigger.id, 0), lane.less_recent.get(trigger.id, 0))
+    return levelled >= trigger.version
 
 
 def _with_followers(held: Held, shares: RuntimeShares) -> Held:

@@ -43,7 +43,7 @@ class LookAhead:
         """`size`: bytes."""
         self.budget = Budget[Lane](size - size // INBOX_SHARE)
         self.inboxes = 0
-        """Triggers of fair queues in memory that have no level yet, or whose write has not landed."""
+        """Triggers of fair queues in memory without a level, or whose write has not landed."""
         self._most_in_inboxes = size // INBOX_SHARE // TRIGGER_BYTES
         """Above this number, a lane takes more triggers from the channel only if it has none."""
         self.is_short = asyncio.Event()

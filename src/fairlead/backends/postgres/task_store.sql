@@ -241,6 +241,15 @@ UPDATE fairlead_tasks
  WHERE id = $1::text::uuid AND version = $2
 RETURNING queue, partition, priority, ready_seq
 
+-- name: change_task
+-- $3: priority or NULL, $4: fairness_key or NULL, $5: now, $6: ready_seq if SUBMITTED
+UPDATE fairlead_tasks
+   SET version = version + 1, priority = coalesce($3::smallint, priority), fairness_key = coalesce($4::text, fairness_key),
+       triggered_at = CASE WHEN state = 'SUBMITTED' THEN $5::bigint END,
+       ready_seq = CASE WHEN state = 'SUBMITTED' THEN $6::bigint END
+ WHERE id = $1::text::uuid AND version = $2 AND state IN ('WAITING', 'SUBMITTED')
+RETURNING queue, partition, priority, ready_seq
+
 -- name: error_task
 -- policy & 2: SKIP_FAILED of ports/task_store.py
 UPDATE fairlead_tasks

@@ -242,6 +242,27 @@ class SqlTaskStore:
         yield from self.announce(notification)
         return notification
 
+    def change(
+        self,
+        task_id: str,
+        version: int,
+        priority: int | None,
+        fairness_key: str | None,
+        now: int,
+        actor: str,
+    ) -> Steps[Notification | None]:
+        task_id = canonical(task_id)
+        (ready_seq,) = yield from self.next_seqs(1)
+        yield self.statement("note_event", task_id, version, "changed", now, None, actor)
+        rows = yield self.statement(
+            "change_task", task_id, version, priority, fairness_key, now, ready_seq
+        )
+        if not rows:
+            return None
+        notification = Notification(ready=lanes_of(row for row in rows if row[3] is not None))
+        yield from self.announce(notification)
+        return notification
+
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
         if to not in (State.CANCELLED, State.FAILED):
             raise NotAllowed(f"a person ends a task as CANCELLED or FAILED, not {to}")

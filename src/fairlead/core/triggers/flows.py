@@ -50,10 +50,13 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by fairness key."""
 
-    __slots__ = ("_most", "flows", "priority", "time", "weights")
+    __slots__ = ("_most", "flows", "priority", "queue", "time", "weights")
 
-    def __init__(self, priority: int, time: VirtualTime, weights: Mapping[str, float]) -> None:
+    def __init__(
+        self, queue: str, priority: int, time: VirtualTime, weights: Mapping[str, float]
+    ) -> None:
         """`weights`: weights set at run time, by key; the mapping may change at any time."""
+        self.queue = queue
         self.priority = priority
         self.time = time
         self.weights = weights
@@ -107,6 +110,11 @@ class Flow:
     def __lt__(self, other: object) -> bool:
         """Return False: positions of equal order come in any order."""
         return False
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self.lane.queue
 
     def cell(self, column: Column) -> Cell | None:
         """Return the cell in this column."""

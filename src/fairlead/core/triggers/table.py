@@ -17,6 +17,7 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
+from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.board import Board, LaneName
 from fairlead.core.triggers.columns import Cell, Column, Order, Position
 from fairlead.core.triggers.flows import Flow, TimedLane
@@ -57,9 +58,11 @@ class TriggerTable:
     A trigger whose ordering key is busy stops no other: it leaves its column until the key is free.
     """
 
-    def __init__(self, slot_ledger: SlotLedger) -> None:
+    def __init__(self, slot_ledger: SlotLedger, aging: Aging | None = None) -> None:
+        """`aging`: which lower priorities are served although a higher one has work; None: none."""
         self._slot_ledger = slot_ledger
-        self._board = Board(slot_ledger)
+        self._aging = aging
+        self._board = Board(slot_ledger, aging)
         self._retries: list[tuple[float, int, Hashable]] = []
         self._retry_of: dict[Hashable, float] = {}
         """Valid retry time of each limit; others in the heap are stale."""
@@ -231,14 +234,28 @@ class TriggerTable:
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
-        ready = self._board.ready
+        ready, aging = self._board.ready, self._aging
+        if aging is not None:
+            aging.begin(now)
         while ready and (left := limit - len(taken) - len(failed)) > 0:
-            position = heappop(ready)
+            aged = None if aging is None else aging.next()
+            if aged is not None:
+                position = self._board.pull(aged)
+            elif (position := heappop(ready))[2].position is not position:
+                continue
             source = position[2]
-            if source.position is position:
-                source.position = None
-                if not isinstance(source, Column) or self._board.may_try(source):
-                    self._take_from(position, left, now, taken, failed)
+            source.position = None
+            if isinstance(source, Column) and not self._board.may_try(source):
+                continue
+            before = len(taken)
+            if aging is None:
+                self._take_from(position, left, now, taken, failed)
+            elif aged is None:
+                self._take_from(position, min(left, aging.left), now, taken, failed)
+                aging.started(source.queue, position[0], len(taken) - before)
+            else:
+                self._take_from(position, 1, now, taken, failed, is_aged=True)
+                aging.tried(source.queue, position[0], len(taken) > before)
         return taken, failed
 
     def _take_from(
@@ -248,9 +265,10 @@ class TriggerTable:
         now: float,
         taken: list[Trigger],
         failed: list[PolicyFailed],
+        is_aged: bool = False,
     ) -> None:
         """Take at most `left` triggers from one column or flow, as long as its first trigger is the
-        first of all. `position`: its position among the ready ones until now."""
+        first of all or it `is_aged`. `position`: its position until now."""
         priority, since, source = position
         board, acquire = self._board, self._slot_ledger.acquire
         ready, time = board.ready, board.times[priority]
@@ -266,7 +284,7 @@ class TriggerTable:
                 board.park(column, limit)
                 board.freed((limit,))
                 return
-            if not left or (ready and ready[0] < (priority, order)):
+            if not left or (not is_aged and ready and ready[0] < (priority, order)):
                 board.offer(source, order)
                 return
             rank, _, _, cell = order
@@ -278,6 +296,9 @@ class TriggerTable:
                 failed.append(failure)
                 is_failed = True
             else:
+                if stop is not None and is_aged and not _is_busy(strand, stop):
+                    board.offer(source, order)  # it waits for the limit in its own turn
+                    return
                 if stop is not None:
                     self._stop(source, cell, stop)
                     if column is not None and not column.is_open:
@@ -315,7 +336,7 @@ class TriggerTable:
     def _stop(self, source: Column | Flow, cell: Cell, stop: Full) -> None:
         """Let the first cell of a column or flow wait, whose trigger cannot acquire its slots."""
         board, column, strand = self._board, cell.column, cell.first[4]
-        if strand is not None and stop.limit == strand.ordering_key:
+        if strand is not None and _is_busy(strand, stop):
             strand.head = None
             source.pop()
             board.pass_over(cell)
@@ -462,6 +483,11 @@ class TriggerTable:
         lane = self._timed.get((trigger.queue, trigger.partition, trigger.priority))
         if lane is not None and trigger.level is not None:
             lane.size -= 1
+
+
+def _is_busy(strand: Strand | None, stop: Full) -> bool:
+    """Return whether the ordering key of a strand is what stops its first trigger."""
+    return strand is not None and stop.limit == strand.ordering_key
 
 
 def _is_own(trigger: Trigger) -> bool:
