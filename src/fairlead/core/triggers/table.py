@@ -21,6 +21,7 @@ from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.board import Board, LaneName
 from fairlead.core.triggers.columns import Cell, Column, Order, Position
 from fairlead.core.triggers.flows import Flow, TimedLane
+from fairlead.core.triggers.retries import Retries
 from fairlead.core.triggers.strands import Strand
 from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
@@ -63,9 +64,7 @@ class TriggerTable:
         self._slot_ledger = slot_ledger
         self._aging = aging
         self._board = Board(slot_ledger, aging)
-        self._retries: list[tuple[float, int, Hashable]] = []
-        self._retry_of: dict[Hashable, float] = {}
-        """Valid retry time of each limit; others in the heap are stale."""
+        self._retries = Retries()
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
         self._timed: defaultdict[LaneName, TimedLane] = defaultdict(TimedLane)
@@ -230,7 +229,7 @@ class TriggerTable:
         """Take at most `limit` triggers and acquire their slots, by priority and then by rank; also
         return the failures of policies that raised, for which no slot is held. `now`: monotonic
         seconds."""
-        self._release_due(now)
+        self.freed(self._retries.due(now))
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
@@ -342,7 +341,7 @@ class TriggerTable:
             board.pass_over(cell)
             return
         if stop.retry_at is not None:
-            self._set_retry(stop.limit, stop.retry_at)
+            self._retries.add(stop.limit, stop.retry_at)
         if source is not column:
             source.pop()
             column.is_open, column.position = False, None
@@ -449,26 +448,10 @@ class TriggerTable:
     def next_retry(self) -> float | None:
         """Return when a parked column may be tried again although no slot was freed (monotonic
         seconds), or None."""
-        retries = self._retries
-        while retries and self._retry_of.get(retries[0][2]) != retries[0][0]:
-            heappop(retries)
-        return retries[0][0] if retries else None
-
-    def _set_retry(self, limit: Hashable, at: float) -> None:
-        if at < self._retry_of.get(limit, float("inf")):
-            self._retry_of[limit] = at
-            self._sequence += 1
-            heappush(self._retries, (at, self._sequence, limit))
-
-    def _release_due(self, now: float) -> None:
-        while (at := self.next_retry()) is not None and at <= now:
-            limit = heappop(self._retries)[2]
-            del self._retry_of[limit]
-            self.freed((limit,))
+        return self._retries.next()
 
     def _start_over(self) -> None:
         self._retries.clear()
-        self._retry_of.clear()
         self._board.start_over()
 
     # sizes ----------------------------------------------------------------------------------------
