@@ -197,6 +197,9 @@ class Spacious:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+        return None
+
 
 async def test_a_lane_is_behind_during_a_read_of_it_until_a_read_finds_the_end() -> None:
     store = SlowStore()
@@ -247,7 +250,9 @@ class Engine:
         lanes = LaneContext(
             store=self.store,
             table=self.table,
-            channel=SimpleNamespace(is_behind=lambda lane: False, room_freed=self._told.set),
+            channel=SimpleNamespace(
+                is_behind=lambda lane: False, floor=lambda lane: None, room_freed=self._told.set
+            ),
             ordering=ordering,
             events=self,
             look_ahead=look_ahead,

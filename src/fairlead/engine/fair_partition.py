@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
@@ -98,6 +98,13 @@ class _FairLane:
     """Triggers from behind the channel position; the store must show which have a level."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
+    unread: int = 0
+    """Fairness keys whose other triggers the channel keeps."""
+    is_asked: bool = True
+    """Whether the channel asked for keys after the last call of `room_freed`."""
+    is_evicting: bool = False
+    """Whether evicted triggers may be stored. All others get their levels then, because those that
+    may run can lie behind any of them."""
     write: BacklogWrite | None = None
     evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
@@ -250,12 +257,31 @@ class FairPartition:
             return PAGE
         return 0 if lane.unchecked or self._clock.monotonic() < lane.read_again_at else PAGE_AGAIN
 
+    def of_keys(
+        self, priority: int, keys: Collection[str], unread: int
+    ) -> tuple[Sequence[str], int]:
+        """Return which of these keys of a lane to read next from the channel, and how many triggers
+        of each. `unread`: number of keys with unread triggers."""
+        if priority in self._unreadable:
+            return (), 0
+        lane = self._lanes.get(priority) or self._add_lane(priority, None)
+        lane.unread, lane.is_asked = unread, True
+        arriving = len(lane.inbox) + len(lane.unchecked)
+        if arriving > PAGE:
+            lane.backlog.ask_at = 0
+            return (), 0
+        chosen, limit = lane.backlog.choose_keys(keys, unread, arriving)
+        if lane.is_evicting:
+            chosen = [*dict.fromkeys([*chosen, *keys])][: max(len(chosen), PAGE // limit)]
+        return chosen, limit
+
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         if priority in self._unreadable:
             self._events.on_dropped(triggers)  # Once the record is readable, they are read again.
             return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
+        self._note_floor(lane)
         if lane.backlog.is_stored:
             self._separate(lane, triggers)
         else:
@@ -264,9 +290,18 @@ class FairPartition:
             self._assign_levels(lane)
         self._work.set()
 
+    def _note_floor(self, lane: _FairLane) -> None:
+        """Note up to which position the channel has delivered all triggers."""
+        floor = self._context.channel.floor(lane.key)
+        if floor is not None:
+            lane.backlog.is_read_by_key = True
+            lane.backlog.read_seq = min(lane.backlog.read_seq, floor)
+        elif not lane.inbox and not lane.unchecked:
+            lane.backlog.is_read_by_key, lane.unread = False, 0
+
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed, recent, less_recent = lane.backlog.read_seq, lane.recent, lane.less_recent
+        passed, recent, less_recent = lane.backlog.highest_seq, lane.recent, lane.less_recent
         levelled = []
         for trigger in triggers:
             if max(recent.get(trigger.id, 0), less_recent.get(trigger.id, 0)) >= trigger.version:
@@ -292,9 +327,16 @@ class FairPartition:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
+        self._ask(lane)
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
             self._push_next(lane, lane.shares)
+
+    def _ask(self, lane: _FairLane) -> None:
+        """Let the channel ask for keys if their triggers in memory come to an end."""
+        if lane.unread and lane.is_asked and (lane.is_evicting or lane.backlog.is_asking):
+            lane.is_asked = False
+            self._context.channel.room_freed()
 
     def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Acknowledge triggers whose claim ended, won or lost."""
@@ -416,6 +458,8 @@ class FairPartition:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
+        self._note_floor(lane)
+        lane.is_evicting &= backlog.is_stored
         if lane.unchecked:
             asked, lane.unchecked = lane.unchecked, []
             began = self._clock.monotonic()
@@ -427,10 +471,13 @@ class FairPartition:
                 lane.unchecked = asked + lane.unchecked
                 raise
             lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
-            lane.inbox += [trigger for trigger in asked if trigger.id not in levelled]
+            # Put these first: they are older than the others of their keys.
+            lane.inbox[:0] = [trigger for trigger in asked if trigger.id not in levelled]
             self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
+            self._context.channel.room_freed()
         if lane.inbox and lane.write is None and backlog.can_add:
             self._assign_levels(lane)
+            self._ask(lane)
         if lane.write is None:
             self._make_room(lane)
         if (write := lane.write) is not None:
@@ -484,7 +531,7 @@ class FairPartition:
     def _make_room(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back, in favour of stored ones that may run."""
         now = self._clock.monotonic()
-        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
+        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now, lane.unread > 0):
             return
         held = self._table.held_back(lane.key, lane.backlog.names)
         if lane.shares is not None:
@@ -492,7 +539,7 @@ class FairPartition:
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
-            lane.write = lane.backlog.evict(*chosen)
+            lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         if lane.is_ordering:

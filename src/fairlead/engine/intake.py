@@ -4,7 +4,7 @@ queues."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from fairlead.core.triggers.table import Lent
 from fairlead.engine.backlogs import Backlogs
@@ -93,6 +93,13 @@ class Intake(SimplePart):
             return self._backlogs.room_behind(lane)
         queued = self._queued.get((lane.queue, lane.priority), 0)
         return AGAIN if queued <= self._look_ahead else 0
+
+    def of_keys(
+        self, lane: LaneKey, keys: Collection[str], unread: int
+    ) -> tuple[Sequence[str], int] | None:
+        """Return which of these fairness keys of a fair queue to read next, and how many triggers
+        of each; None for a fifo queue."""
+        return self._backlogs.of_keys(lane, keys, unread) if lane.queue in self._backlogs else None
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""

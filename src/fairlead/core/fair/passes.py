@@ -40,6 +40,10 @@ class Passes:
         self._counters.put(key, pass_ + self.step(key, weight, name), virtual_time)
         return pass_
 
+    def next_pass(self, key: str) -> int:
+        """Return the earliest pass of one more task of the key; 0 if the key was idle."""
+        return self._counters.next_pass(key)
+
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next (dimensionless)."""
         return stride(self.weights.get(key, weight))
