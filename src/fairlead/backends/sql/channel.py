@@ -75,6 +75,11 @@ class LaneReader:
     sweep_seq: int | None = None
     """Position of the sweep, which reads earlier rows again; None if no sweep is under way."""
 
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether earlier rows are to be read again."""
+        return self.sweep_seq is not None or (self.keyed is not None and self.keyed.is_sweeping)
+
 
 class DatabaseChannel:
     """A `fairlead.ports.trigger_channel.TriggerChannel` on the rows of the task store."""
@@ -205,7 +210,7 @@ class DatabaseChannel:
             if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
-                for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
+                for lane in [lane for lane in self._lanes.values() if lane.is_sweeping]:
                     space = room.behind(lane.key)
                     if space > 0 and (found := await self._sweep(lane, space)):
                         return found
@@ -241,7 +246,7 @@ class DatabaseChannel:
             if is_sweeping and lane.sweep_seq is None:
                 lane.sweep_seq = 0
             if is_sweeping and lane.keyed is not None:
-                lane.keyed.walk()
+                lane.keyed.begin_sweep()
         self._searching = set()
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
         is_first, self._has_searched = not self._has_searched, True
@@ -318,11 +323,16 @@ class DatabaseChannel:
     async def _sweep(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return one page of the rows behind the reader. Rows that are new to the node had lost
         their notification."""
-        assert lane.sweep_seq is not None
         began = self._clock.monotonic()
-        rows = await self._rows(lane, lane.sweep_seq, limit)
+        if lane.sweep_seq is None:
+            assert lane.keyed is not None
+            rows = await lane.keyed.sweep(limit)
+        else:
+            rows = await self._rows(lane, lane.sweep_seq, limit)
         took = self._clock.monotonic() - began
         self._sweep_at = began + took / SWEEP_SHARE
+        if lane.sweep_seq is None:
+            return healed(rows, lane.keyed.highest if lane.keyed else lane.highest_seq)
         if lane.sweep_seq is not None:
             lane.sweep_seq = (
                 rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
@@ -339,7 +349,7 @@ class DatabaseChannel:
         self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
-        is_sweeping = any(lane.sweep_seq is not None for lane in self._lanes.values())
+        is_sweeping = any(lane.is_sweeping for lane in self._lanes.values())
         soonest = self._clock.monotonic() + 0.01
         until = self._heal_at
         if is_sweeping:

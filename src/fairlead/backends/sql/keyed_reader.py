@@ -57,6 +57,8 @@ class KeyedReader:
         """Key after which the walk continues; None if no walk is under way."""
         self._is_walk_due = False
         """Whether another walk follows: keys may have come behind the one under way."""
+        self._to_sweep: list[tuple[str, int]] = []
+        """Keys whose rows above a position are to be read again."""
         self._plans: list[_Plan] = []
         self._has_room = True
         """Whether the node may have got room for more triggers."""
@@ -81,13 +83,19 @@ class KeyedReader:
         """Look at the rows from this position on, which a notification announces."""
         self._looks.add(seq)
 
-    def rewind(self) -> None:
-        """Read all rows above `floor` again, in case the node has dropped some of them."""
-        self._positions.clear()
+    def begin_sweep(self) -> None:
+        """Walk over all keys, in case a notification was lost, and begin to read the rows above
+        `floor` again, in case the node has dropped some of them."""
         self.walk()
+        self._to_sweep = self._to_sweep or [(key, self.floor) for key in self._positions]
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether rows are to be read again."""
+        return bool(self._to_sweep)
 
     def walk(self) -> None:
-        """Walk over all keys, in case a notification was lost."""
+        """Walk over all keys, to find those with unread rows."""
         self._is_walk_due = True
         if self._walk is None:
             self._begin_walk()
@@ -130,7 +138,7 @@ class KeyedReader:
 
     async def _read_plan(self) -> Sequence[Trigger]:
         keys, limit = self._plans.pop(0)
-        asked = [(key, self._positions.get(key, self.floor)) for key in keys if key in self._unread]
+        asked = [(key, self._position(key)) for key in keys if key in self._unread]
         if not asked:
             return ()
         try:
@@ -168,14 +176,30 @@ class KeyedReader:
             self._positions = {key: min(seq, last) for key, seq in self._positions.items()}
             self.walk()
         for row in rows:
-            if self._positions.get(row.fairness_key, self.floor) >= row.seq:
+            if self._position(row.fairness_key) >= row.seq:
                 self._positions[row.fairness_key] = row.seq - 1
             self._add(row.fairness_key)
+
+    async def sweep(self, most: int) -> list[Trigger]:
+        """Return at most about `most` of the rows that were read before."""
+        keys = self._to_sweep[: min(WALK, most)]
+        limit = max(1, most // max(1, len(keys)))
+        rows = await self._store.database.read(self._store.ready_of(self.lane, keys, limit))
+        del self._to_sweep[: len(keys)]
+        counts: dict[str, int] = {}
+        for row in rows:
+            counts[row.fairness_key] = counts.get(row.fairness_key, 0) + 1
+            if counts[row.fairness_key] == limit and row.seq < self._position(row.fairness_key):
+                self._to_sweep.append((row.fairness_key, row.seq))
+        return [row for row in rows if row.seq <= self._position(row.fairness_key)]
+
+    def _position(self, key: str) -> int:
+        return self._positions.get(key, self.floor)
 
     async def _walk_on(self, above: str) -> None:
         keys = await self._store.database.read(self._store.ready_keys(self.lane, above, WALK))
         for key, seq in keys:
-            if seq > self._positions.get(key, self.floor):
+            if seq > self._position(key):
                 self._add(key)
         self._walk = keys[-1][0] if len(keys) == WALK else None
         if self._walk is None and self._is_walk_due:
