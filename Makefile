@@ -70,7 +70,7 @@ soak: $(STAMP) postgresql  ## run for long: a whole trace, kill -9 at full size,
 	@$(BIN)/python bench/memory.py
 
 bench-fair: $(STAMP) postgresql java  ## measure fairness and its cost: a real trace, limits, drain rates, long backlogs, lost owners
-	@$(BIN)/python bench/newcomers.py
+	@$(BIN)/python bench/newcomers.py; $(BIN)/python bench/lcg_limits.py; $(BIN)/python bench/deep_backlog.py
 	@$(BIN)/python bench/fairness.py; $(BIN)/python bench/lcg.py --plot docs/fair-lcg.svg
 	@$(BIN)/python bench/ownership.py nodes; $(BIN)/python bench/ownership.py cassandra; $(BIN)/python bench/ownership.py rivals
 	@$(BIN)/python bench/fairness.py --backlog 5000000 --only postgres

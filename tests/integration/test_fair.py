@@ -48,6 +48,14 @@ async def test_a_flood_delays_no_other_key(app: App) -> None:
     assert ran == list("abaaa")
 
 
+async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(app: App) -> None:
+    ran, push = recorder(app)
+    push("a" * 20)
+    push("b" * 20)
+    await drain(app, concurrency=40)
+    assert "".join(ran) == "ab" * 20
+
+
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
     """A task kept out of memory by its ordering key does not run yet, so it does not advance the
     pass of its fairness key."""
@@ -294,6 +302,39 @@ async def test_a_weight_set_at_run_time_counts_for_tasks_without_a_level(app: Ap
     app.management.set_weight("q", "b", None)
     with pytest.raises(UnknownQueue):
         app.management.set_weight("q", "b", None)
+
+
+async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(app: App) -> None:
+    ran, push = recorder(app)
+    push("ab" * 1000)
+    push("c" * 600)
+    begun = asyncio.Event()
+
+    @app.task(queue="q")
+    async def begin() -> None:
+        begun.set()
+        await has_weights.wait()
+
+    has_weights = asyncio.Event()
+    begin.options(priority=9).submit()
+    async with running(app, concurrency=1, look_ahead=25) as node:
+        await begun.wait()
+        async with asyncio.timeout(SOON):
+            while not stored(app):
+                await asyncio.sleep(0.01)
+        app.management.set_weight("q", "a", 10.0)
+        app.management.set_weight("q", "c", 0.5)
+        async with asyncio.timeout(SOON):
+            while node.parts.backlogs._weights["q"] != {"a": 10.0, "c": 0.5}:
+                await asyncio.sleep(0.01)
+        has_weights.set()
+        await settled(app, node)
+    assert Counter(ran) == {"a": 1000, "b": 1000, "c": 600}
+    soon = Counter(ran[20:710])
+    assert soon["a"] == pytest.approx(600, abs=10)
+    assert soon["b"] == pytest.approx(60, abs=10)
+    assert soon["c"] == pytest.approx(30, abs=10)
+    assert not stored(app)
 
 
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:

@@ -77,6 +77,7 @@ async def test_a_running_worker_applies_published_weights_until_they_are_switche
             "babbabbbaaa",
             "bbabbbabaaa",
             "abbbbabbaaa",
+            "bbbabbbaaaa",
         )
         policy = policies.policy(version)
         await asyncio.to_thread(policies.roll_back, policy, 0, "ann", "too much")

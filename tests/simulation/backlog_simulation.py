@@ -22,7 +22,7 @@ from fairlead.core.fair.backlog import NO_CHANGES, Backlog, BacklogWrite, Change
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.model import LaneRecord, Trigger
-from fairlead.ports.backlog_store import Fenced, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, KeyEntries, OwnedBacklog
 from tests.simulation.backlog_lane import (
     LANE,
     PARTITION,
@@ -78,6 +78,8 @@ class Simulation:
         self.calls: list[Call] = []
         self.late: list[Call] = []
         """Calls that no owner waits for and that may still take effect."""
+        self.weights: dict[str, float] = {}
+        """Weights set at run time, by key."""
         self.held: set[str] = set()
         """Names that a limit holds back."""
         self.now = 0.0
@@ -121,6 +123,7 @@ class Simulation:
         yield self._commit, 1.0
         yield self._announce, 1.0
         yield self._hold, 0.5
+        yield self._set_weight, 0.5
         yield self._tick, 1.0
         yield self._land, 6.0
         yield self._return_response, 6.0
@@ -138,6 +141,8 @@ class Simulation:
         yield self._ack, 3.0
         yield self._delete, 1.0
         yield self._keep_record, 1.0
+        yield self._reweigh, 1.0
+        yield self._renew, 2.0
 
     def _step(self) -> None:
         self.steps += 1
@@ -189,7 +194,9 @@ class Simulation:
         self._log("owner %d takes over: %s", self.range_id, record)
 
     def _new_backlog(self, range_id: int, record: LaneRecord) -> Backlog:
-        return self._backlog(range_id, record, Passes(Counters()), self._capacity, self._timing)
+        return self._backlog(
+            range_id, record, Passes(Counters(), self.weights), self._capacity, self._timing
+        )
 
     def _leave(self, owner: Owner) -> None:
         """Drop the memory of an owner; its calls under way may still take effect."""
@@ -313,7 +320,9 @@ class Simulation:
         """Return whether no write is under way. The writes of a lane come one after the other, because
         a record would describe a write under way that may fail."""
         return (
-            owner.intake is None and not owner.backlog.is_writing and "record" not in owner.is_busy
+            owner.intake is None
+            and not owner.backlog.is_writing
+            and not owner.is_busy & {"record", "renew"}
         )
 
     def _level(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
@@ -350,6 +359,60 @@ class Simulation:
         self._check_given(owner, triggers, self._begin_write(owner, write, triggers))
         return True
 
+    def _set_weight(self) -> bool:
+        """Set the weight of a key, or take it away."""
+        key = self.chance.choice(KEYS)
+        self.weights.pop(key, None)
+        if self.chance.random() < 0.8:
+            self.weights[key] = self.chance.choice((0.1, 0.5, 1.0, 5.0, 20.0))
+        for owner in (self.owner, self.former):
+            if owner is not None:
+                owner.to_reweigh.add(key)
+        self._log("weight of %s: %s", key, self.weights.get(key))
+        return True
+
+    def _reweigh(self, owner: Owner) -> bool:
+        """Give the triggers of keys with another weight new levels."""
+        if not owner.to_reweigh or not self._may_write(owner) or not owner.backlog.can_reweigh:
+            return False
+        keys, owner.to_reweigh = owner.to_reweigh, set()
+        old, placed = owner.backlog.reweigh(keys)
+        for trigger in old:
+            del owner.table[level_of(trigger)]
+        self._log("owner %d gives new levels to %s", owner.range_id, old)
+        if isinstance(placed, Changes):
+            self._apply(owner, placed)
+            self._check_given(owner, old, placed.added)
+        else:
+            self._check_given(owner, old, self._begin_write(owner, placed, old))
+        return True
+
+    def _renew(self, owner: Owner) -> bool:
+        """Give stored entries of these keys new levels."""
+        if not self._may_write(owner) or "renew" in owner.is_busy:
+            return False
+        renewal = owner.backlog.next_renewal(self.chance.choice((1, 2, 5, 10)))
+        if renewal is None:
+            return False
+        self._log("owner %d renews above %s", owner.range_id, renewal.above)
+
+        def on_found(found: KeyEntries) -> None:
+            write = owner.backlog.renew(*found)
+            if write is not None:
+                self._check_given(
+                    owner, write.moved, self._begin_write(owner, write, found.entries)
+                )
+
+        self._call(
+            owner,
+            "renew",
+            lambda: self.store.entries_of(LANE, renewal.above, renewal.keys, renewal.limit),
+            on_found,
+            owner.backlog.renewal_failed,
+            may_be_late=False,
+        )
+        return True
+
     def _begin_write(
         self, owner: Owner, write: BacklogWrite, triggers: Sequence[Trigger]
     ) -> list[Trigger]:
@@ -360,9 +423,7 @@ class Simulation:
         self._send(owner, write)
         return given
 
-    def _check_given(
-        self, owner: Owner, triggers: Sequence[Trigger], given: Sequence[Trigger]
-    ) -> None:
+    def _check_given(self, owner: Owner, triggers: Sequence[Any], given: Sequence[Trigger]) -> None:
         assert len(given) == len(triggers), "some triggers got no level"
         for trigger in given:
             level = level_of(trigger)
@@ -389,10 +450,15 @@ class Simulation:
         self._call(
             owner,
             "write",
-            lambda: self.store.write(LANE, owner.range_id, write.entries, write.record),
+            lambda: self._write(owner, write),
             written,
             failed,
         )
+
+    async def _write(self, owner: Owner, write: BacklogWrite) -> None:
+        await self.store.write(LANE, owner.range_id, write.entries, write.record, write.moved)
+        if write.moved:  # no earlier write can take effect later
+            self.late = [call for call in self.late if call.what != "write"]
 
     def _repeat_write(self, owner: Owner) -> bool:
         if not owner.is_write_to_repeat or owner.write is None:

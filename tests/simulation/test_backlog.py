@@ -147,8 +147,9 @@ class Unfenced(MemoryBacklogStore):
 class LastEntryLost(MemoryBacklogStore):
     """The store loses the last entry of a write."""
 
-    async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
-        await super().write(lane, range_id, entries[:-1] if len(entries) > 2 else entries, record)
+    async def write(self, lane, range_id, entries, record, moved=()) -> None:  # type: ignore[no-untyped-def]
+        kept = entries[:-1] if len(entries) > 2 else entries
+        await super().write(lane, range_id, kept, record, moved)
 
 
 BROKEN_BACKLOGS = [

@@ -157,11 +157,19 @@ class Backlogs(SimplePart):
         return partition.positions() if partition is not None and partition.is_started else None
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
-        """Set weights by fairness key that override the tasks' own, for triggers without a
-        level."""
-        if queue in self._weights:
-            self._weights[queue].clear()
-            self._weights[queue].update(weights)
+        """Set weights by fairness key that override the tasks' own. Triggers that wait get new
+        levels, unless the queue counts run time."""
+        before = self._weights.get(queue)
+        if before is None or before == weights:
+            return
+        changed = {
+            key for key in before.keys() | weights.keys() if before.get(key) != weights.get(key)
+        }
+        before.clear()
+        before.update(weights)
+        for key, partition in self._partitions.items():
+            if key.queue == queue:
+                partition.reweigh(changed)
 
     # triggers -------------------------------------------------------------------------------------
 

@@ -89,18 +89,22 @@ class TaskClaimer:
             self._release_slots(doubles, holds_slots)
         executions = []
         handlers, in_flight = context.served.handlers, context.in_flight
-        for task in claimed:
-            trigger = wanted_by.pop((task.id, task.version - 1))
+        found = {(task.id, task.version - 1): task for task in claimed}
+        lost = []
+        for key, trigger in wanted_by.items():  # in the order of dispatch
+            if (task := found.get(key)) is None:
+                lost.append(trigger)
+                continue
             execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots)
             in_flight[task.id] = execution
             executions.append(execution)
         self._batches.update(task.batch for task in claimed)
-        if wanted_by:
-            context.observer.counted("lost_claims", len(wanted_by))
-            self._release_slots(list(wanted_by.values()), holds_slots)
+        if lost:
+            context.observer.counted("lost_claims", len(lost))
+            self._release_slots(lost, holds_slots)
         self._sources.claim_ended(triggers)
-        if wanted_by:
-            self._sources.refused([*wanted_by.values()])
+        if lost:
+            self._sources.refused(lost)
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
 

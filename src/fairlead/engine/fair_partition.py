@@ -50,6 +50,9 @@ AGAIN_SHARE = 0.05
 MOST_READ = 5000
 """Triggers in one read from the backlog store."""
 
+MOST_RENEWED = 10_000
+"""Stored entries that one step looks at to give those of keys with new weights new levels."""
+
 MOST_LEARNT = 50_000
 """Stored entries of a former owner from which one call learns the next passes of keys."""
 
@@ -106,6 +109,8 @@ class _FairLane:
     """Whether evicted triggers may be stored. All others get their levels then, because those that
     may run can lie behind any of them."""
     write: BacklogWrite | None = None
+    reweighed: set[str] = field(default_factory=set)
+    """Keys with new weights, whose triggers have levels at the old ones."""
     evictions: Evictions = field(default_factory=Evictions)
     recent: dict[str, int] = field(default_factory=dict)
     """Version by id of the triggers that got a level last."""
@@ -318,6 +323,13 @@ class FairPartition:
         for lane in self._lanes.values():
             lane.backlog.capacity = capacity
 
+    def reweigh(self, keys: Collection[str]) -> None:
+        """Give the waiting triggers of these keys levels at their new weights."""
+        for lane in self._lanes.values():
+            if lane.shares is None:
+                lane.reweighed.update(keys)
+                self._work.set()
+
     def on_drained(self) -> None:
         """Note that the channel is drained: dispatch what waited for its triggers."""
         for lane in self._lanes.values():
@@ -480,9 +492,13 @@ class FairPartition:
             self._ask(lane)
         if lane.write is None:
             self._make_room(lane)
+        if lane.reweighed and lane.write is None and not lane.is_ordering and backlog.can_reweigh:
+            self._reweigh(lane)
         if (write := lane.write) is not None:
             try:
-                await self._store.write(key, self._range_id, write.entries, write.record)
+                await self._store.write(
+                    key, self._range_id, write.entries, write.record, write.moved
+                )
             except StoreUnavailable:
                 backlog.write_failed()
                 raise
@@ -501,6 +517,16 @@ class FairPartition:
                 backlog.read_failed()
                 raise
             self._apply(lane, backlog.read(entries))
+            return True
+        if (renewal := backlog.next_renewal(MOST_RENEWED)) is not None:
+            try:
+                found = await self._store.entries_of(
+                    key, renewal.above, renewal.keys, renewal.limit
+                )
+            except StoreUnavailable:
+                backlog.renewal_failed()
+                raise
+            lane.write = backlog.renew(*found)
             return True
         if (above := backlog.unknown_above) is not None:
             backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
@@ -540,6 +566,16 @@ class FairPartition:
         if chosen is not None:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
             lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
+
+    def _reweigh(self, lane: _FairLane) -> None:
+        """Give the triggers in memory levels at the new weights; those in the store follow."""
+        keys, lane.reweighed = lane.reweighed, set()
+        old, placed = lane.backlog.reweigh(keys)
+        self._remove(lane, old)
+        if isinstance(placed, BacklogWrite):
+            lane.write = placed
+        else:
+            self._apply(lane, placed)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         if lane.is_ordering:

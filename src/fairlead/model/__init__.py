@@ -15,7 +15,7 @@ from fairlead.model.incident import (
     IncidentReport,
 )
 from fairlead.model.keys import BEFORE_ALL, LaneKey, PartitionKey, TaskKey
-from fairlead.model.lane import LaneRecord, RunTimesRecord, read_lanes
+from fairlead.model.lane import LaneRecord, ReweighingRecord, RunTimesRecord, read_lanes
 from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
 from fairlead.model.task import (
@@ -59,6 +59,7 @@ __all__ = [
     "Level",
     "LOWEST",
     "Trigger",
+    "ReweighingRecord",
     "RunTimesRecord",
     "LaneRecord",
     "read_lanes",

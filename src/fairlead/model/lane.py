@@ -20,6 +20,21 @@ class RunTimesRecord(msgspec.Struct, frozen=True):
     ran last."""
 
 
+class ReweighingRecord(msgspec.Struct, frozen=True):
+    """Progress of giving the stored entries of some fairness keys new levels
+    (`fairlead.core.fair.reweighing`)."""
+
+    keys: list[str]
+    at: Level
+    """Level through which the entries have new levels."""
+    last: Level
+    """Highest level of an entry without a new level."""
+    first_id: int
+    """Number of the last level given before it began."""
+    next_passes: list[tuple[str, int]]
+    """(fairness key, next pass) of the keys met so far."""
+
+
 class LaneRecord(msgspec.Struct, frozen=True):
     """State of a lane's fair backlog beside its rows, for the next owner and for people."""
 
@@ -42,6 +57,8 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """(fairness key, next pass) of the keys furthest ahead."""
     run_times: RunTimesRecord | None = None
     """None if the queue counts tasks."""
+    reweighing: ReweighingRecord | None = None
+    """None if every entry has its level at the present weights."""
 
 
 _decode = msgspec.json.Decoder(LaneRecord).decode

@@ -3,7 +3,7 @@ only the later one can write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -45,6 +45,15 @@ class LastPasses(NamedTuple):
     """Level of the last of these entries; None if no entry lies above them."""
 
 
+class KeyEntries(NamedTuple):
+    """The entries of some fairness keys among some entries of a lane."""
+
+    entries: Sequence[Trigger]
+    """Entries of these keys, ascending."""
+    through: Level | None
+    """Level of the last of all these entries; None if no entry lies above them."""
+
+
 class BacklogStore(Protocol):
     """Store of backlog entries: triggers with a level, one per task and version. Entries do not
     expire."""
@@ -71,12 +80,17 @@ class BacklogStore(Protocol):
         Raises StoreUnavailable."""
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
-        """Add the entries (all have a level and belong to the lane) and save the record, both or
-        neither. An entry that exists is left unchanged. `entries` may be empty. Raises Fenced, and
-        StoreUnavailable if the write may or may not have landed, or may land later; repeat it
-        unchanged then."""
+        """Add the entries (all have a level and belong to the lane), delete those at the `moved`
+        levels and save the record, all or nothing. An entry that exists is left unchanged.
+        `entries` may be empty. Raises Fenced, and StoreUnavailable if the write may or may not have
+        landed, or may land later; repeat it unchanged then."""
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         """Return entries with a level greater than `level`, ascending, at most `limit`; never one
@@ -93,6 +107,12 @@ class BacklogStore(Protocol):
 
     async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
         """Return the last pass of each fairness key among the first `limit` entries above a level.
+        Raises StoreUnavailable."""
+
+    async def entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> KeyEntries:
+        """Return the entries of these fairness keys among the first `limit` entries above a level.
         Raises StoreUnavailable."""
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:

@@ -4,7 +4,7 @@ partition."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
 
 import msgspec
@@ -20,11 +20,14 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
+
+_MOST_DELETED = 500
+"""Greatest number of rows that one transaction deletes one by one."""
 
 _encode = msgspec.json.encode
 
@@ -77,7 +80,12 @@ class CassandraBacklogStore:
         return _owned(partition, 0, rows[0][3] if rows else None).unreadable
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
         pieces = list(_pieces(entries))
         # In case we die after some pieces: the record has the final max_level already, and its
@@ -95,6 +103,12 @@ class CassandraBacklogStore:
             await self._fenced(
                 lane, range_id, [keep_record, *(("write", _row(lane, entry)) for entry in piece)]
             )
+        # Last: a crash before leaves a task with two levels, of which one claim is refused.
+        for first in range(0, len(moved), _MOST_DELETED):
+            deletes = [
+                ("delete_level", (*lane, *level)) for level in moved[first : first + _MOST_DELETED]
+            ]
+            await self._fenced(lane, range_id, [keep_record, *deletes])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         return [
@@ -142,6 +156,14 @@ class CassandraBacklogStore:
             found[key] = pass_, min(weight, found[key][1] if key in found else weight)
         through = Level(*rows[-1][:2]) if len(rows) == limit else None
         return LastPasses([LastPass(key, *ends) for key, ends in found.items()], through)
+
+    async def entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> KeyEntries:
+        rows = await self.read_above(lane, above, limit)
+        through = rows[-1].level if len(rows) == limit else None
+        wanted = frozenset(keys)
+        return KeyEntries([row for row in rows if row.fairness_key in wanted], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
-from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 
 
 class MemoryBacklogStore:
@@ -42,9 +42,17 @@ class MemoryBacklogStore:
         return {}
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
         self._fence(lane, range_id)
+        if moved:
+            gone = set(moved)
+            self._rows[lane] = [row for row in self._rows[lane] if row.level not in gone]
         rows = self._rows[lane]
         for entry in entries:
             level = _level(entry)
@@ -78,6 +86,13 @@ class MemoryBacklogStore:
         return LastPasses(
             [LastPass(key, pass_, min(weights[key])) for key, pass_ in last.items()], through
         )
+
+    async def entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> KeyEntries:
+        rows = await self.read_above(lane, above, limit)
+        through = _level(rows[-1]) if len(rows) == limit else None
+        return KeyEntries([row for row in rows if row.fairness_key in keys], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}

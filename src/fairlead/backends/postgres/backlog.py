@@ -17,7 +17,7 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.sql.backlog import SqlBacklogStore, columns
-from fairlead.model import LaneKey, LaneRecord, Trigger
+from fairlead.model import LaneKey, LaneRecord, Level, Trigger
 from fairlead.ports.statements import Copy, Steps
 
 _COLUMNS = (
@@ -45,15 +45,20 @@ class PostgresBacklogStore(SqlBacklogStore):
     much as INSERT."""
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
         try:
-            await super().write(lane, range_id, entries, record)
+            await super().write(lane, range_id, entries, record, moved)
         except asyncpg.UniqueViolationError:
             # An earlier try of this write has succeeded. No other write can contain these levels,
             # because each level is assigned once.
             await self._database.run_async(
-                self._write(lane, range_id, entries, record, self._insert_missing)
+                self._write(lane, range_id, entries, record, moved, self._insert_missing)
             )
 
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:

@@ -43,6 +43,13 @@ SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_ke
 -- name: delete_through
 DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) <= ($4, $5)
 
+-- name: delete_levels
+-- $4: [[pass, id], ...]
+DELETE FROM fairlead_backlog b
+ USING json_array_elements($4::json) AS j
+ WHERE b.queue = $1 AND b.partition = $2 AND b.priority = $3
+   AND b.pass = (j ->> 0)::bigint AND b.id = (j ->> 1)::bigint
+
 -- name: levelled
 -- $1: ids
 SELECT b.task_id::text, b.version
@@ -62,6 +69,14 @@ SELECT fairness_key, max(pass), min(weight)
   FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
  GROUP BY fairness_key
+
+-- name: entries_of
+-- $8: [fairness key, ...]
+SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
+  FROM fairlead_backlog
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
+   AND fairness_key IN (SELECT json_array_elements_text($8::json))
+ ORDER BY pass, id
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record

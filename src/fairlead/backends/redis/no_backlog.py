@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from fairlead.errors import NotSupported
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
-from fairlead.ports.backlog_store import LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import KeyEntries, LastPasses, OwnedBacklog
 
 
 class NoBacklog:
@@ -28,7 +28,12 @@ class NoBacklog:
         return {}
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
         _refuse()
 
@@ -45,6 +50,11 @@ class NoBacklog:
 
     async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
         return LastPasses([], None)
+
+    async def entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> KeyEntries:
+        return KeyEntries([], None)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {}

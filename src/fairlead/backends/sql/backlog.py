@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
+from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row, Statement, Steps
 
 _HIGHEST = Level(2**63 - 1, 2**63 - 1)
@@ -76,10 +76,15 @@ class SqlBacklogStore(ABC):
         return _owned(partition, 0, rows).unreadable
 
     async def write(
-        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level] = (),
     ) -> None:
         await self._database.run_async(
-            self._write(lane, range_id, entries, record, self._insert),
+            self._write(lane, range_id, entries, record, moved, self._insert),
             durable=bool(entries) and self.outlives_workers,
         )
 
@@ -89,11 +94,14 @@ class SqlBacklogStore(ABC):
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
+        moved: Sequence[Level],
         insert: Callable[[LaneKey, Sequence[Trigger]], Steps[None]],
     ) -> Steps[None]:
         yield from self._fenced(lane, range_id)
         if entries:
             yield from insert(lane, entries)
+        if moved:
+            yield self._statement("delete_levels", *lane, _encode(moved).decode())
         yield self._statement("keep_record", *lane, _encode(record).decode())
 
     @abstractmethod
@@ -151,6 +159,21 @@ class SqlBacklogStore(ABC):
         through = Level(*ends[0]) if ends else None
         rows = yield self._statement("last_passes", *lane, *above, *(through or _HIGHEST))
         return LastPasses([LastPass(*row) for row in rows], through)
+
+    async def entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> KeyEntries:
+        return await self._database.read(self._entries_of(lane, above, keys, limit))
+
+    def _entries_of(
+        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+    ) -> Steps[KeyEntries]:
+        ends = yield self._statement("level_after", *lane, *above, limit - 1)
+        through = Level(*ends[0]) if ends else None
+        rows = yield self._statement(
+            "entries_of", *lane, *above, *(through or _HIGHEST), _encode(list(keys)).decode()
+        )
+        return KeyEntries([_trigger(lane, row) for row in rows], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return await self._database.read(self._records())

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.reweighing import RENEWED, Reweighing, renewed
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
@@ -35,6 +36,12 @@ MOST_OF_KEY = 2000
 HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
+
+FIRST_PASS = 1
+"""Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
+
+MOST_EARLY = 1000
+"""Maximum number of idle keys that go ahead of other keys at once."""
 
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
@@ -66,6 +73,8 @@ class BacklogWrite:
     leaving: Sequence[Trigger] = ()
     """Triggers to ack at their old levels once the write has landed; the entries hold them at new
     levels."""
+    moved: Sequence[Level] = ()
+    """Levels to delete in the same step; the entries hold their triggers at new levels."""
 
 
 @dataclass(eq=False)
@@ -73,6 +82,15 @@ class Read:
     """A read to do: entries stored above a level, ascending, at most `limit`."""
 
     above: Level
+    limit: int
+
+
+@dataclass(eq=False)
+class Renewal:
+    """A read to do: the entries of some keys among the first `limit` stored above a level."""
+
+    above: Level
+    keys: Collection[str]
     limit: int
 
 
@@ -108,7 +126,7 @@ class Backlog:
         self.is_at_end = is_new
         """Whether nothing is stored above R. A record that says so is not trusted, because an older
         write may have landed after it."""
-        self.virtual_time = max(record.virtual_time, record.ack_level.pass_)
+        self.virtual_time = max(record.virtual_time, record.ack_level.pass_, FIRST_PASS)
         self.read_seq = record.read_seq
         """Position in the channel up to which every trigger found has been given a level."""
         self.highest_seq = max(record.read_seq, record.highest_seq)
@@ -137,10 +155,17 @@ class Backlog:
         """Number of loaded or taken triggers by task name."""
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
+        self._early = 0
+        """Number of idle keys that may still go ahead of the keys whose turn is at the same
+        pass."""
         self._writing: BacklogWrite | None = None
         self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
         self._reading: Read | None = None
+        self._renewing: Renewal | None = None
+        self._reweighing = (
+            None if record.reweighing is None else Reweighing.resume(record.reweighing)
+        )
         self._acks = 0
         """Acks since the last delete."""
         self._acks_since_advance = 0
@@ -248,7 +273,8 @@ class Backlog:
     def can_add(self) -> bool:
         """Whether new triggers can get their levels now: the next passes of all keys are known, and
         no read could show that the new triggers fit in memory."""
-        return self.unknown_above is None and (self.is_at_end or self.is_stored)
+        is_known = self.unknown_above is None and self._renewing is None
+        return is_known and (self.is_at_end or self.is_stored)
 
     def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
         """Give new triggers their levels. If all triggers fit in memory and none is stored, keep
@@ -281,12 +307,100 @@ class Backlog:
             [*self._start_again(kept), *map(self._level, evicted)], [*kept, *evicted]
         )
 
-    def _write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger]) -> BacklogWrite:
-        left_levels = set(map(_level, leaving))
+    # new weights ----------------------------------------------------------------------------------
+
+    @property
+    def can_reweigh(self) -> bool:
+        """Whether a reweighing may begin: none goes on, and no read or write is under way."""
+        is_idle = self._writing is None and self._reading is None and self._renewing is None
+        return is_idle and self._reweighing is None and self.unknown_above is None
+
+    def reweigh(self, keys: Collection[str]) -> tuple[list[Trigger], BacklogWrite | Changes]:
+        """Give the triggers of these keys new levels, after the weights of the keys have changed:
+        now to those in memory, and with `next_renewal` to the others. Return the triggers in memory
+        that lose their levels, and what follows: a write, or the same triggers at new levels. Not
+        allowed while `can_reweigh` is false."""
+        assert self.can_reweigh
+        reweighing = Reweighing(keys, LOWEST, self.max_level, self._last_id, {})
+        waiting = [self._loaded[level] for level in sorted(self._loaded)]
+        old, new = self._renew(
+            [t for t in waiting if t.fairness_key in reweighing.keys], reweighing
+        )
+        has_met_all = self.is_at_end
+        reweighing.at = max(self.read_level, self.max_level) if has_met_all else self.read_level
+        self._reweighing = reweighing
+        self._end_reweighing()
+        if self.is_stored and new:
+            for level in map(_level, old):
+                self._taken[level] = self._loaded.pop(level)
+            return old, self._write(new, [], [*map(_level, old)])
+        for level in map(_level, old):
+            self._unload(level)
+            self._unstored.pop(level, None)
+        for trigger in new:
+            self._load(trigger)
+            self._unstored[_level(trigger)] = trigger
+        return old, Changes(added=new)
+
+    def next_renewal(self, most: int) -> Renewal | None:
+        """Return the read that the reweighing needs now, of at most `most` stored entries."""
+        is_idle = self._writing is None and self._reading is None and self._renewing is None
+        if self._reweighing is None or self.unknown_above is not None or not is_idle:
+            return None
+        self._renewing = Renewal(self._reweighing.at, self._reweighing.keys, most)
+        return self._renewing
+
+    def renew(self, entries: Sequence[Trigger], through: Level | None) -> BacklogWrite | None:
+        """Give the entries that the renewal returned new levels; return the write, or None if all
+        keep their levels. `through`: level of the last entry that the store looked at, None if it
+        looked at all."""
+        reweighing, self._renewing = self._reweighing, None
+        assert reweighing is not None and self._writing is None
+        due = [t for t in entries if reweighing.is_due(t) and self._is_new_level(_level(t))]
+        old, new = self._renew(due, reweighing)
+        reweighing.at = reweighing.last if through is None else through
+        self._end_reweighing()
+        return self._write(new, [], [*map(_level, old)]) if new else None
+
+    def renewal_failed(self) -> None:
+        """Record that the read of a renewal failed."""
+        self._renewing = None
+
+    def _renew(
+        self, triggers: Sequence[Trigger], reweighing: Reweighing
+    ) -> tuple[list[Trigger], list[Trigger]]:
+        """Return the triggers whose levels change, ascending, and the same at their new levels."""
+        old, new = [], []
+        for trigger in triggers:
+            pass_ = reweighing.next_pass(trigger, self._passes, self.virtual_time)
+            if pass_ != _level(trigger).pass_:
+                self._last_id += 1
+                old.append(trigger)
+                new.append(renewed(trigger, pass_, self._last_id))
+        return old, new
+
+    def _end_reweighing(self) -> None:
+        """End the reweighing if it has met all entries."""
+        reweighing = self._reweighing
+        if reweighing is not None and reweighing.is_done:
+            self._reweighing = None
+            for key in reweighing.keys:
+                self._passes.renew(key, reweighing.next_passes.get(key), self.virtual_time)
+
+    # writing --------------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        levelled: Sequence[Trigger],
+        leaving: Sequence[Trigger],
+        moved: Sequence[Level] = (),
+    ) -> BacklogWrite:
+        left_levels = {*map(_level, leaving), *moved}
         write = BacklogWrite(
             [*(t for level, t in self._unstored.items() if level not in left_levels), *levelled],
             LaneRecord(),
             leaving,
+            moved,
         )
         write.entries.sort(key=_level)
         self.max_level = max(self.max_level, _level(write.entries[-1]))
@@ -320,6 +434,9 @@ class Backlog:
             new = [trigger for trigger in new if _level(trigger) <= self.read_level]
         for trigger in new:
             self._load(trigger)
+        for level in write.moved:
+            self._unload(level)
+            self._unstored.pop(level, None)
         self.ack(write.leaving)
         changes = _changes(new, self._trim())
         self._advance()
@@ -347,6 +464,9 @@ class Backlog:
         may have more."""
         if self._reading is not None or self._landed is not None or self.is_at_end:
             return None
+        is_moving = self._writing is not None and bool(self._writing.moved)
+        if is_moving or self._renewing is not None or self._is_read_through():
+            return None
         if len(self._loaded) > self.capacity // 2:
             return None
         room = self.capacity - len(self._loaded)
@@ -357,6 +477,12 @@ class Backlog:
         """Record the entries that the read returned."""
         reading, self._reading = self._reading, None
         assert reading is not None
+        self.is_at_end = len(entries) < reading.limit
+        if self._reweighing is not None:  # the others may get new levels
+            met = [trigger for trigger in entries if _level(trigger) <= self._reweighing.at]
+            if len(met) < len(entries):
+                entries, self.is_at_end = met, False
+                self.read_level = max(self.read_level, self._reweighing.at)
         new = [trigger for trigger in entries if self._is_new_level(_level(trigger))]
         for trigger in new:
             self._load(trigger)
@@ -369,13 +495,16 @@ class Backlog:
             self.read_level = max(self.read_level, _level(entries[-1]))
             self.max_level = max(self.max_level, self.read_level)
         self._names.update(trigger.name for trigger in entries)
-        self.is_at_end = len(entries) < reading.limit
         self._knows_names |= self.is_at_end
         self._advance()
         if self._landed is None:
             return Changes(added=new)
         added, dropped = self._merge(self._landed)
         return _changes([*new, *added], dropped)
+
+    def _is_read_through(self) -> bool:
+        """Return whether memory has all that the reweighing has met."""
+        return self._reweighing is not None and self.read_level >= self._reweighing.at
 
     def read_failed(self) -> Changes:
         """Record that the read failed."""
@@ -395,16 +524,18 @@ class Backlog:
     def take(self, triggers: Iterable[Trigger]) -> None:
         """Take triggers for dispatch, to be claimed."""
         loaded, taken, served = self._loaded, self._taken, self._served
-        furthest = self.virtual_time
+        furthest, early = self.virtual_time, self._early
         for trigger in triggers:
             level = _level(trigger)
             pass_ = level.pass_
+            early += pass_ >= furthest
             taken[level] = loaded.pop(level)
             if pass_ > served[trigger.name]:
                 served[trigger.name] = pass_
             if pass_ > furthest:
                 furthest = pass_
         self.virtual_time = furthest
+        self._early = min(early, MOST_EARLY)
 
     def take_back(self, triggers: Iterable[Trigger]) -> None:
         """Make taken triggers dispatchable again, because the outcome of their claim is unknown."""
@@ -440,9 +571,9 @@ class Backlog:
     def _advance(self) -> None:
         self._acks_since_advance = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # A must not pass the virtual time: a key that arrives now starts there, and its level must
-        # be above A.
-        bound = min(self.read_level, Level(self.virtual_time, self._last_id))
+        # A must not reach the virtual time: a key that arrives now starts just before it, and its
+        # level must be above A.
+        bound = min(self.read_level, Level(max(0, self.virtual_time - 1), 0))
         if unacked:
             bound = min(bound, _before(min(unacked)))
         if self._writing is not None:
@@ -508,6 +639,7 @@ class Backlog:
                 ((trigger.fairness_key, _level(trigger).pass_) for trigger in unstored),
             ),
             run_times=self._passes.run_times(),
+            reweighing=None if self._reweighing is None else self._reweighing.record(),
         )
 
     # levels ---------------------------------------------------------------------------------------
@@ -519,13 +651,39 @@ class Backlog:
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
             self._served[name] = self.virtual_time
-        start = max(self._served[name], self.ack_level.pass_)
-        pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
         self._last_id += 1
+        start = self._start(trigger, max(self._served[name], self.ack_level.pass_))
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
-        return msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
+        if self._reweighing is not None and trigger.fairness_key in self._reweighing.keys:
+            level = self._level_amid(trigger, start, self._reweighing)
+        else:
+            pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
+            level = Level(pass_, self._last_id)
+        return msgspec.structs.replace(trigger, level=level)
+
+    def _start(self, trigger: Trigger, start: int) -> int:
+        """Return the least pass for a new trigger: `start`, or just before it for an idle key. With
+        many keys, whose turns are at the same pass, the key would otherwise wait for all of them.
+        At most every second trigger that runs may come from such a key."""
+        is_idle = self._passes.next_pass(trigger.fairness_key) < start
+        if not is_idle or not self._early or Level(start - 1, self._last_id) <= self.ack_level:
+            return start
+        self._early -= 1
+        return start - 1
+
+    def _level_amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
+        """Return a level for a new trigger of a key whose entries are getting new levels."""
+        key, weight, name = trigger.fairness_key, trigger.weight, trigger.name
+        if reweighing.has_met_all(key, self._passes.next_pass(key)):
+            pass_ = max(start, reweighing.next_passes.get(key, 0))
+            reweighing.next_passes[key] = pass_ + self._passes.step(key, weight, name)
+            return Level(pass_, self._last_id | RENEWED)
+        # Behind the entries from before, with which the reweighing will meet it.
+        level = Level(self._passes.assign(key, weight, start, name), self._last_id)
+        reweighing.last = max(reweighing.last, level)
+        return level
 
     def _start_again(self, triggers: Sequence[Trigger]) -> Iterator[Trigger]:
         """Yield the triggers with levels from the virtual time on, a step apart for each key, so

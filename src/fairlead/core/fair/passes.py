@@ -40,10 +40,6 @@ class Passes:
         self._counters.put(key, pass_ + self.step(key, weight, name), virtual_time)
         return pass_
 
-    def next_pass(self, key: str) -> int:
-        """Return the earliest pass of one more task of the key; 0 if the key was idle."""
-        return self._counters.next_pass(key)
-
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next (dimensionless)."""
         return stride(self.weights.get(key, weight))
@@ -61,6 +57,18 @@ class Passes:
 
     def withdraw(self, key: str, name: str) -> None:
         """Record that a task of the key lost its level and will get a new one."""
+
+    def renew(self, key: str, next_pass: int | None, virtual_time: int) -> None:
+        """Set the key's next pass after its weight has changed. None: no task of the key waits, so
+        its next one comes a step after the virtual time, or sooner."""
+        if next_pass is None:
+            next_pass = min(self._counters.next_pass(key), virtual_time + self.step(key, 1.0))
+        if next_pass > virtual_time or self._counters.next_pass(key) > virtual_time:
+            self._counters.put(key, next_pass, virtual_time)
+
+    def next_pass(self, key: str) -> int:
+        """Return the key's next pass, or more; 0 if it is unknown."""
+        return self._counters.next_pass(key)
 
     def resume(self, key: str, next_pass: int) -> None:
         """Restore the next pass of the key from an earlier owner."""

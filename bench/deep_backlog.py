@@ -1,0 +1,176 @@
+"""A deep backlog on one worker: how soon new weights show, and how soon a newcomer starts.
+
+python bench/deep_backlog.py [--store postgres] [--tasks 10000000] [--keys 100000] [--json]
+
+Half of the tasks belong to ten big keys and half to all keys in turn, submitted before the worker
+starts. While the worker gives them their levels, and again afterwards, a new key submits one task
+every second: its wait is the time from the submit to the start of the task. Then one big key gets a
+weight of 1,000 per thousand keys: the time until it has 80 % of its due share of 1,000 starts in a
+row. Aims: a newcomer starts within 1 s, weights show within 10 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import pathlib
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+import fairlead  # noqa: E402
+from fairlead.testing import running  # noqa: E402
+from services.postgres import PostgresServer  # noqa: E402
+
+BIG = 10
+CHUNK = 100_000
+WINDOW = 1000
+"""Number of starts over which a share is counted."""
+VISIBLE = 0.8
+"""Part of the due share at which a weight counts as visible."""
+TASK_SECONDS = 0.01
+SLOTS = 20
+NEWCOMERS = 10
+MOST_SECONDS = 120.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", choices=["postgres", "sqlite"], default="postgres")
+    parser.add_argument("--tasks", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        url = f"sqlite:///{folder}/tasks.db"
+        if given.store == "postgres":
+            server = stack.enter_context(PostgresServer())
+            url = server.create_database("deep")
+        found = asyncio.run(measure(url, given.tasks, given.keys, given.json))
+    if given.json:
+        print(json.dumps(found))
+    return 0
+
+
+class Starts:
+    """The starts of the worker's tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: deque[str] = deque(maxlen=WINDOW)
+        self.waits: list[float] = []
+
+    def note(self, key: str, submitted_at: float) -> None:
+        """Note a start. `submitted_at`: seconds since the epoch, of a newcomer; else 0."""
+        self.count += 1
+        self.last.append(key)
+        if submitted_at:
+            self.waits.append(time.time() - submitted_at)
+
+
+async def measure(url: str, tasks: int, keys: int, is_quiet: bool) -> dict[str, Any]:
+    """Return the figures of one run."""
+    app = fairlead.App(url)
+    app.migrate()
+    app.queue("q", partitions=1)
+    starts = Starts()
+
+    @app.task(queue="q")
+    async def work(key: str, submitted_at: float) -> None:
+        starts.note(key, submitted_at)
+        await asyncio.sleep(TASK_SECONDS)
+
+    found: dict[str, Any] = {"tasks": tasks, "keys": keys}
+
+    def show(**figures: Any) -> None:
+        found.update(figures)
+        if not is_quiet:
+            print(*(f"{name}={value}" for name, value in figures.items()), flush=True)
+
+    began = time.monotonic()
+    for batch in _batches(tasks, keys):
+        await asyncio.to_thread(
+            app.submit_many,
+            [work.options(fairness_key=key).draft(key=key, submitted_at=0.0) for key in batch],
+        )
+    show(submit_seconds=round(time.monotonic() - began, 1), before_mb=_rss_mb())
+
+    async def newcomers(name: str) -> None:
+        starts.waits.clear()
+        for number in range(NEWCOMERS):
+            options = work.options(fairness_key=f"{name} {number}")
+            await options.submit_async(key=name, submitted_at=time.time())
+            await asyncio.sleep(1.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOST_SECONDS):
+                while len(starts.waits) < NEWCOMERS:
+                    await asyncio.sleep(0.05)
+        waits = starts.waits or [MOST_SECONDS]
+        show(
+            **{
+                f"{name}_not_started": NEWCOMERS - len(starts.waits),
+                f"{name}_p50": round(statistics.median(waits), 3),
+                f"{name}_longest": round(max(waits), 3),
+            }
+        )
+
+    async with running(app, concurrency=SLOTS, drain=0.0) as node:
+        began = time.monotonic()
+        await newcomers("while_levelled")
+        while any(lane.is_ordering or lane.inbox for lane in _lanes(node)):
+            await asyncio.sleep(0.5)
+        show(ordered_after_seconds=round(time.monotonic() - began, 1))
+        await newcomers("later")
+        weight = keys / 100
+        due = weight / (weight + keys + NEWCOMERS)
+        starts.last.clear()
+        changed = time.monotonic()
+        app.management.set_weight("q", "big 0", weight)
+        share, until = 0.0, changed + MOST_SECONDS
+        while share < VISIBLE * due and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            if len(starts.last) == WINDOW:
+                share = starts.last.count("big 0") / WINDOW
+        show(
+            weight_seconds=round(time.monotonic() - changed, 2),
+            due_share=round(due, 4),
+            share=share,
+            starts=starts.count,
+            peak_mb=_rss_mb(),
+        )
+    app.close()
+    return found
+
+
+def _batches(tasks: int, keys: int) -> Iterator[list[str]]:
+    """Yield the fairness keys of the tasks, in batches."""
+    every = [f"big {n}" for n in range(BIG)] + [f"key {n}" for n in range(keys - BIG)]
+    for first in range(0, tasks, CHUNK):
+        numbers = range(first, min(tasks, first + CHUNK))
+        yield [every[n // 2 % keys] if n % 2 else every[n // 2 % BIG] for n in numbers]
+
+
+def _lanes(node: Any) -> list[Any]:
+    partitions = node.parts.backlogs._partitions.values()
+    return [lane for partition in partitions for lane in partition._lanes.values()]
+
+
+def _rss_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())
