@@ -56,6 +56,25 @@ async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(ap
     assert "".join(ran) == "ab" * 20
 
 
+async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
+    """A flood far beyond memory stays in the store, and a key that comes behind it runs next."""
+    ran, push = recorder(app)
+    push("a" * 12_000)
+    push("b" * 3)
+    async with running(app, concurrency=1, look_ahead=500):
+        async with asyncio.timeout(SOON):
+            while ran.count("a") < 50:
+                await asyncio.sleep(0.01)
+        assert ran.index("b") < 3 and ran[:10].count("b") == 3
+        began = len(ran)
+        await asyncio.to_thread(push, "c")
+        async with asyncio.timeout(SOON):
+            while "c" not in ran:
+                await asyncio.sleep(0.01)
+        assert ran.index("c") - began < 50
+        assert not stored(app)
+
+
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
     """A task kept out of memory by its ordering key does not run yet, so it does not advance the
     pass of its fairness key."""

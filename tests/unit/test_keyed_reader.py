@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -40,9 +41,7 @@ class Rows:
     def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
         return [_trigger(seq, self.keys[seq]) for seq in sorted(self.keys) if seq > above][:limit]
 
-    def ready_of(
-        self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
-    ) -> list[Trigger]:
+    def ready_of(self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int) -> list[Trigger]:
         found = []
         for key, above in keys:
             seqs = [seq for seq in sorted(self.keys) if seq > above and self.keys[seq] == key]
@@ -72,9 +71,7 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(
-        self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[list[str], int]:
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> tuple[list[str], int]:
         return [
             key
             for key in keys
@@ -135,9 +132,9 @@ def test_a_key_inside_a_flood_is_found_by_the_walk_over_the_keys() -> None:
 
 def test_a_sweep_reads_again_what_the_node_dropped() -> None:
     rows = Rows()
-    rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | {
-        seq: "flood" for seq in range(31, 60)
-    }
+    rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | dict.fromkeys(
+        range(31, 60), "flood"
+    )
     reader, room = KeyedReader(LANE, 0, 0, rows), Choosing(limit=100)
 
     async def main() -> None:
@@ -212,10 +209,8 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
             received += await reader.read(room) or ()
         elif what == "fail":
             rows.fails = True
-            try:
+            with suppress(StoreUnavailable):
                 await reader.read(room)
-            except StoreUnavailable:
-                pass
             rows.fails = False
         elif what == "run":
             for trigger in received[:value]:

@@ -304,9 +304,9 @@ class DatabaseChannel:
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
-        if lane.full_pages >= LONG_LANE and self._reads_by_key:
-            if room.of_keys(lane.key, (), 0) is not None:
-                lane.keyed = KeyedReader(lane.key, lane.read_seq, lane.highest_seq, self._store)
+        is_long = lane.full_pages >= LONG_LANE and self._reads_by_key
+        if is_long and room.of_keys(lane.key, (), 0) is not None:
+            lane.keyed = KeyedReader(lane.key, lane.read_seq, lane.highest_seq, self._store)
         return rows if rows[0].seq > known else healed(rows, known)
 
     async def _read_keys(

@@ -262,9 +262,7 @@ class Backlog:
         return [
             key
             for number, (pass_, key) in enumerate(ranked)
-            if number < fill
-            or pass_ <= start
-            or (pass_ <= start + ahead // 4 and number < spare)
+            if number < fill or pass_ <= start or (pass_ <= start + ahead // 4 and number < spare)
         ], limit
 
     # new triggers ---------------------------------------------------------------------------------
