@@ -14,23 +14,19 @@ import argparse
 import asyncio
 import json
 import resource
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.queues import Stalls, Statements  # noqa: E402
+from bench.queues import Stalls, Statements, measure_each  # noqa: E402
 from fairlead import App  # noqa: E402
 from fairlead.clock import MICROS, SYSTEM_CLOCK  # noqa: E402
 from fairlead.ports.statements import Statement, Steps  # noqa: E402
 from fairlead.testing import running  # noqa: E402
-from services.postgres import PostgresServer  # noqa: E402
 
 SIZES = (20_000, 100_000)
 IDLE_SECONDS = 45.0
@@ -181,14 +177,8 @@ def main() -> None:
     if given.only:
         print(json.dumps(asyncio.run(measure(given.only, given))), flush=True)
         return
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        server = stack.enter_context(PostgresServer()) if given.store == "postgres" else None
-        for keys in given.keys:
-            url = server.create_database() if server else f"sqlite:///{folder}/{keys}.db"
-            command = [sys.executable, __file__, "--only", url, "--keys", str(keys)]
-            command += ["--order", given.order, "--head", given.head, "--behind", str(given.behind)]
-            subprocess.run(command, check=True)
+    options = ["--order", given.order, "--head", given.head, "--behind", str(given.behind)]
+    measure_each(given.store, given.keys, [__file__, *options, "--keys"])
 
 
 if __name__ == "__main__":

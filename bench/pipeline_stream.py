@@ -33,6 +33,8 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT), str(ROOT / "src")]
 
 from run import describe_machine, say  # noqa: E402
 
+from tests.pipeline.filling import add_rows, connected  # noqa: E402
+
 PIECE = 150
 """Attempts that are added in one transaction while relay and stream run."""
 HOURS = 6
@@ -40,34 +42,6 @@ HOURS = 6
 FIRST = 1_763_600_400_000_000
 PATIENCE = 1200.0
 """Seconds; a guard against a hang, not a measure."""
-COLUMNS = (
-    "task_id",
-    "attempt",
-    "tries",
-    "queue",
-    "name",
-    "partition",
-    "priority",
-    "fairness_key",
-    "weight",
-    "ordering_key",
-    "unique_key",
-    "version",
-    "submitted_at",
-    "run_at",
-    "ready_at",
-    "triggered_at",
-    "claimed_at",
-    "started_at",
-    "finished_at",
-    "outcome",
-    "next_state",
-    "error_type",
-    "error_text",
-    "node",
-    "trigger_path",
-    "payload_bytes",
-)
 
 
 def main() -> int:
@@ -269,19 +243,10 @@ class Run:
 
     def add(self, count: int) -> None:
         """Add the next attempts in one transaction."""
-        from fairlead.connect import task_store
-
-        database = task_store(self.url).database
-        marker = "?" if database.dialect == "sqlite" else "%s"
-        values = ", ".join([marker] * len(COLUMNS))
-        statement = f"INSERT INTO fairlead_attempts ({', '.join(COLUMNS)}) VALUES ({values})"
-        with contextlib.closing(database.connect()) as connection:
-            cursor = connection.cursor()
-            cursor.execute("BEGIN")
-            cursor.executemany(
-                statement, [self.attempt(n) for n in range(self.added, self.added + count)]
-            )
-            cursor.execute("COMMIT")
+        with connected(self.url) as connection:
+            connection.execute("BEGIN")
+            add_rows(connection, [self.attempt(n) for n in range(self.added, self.added + count)])
+            connection.execute("COMMIT")
         self.added += count
 
     def attempt(self, n: int) -> tuple[Any, ...]:

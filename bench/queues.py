@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -120,13 +121,19 @@ def main() -> None:
     if given.only:
         print(json.dumps(asyncio.run(measure(given.only, given.queues[0]))))
         return
+    measure_each(given.store, given.queues, [__file__, "--queues"])
+
+
+def measure_each(store: str, sizes: Sequence[int], command: Sequence[str]) -> None:
+    """Run the script `command`, whose last argument is the option of the size, for each size: in a
+    process of its own, on a new database."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        server = stack.enter_context(PostgresServer()) if given.store == "postgres" else None
-        for queues in given.queues:
-            url = server.create_database() if server else f"sqlite:///{folder}/{queues}.db"
-            command = [sys.executable, __file__, "--only", url, "--queues", str(queues)]
-            subprocess.run(command, check=True)
+        server = stack.enter_context(PostgresServer()) if store == "postgres" else None
+        for size in sizes:
+            url = server.create_database() if server else f"sqlite:///{folder}/{size}.db"
+            script, *options = command
+            subprocess.run([sys.executable, script, "--only", url, *options, str(size)], check=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ class JavaServer(Server):
     """A server on Java, whose jars are fetched at the first start."""
 
     jars: ClassVar[Jars]
+    options: ClassVar[tuple[str, ...]] = ()
+    """Options of the Java virtual machine for all servers that this process starts."""
 
     def __init__(self) -> None:
         """Start nothing yet. Raise MissingProgram."""
@@ -26,6 +28,7 @@ class JavaServer(Server):
             self._program,
             "-XX:+UseSerialGC",
             "-Djava.awt.headless=true",
+            *self.options,
             *options,
             "-cp",
             f"{self.jars.fetch()}/*",

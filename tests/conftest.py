@@ -15,6 +15,7 @@ import pytest
 from fairlead import App
 from services import MissingProgram
 from services.cassandra import CassandraServer
+from services.java_server import JavaServer
 from services.kafka import KafkaServer
 from services.postgres import PostgresServer
 from services.redis import RedisServer
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seeds, so that every run can be repeated, and start the host of the servers."""
     tiers.choose(config.option.new_seeds)
+    JavaServer.options = servers.QUICK_JAVA
     if config.option.new_seeds and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
     if not hasattr(config, "workerinput") and not config.option.collectonly:

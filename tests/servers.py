@@ -34,6 +34,14 @@ SHARED: dict[str, Callable[[], JavaServer]] = {
     server.name: server for server in (CassandraServer, KafkaServer, ZooKeeperServer)
 }
 
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1",)
+"""Options of the Java servers of tests. The optimising compiler costs more than it saves within
+minutes. Benchmarks use it."""
+
+_UNFLUSHED_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
+"""Option of a Cassandra that no test kills, because a crash would lose its schema. Without it, each
+of hundreds of tables flushes the tables of the schema when it is created."""
+
 _ADDRESS = "FAIRLEAD_TEST_SERVERS"
 """Environment variable with the socket of the host, for the workers of pytest-xdist."""
 _SECRET = "FAIRLEAD_TEST_SERVERS_SECRET"
@@ -136,6 +144,7 @@ def _listen(listener: Listener, servers: _Servers) -> None:
 
 def main() -> None:
     """Serve until the standard input ends."""
+    JavaServer.options = (*QUICK_JAVA, _UNFLUSHED_SCHEMA)
     servers = _Servers()
     address, secret = os.environ[_ADDRESS], os.environ[_SECRET].encode()
     with Listener(address, "AF_UNIX", backlog=16, authkey=secret) as listener:

@@ -73,7 +73,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: VirtualTime | None = None) -> None:
         self.clock = clock or VirtualTime()
-        self._working = 0
+        self._working: set[concurrent.futures.Future[Any]] = set()
+        """Work of threads for this loop. A set, because other threads may add to it."""
         self._executors: list[ThreadExecutor] = []
         super().__init__(_Selector(self.clock, self.is_held))
 
@@ -82,7 +83,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def is_held(self) -> bool:
         """Whether a thread works for this loop."""
-        return self._working > 0 or any(executor._busy for executor in self._executors)
+        return bool(self._working) or any(executor._busy for executor in self._executors)
 
     def run_forever(self) -> None:
         with self._watching():
@@ -90,15 +91,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def hold(self, work: concurrent.futures.Future[Any]) -> None:
         """Let no time pass until `work` has ended and the loop has its result."""
-        self._working += 1
+        self._working.add(work)
         work.add_done_callback(self._on_done)
 
-    def _on_done(self, _: object) -> None:
+    def _on_done(self, work: concurrent.futures.Future[Any]) -> None:
         if not self.is_closed():
-            self.call_soon_threadsafe(self._resume)
-
-    def _resume(self) -> None:
-        self._working -= 1
+            self.call_soon_threadsafe(self._working.discard, work)
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

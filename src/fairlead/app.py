@@ -29,7 +29,7 @@ from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.submission import Submitter
-from fairlead.submit.transaction import OpenTransactions, Transaction
+from fairlead.submit.transaction import Transaction
 
 if TYPE_CHECKING:
     from fairlead.engine.node import Node
@@ -86,7 +86,6 @@ class App:
         self.queues = self._declared.queues
         self.handlers = self._declared.handlers
         self.periodics = self._declared.periodics
-        self._transactions = OpenTransactions()
         self._lake = lake_of(lake)
         if self._lake is not None:
             from fairlead.engine.poller_registry import check_lake
@@ -114,7 +113,6 @@ class App:
                 declared=self._declared,
                 hooks=self,
                 observer=self._safe_observer,
-                transactions=self._transactions,
             )
         )
 
@@ -249,7 +247,7 @@ class App:
         """Return a context manager, `with` or `async with`, that begins and commits a transaction
         on a plain connection and notifies the nodes after the commit, never after a rollback.
         Submits inside use `connection=` as usual."""
-        return Transaction(connection, self._transactions, lambda w: self.channel.announce(w))
+        return self.submitter.transaction(connection)
 
     # where tasks live -----------------------------------------------------------------------------
 

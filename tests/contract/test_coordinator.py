@@ -29,6 +29,7 @@ from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Statement, Steps
 from services.zookeeper import ZooKeeperServer
+from tests.tiers import examples
 
 TTL = 30.0
 NAMES = [f"partition/payouts/{n}" for n in range(8)]
@@ -277,7 +278,7 @@ def test_what_a_coordinator_remembers_equals_what_another_one_reads(databases: D
 
     async def test(coordinator: Coordinator) -> None:
         other = databases.coordinator()
-        for _ in range(150):
+        for _ in range(examples(400)):
             owner = random.choice(["one", "two", "three"])
             names = random.sample(["a", "b", "c", "d"], random.randint(1, 3))
             acting = random.choice([coordinator, other])

@@ -14,6 +14,7 @@ import pytest
 
 from fairlead import App
 from fairlead.lab.demo import TENANTS, DemoSettings, workload
+from tests.end_to_end.test_command_line import fairlead_here
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,4 @@ def test_equal_seeds_make_equal_workloads() -> None:
     "arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--tasks", "0"], ["--workers", "0"]]
 )
 def test_wrong_use_exits_with_code_2(tmp_path: Path, arguments: list[str]) -> None:
-    done = demo(tmp_path / "temporary", *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    fairlead_here(tmp_path, "demo", *arguments, exits=2)

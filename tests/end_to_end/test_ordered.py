@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.sharding.partitions import partition_of
-from tests.end_to_end.test_command_line import environment, fairlead
+from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here
 
 SHOP = """
 import asyncio, os, sys, time
@@ -221,7 +221,8 @@ def test_wrong_use_of_the_ordered_commands_is_refused_with_its_reason(
     its_own = partition_of("a", 0, 8)
     names = {"its_own": its_own, "other": (its_own + 1) % 8}
     arguments, why = [argument.format(**names) for argument in arguments], why.format(**names)
-    assert why in fairlead(known, "ordered", *arguments, "--url", "sqlite:///shop.db", exits=exits)
+    url = ("--url", "sqlite:///shop.db")
+    assert why in fairlead_here(known, "ordered", *arguments, *url, exits=exits)
 
 
 def test_a_task_can_be_dropped_by_its_time_in_microseconds_or_as_iso_8601(shop: Path) -> None:

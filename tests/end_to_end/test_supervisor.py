@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import App
+from fairlead import App, State
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
 from services.process import free_port
@@ -47,6 +47,16 @@ async def hold(n: int) -> None:
 async def block(n: int) -> None:
     say("blocked", n, os.getpid())
     time.sleep(1000)
+
+@app.task(retry=fairlead.NoRetry())
+async def misuse(n: int) -> None:
+    loop = asyncio.get_running_loop()
+    for task in asyncio.all_tasks():
+        task.cancel()
+    loop.call_soon(loop.stop)
+    loop.call_soon(loop.remove_signal_handler, 15)
+    say("misused", n, os.getpid())
+    loop.stop()
 
 @app.task(executor="process")
 def spin(n: int) -> None:
@@ -151,6 +161,9 @@ def shop(folder: Path) -> App:
 
     @app.task
     async def block(n: int) -> None: ...
+
+    @app.task
+    async def misuse(n: int) -> None: ...
 
     @app.task(executor="process")
     def spin(n: int) -> None: ...
@@ -294,7 +307,7 @@ def test_no_worker_with_a_blocked_loop_outlives_a_killed_supervisor(
         (SHOP, ("--queues", "nothing"), "no queue named 'nothing'"),  # the workers raise this error
         ("import nothing_of_that_name", (), "shop cannot be imported"),
         ("", (), "shop has no App named 'app'"),
-        (SHOP, ("--workers", "0"), "use a whole number of at least 1, or auto"),
+        (SHOP, ("--workers", "0"), "use a whole number from 1 to "),
     ),
 )
 def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
@@ -336,6 +349,45 @@ def test_until_empty_ends_with_the_last_worker(folder: Path, start: Start) -> No
     crew = start(2, "--until-empty")
     assert crew.wait_for_end() == 0
     assert sum(line.startswith("paid") for line in crew.lines) == 20
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_handler_that_cancels_all_tasks_and_stops_the_loop_ends_no_worker(
+    folder: Path, start: Start, workers: int | None
+) -> None:
+    submit(folder, "misuse", 5)
+    crew = start(workers)
+    pids = {match[1] for match in crew.wait_for(r"misused \d+ (\d+)", 5)}
+    submit(folder, "pay", 5)
+    pids |= {match[1] for match in crew.wait_for(r"paid \d+ (\d+)", 5)}
+    assert len(pids) == 1
+    os.kill(int(*pids), signal.SIGTERM)
+    if workers is not None:
+        crew.process.send_signal(signal.SIGTERM)
+    assert crew.wait_for_end() == 0
+    app = shop(folder)
+    (record,) = {(each.state, each.error_type) for each in app.management.find()}
+    assert record == (State.ERROR, "fairlead.engine.executors.handler_tasks.LoopMisused")
+    app.close()
+
+
+@tiers.FULL("the matrix: unit tests show what each event does")
+def test_a_worker_that_hangs_at_its_start_is_started_again(folder: Path, start: Start) -> None:
+    hang = (
+        "os.register_at_fork(after_in_child=lambda: time.sleep(1000 * os.path.exists('hangs')))\n"
+    )
+    (folder / "shop.py").write_text(SHOP + hang)
+    (folder / "hangs").touch()
+    port = free_port()
+    crew = start(2, "--start-timeout", "5", "--metrics-port", str(port))
+    crew.wait_for("worker is not ready in time and is killed", 2)
+    (folder / "hangs").unlink()
+    crew.wait_for("worker ended and is started again", 1)
+    status, body = get(port, "/ready")
+    assert status == 503
+    assert "starting" in body
+    crew.wait_for("worker is ready", 2)
+    assert get(port, "/ready")[0] == get(port, "/live")[0] == 200
 
 
 def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:

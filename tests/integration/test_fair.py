@@ -220,18 +220,18 @@ async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
     @app.task(queue="q", **(of if declares == "task" else {}))
     async def note(key: str) -> None:
         started.append(key)
-        if len(started) % 50 == 0:
+        if len(started) % 25 == 0:
             newcomer = f"new {len(started)}"
             arrived[newcomer] = len(started)
             await note.options(fairness_key=newcomer).submit_async(key=newcomer)
         await asyncio.sleep(4.0)
 
     for key in "ab":
-        note.options(fairness_key=key).submit_many([{"key": key} for _ in range(120)])
+        note.options(fairness_key=key).submit_many([{"key": key} for _ in range(60)])
     await drain(app, timeout=5000.0, look_ahead=25, concurrency=50)
     a = 0
     # Two tasks of one claim start in any order.
-    for n, key in enumerate([key for key in started if key in "ab"][:220], 1):
+    for n, key in enumerate([key for key in started if key in "ab"][:110], 1):
         a += key == "a"
         assert abs(2 * a - n) <= 2 + 2, f"{a} of the first {n} are of a"
     for newcomer, position in arrived.items():

@@ -23,6 +23,7 @@ from fairlead.model import ClaimedTask, State, TriggerPath
 from fairlead.model.peer import Grant, Offer, PeerMessage, Report
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
+from tests.tiers import seeds
 
 pytestmark = pytest.mark.virtual_time
 
@@ -197,7 +198,7 @@ class Lossy:
             asyncio.get_running_loop().call_later(delay, self._send, message)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, few=2))
 async def test_lost_doubled_and_late_messages_lose_no_task_and_run_none_twice(
     sqlite_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,23 @@ def execute(app: App, sql: str) -> None:
     app.store.database.run(steps())
 
 
+def failing_first(app: App, kind: dict[str, Any]) -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """Return a task that fails for number 0 and is then due in an hour, an event that it sets when it
+    fails, and one that it sets when it runs for another number."""
+    app.queue("q", **kind, partitions=1)
+    failed, ran = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="q", retry=Delays([3600.0]))
+    async def step(n: int) -> None:
+        if n:
+            ran.set()
+        else:
+            failed.set()
+            raise ConnectionError("not yet")
+
+    return step, failed, ran
+
+
 async def test_idle_checks_of_held_keys_ask_in_batches_and_read_no_key_again(
     app: App, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,17 +183,7 @@ async def test_a_first_task_that_ends_without_a_notification_frees_its_key_at_th
 async def test_a_person_who_ends_a_waiting_first_task_frees_its_key_at_once(
     app: App, kind: dict[str, Any]
 ) -> None:
-    app.queue("q", **kind, partitions=1)
-    failed, ran = asyncio.Event(), asyncio.Event()
-
-    @app.task(queue="q", retry=Delays([3600.0]))
-    async def step(n: int) -> None:
-        if n:
-            ran.set()
-        else:
-            failed.set()
-            raise ConnectionError("not yet")
-
+    step, failed, ran = failing_first(app, kind)
     first, _ = (step.options(ordering_key="a").submit(n=n) for n in range(2))
     async with running(app) as node:
         async with asyncio.timeout(SOON):
@@ -191,17 +198,7 @@ async def test_a_person_who_ends_a_waiting_first_task_frees_its_key_at_once(
 async def test_a_task_that_precedes_a_waiting_first_task_runs_at_once(
     app: App, kind: dict[str, Any]
 ) -> None:
-    app.queue("q", **kind, partitions=1)
-    failed, ran = asyncio.Event(), asyncio.Event()
-
-    @app.task(queue="q", retry=Delays([3600.0]))
-    async def step(n: int) -> None:
-        if n:
-            ran.set()
-        else:
-            failed.set()
-            raise ConnectionError("not yet")
-
+    step, failed, ran = failing_first(app, kind)
     keyed = step.options(ordering_key="a")
     first = keyed.submit(n=0)
     async with running(app):

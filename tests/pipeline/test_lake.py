@@ -506,7 +506,7 @@ def test_concurrent_appends_replacements_and_sweeps_lose_no_row(table: LakeTable
         thread.start()
     expected: Counter[str] = Counter()
     try:
-        for n in range(60):
+        for n in range(30):
             rows = ended(*(chance.uniform(0, 3 * 3600) for _ in range(3)))
             expected.update(rows["task_id"].to_pylist())
             add(table, rows, f"{n}.parquet")

@@ -26,14 +26,15 @@ from fairlead.pipeline.session import session
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.testing import running, settled
 
-# One partition, no generated code, no optimising compiler: with tiny tables, planning and compiling take
-# most of the time.
+# One partition, no generated code, no optimising compiler, no verification of classes: with tiny
+# tables, planning, loading and compiling take most of the time.
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-Xss16m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-Xss16m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
 
 

@@ -78,6 +78,14 @@ class FleetLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.clock.monotonic()
 
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        # As in the base class, without its checks of the thread and the callback.
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_at(
         self,
         when: float,

@@ -17,6 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ import fairlead
 from fairlead import App
 from fairlead.clock import MICROS, SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import IdSource
+from fairlead.declare.arguments import Arguments
 from fairlead.engine.lease_names import owners_of
 from fairlead.model import PartitionKey
 from fairlead.ports.notification import Notification
@@ -477,6 +479,8 @@ def on_virtual_time(main: Callable[[], Coroutine[Any, Any, None]], seed: int = 0
             patch("fairlead.engine.cluster_limits.Watchdog", FleetWatchdog),
             patch("fairlead.declare.task._ids", IdSource()),
             patch("fairlead.config._from_files", lambda folder: {}),
+            # Every node declares the tasks of the fleet again.
+            patch("fairlead.declare.handler.Arguments", cache(Arguments)),
             patch.object(os, "urandom", entropy.randbytes),
             asyncio.Runner(loop_factory=lambda: FleetLoop(clock)) as runner,
         ):

@@ -3,6 +3,7 @@ workers."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import signal
@@ -17,6 +18,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fairlead.cli.worker_options import MOST_PER_CORE, MOST_WORKERS, WorkerOptions
 from fairlead.contrib.prometheus import exposition
 from fairlead.engine.node import Node
 from fairlead.engine.settings import NodeSettings
@@ -151,6 +153,52 @@ def test_a_supervisor_that_can_start_no_worker_ends_with_the_cause() -> None:
     assert "worker 2 cannot be started: " in str(supervisor.last_error)
 
 
+def test_a_worker_that_hangs_at_its_start_is_killed_and_started_again_later_each_time() -> None:
+    fleet = running(2, start_timeout=60.0)
+    fleet.on_exit(1, 137, 100.0)
+    now, waits = 100.0, []
+    for _ in range(3):
+        (start,) = fleet.on_time(now)
+        assert fleet.next_due == now + 60
+        assert orders(fleet.on_time(now + 59)) == []
+        kill, log = fleet.on_time(now + 60)
+        assert kill == Kill(start.child)
+        assert isinstance(log, Log)
+        assert log.event == "worker is not ready in time and is killed"
+        fleet.on_exit(start.child, 137, now + 60)
+        assert fleet.next_due is not None
+        waits.append(fleet.next_due - now - 60)
+        now = fleet.next_due
+    assert waits == [0.5, 1, 2]
+    assert fleet.early_ends(1) == 3
+
+
+def test_a_worker_that_is_ready_in_time_is_not_killed() -> None:
+    fleet = running(1, start_timeout=60.0)
+    assert fleet.next_due is None
+    assert fleet.on_time(1000.0) == []
+
+
+def test_workers_that_all_hang_at_their_start_end_the_supervisor() -> None:
+    fleet, now = Fleet(1, start_timeout=60.0), 0.0
+    (start,) = fleet.start(now)
+    for _ in range(EARLY_ENDS - 1):
+        fleet.on_time(now + 60)
+        assert orders(fleet.on_exit(start.child, 137, now + 60)) == []
+        now = fleet.next_due
+        (start,) = fleet.on_time(now)
+    assert orders(fleet.on_exit(start.child, 137, now + 60)) == [End(137)]
+
+
+def test_new_code_that_hangs_at_its_start_replaces_no_worker() -> None:
+    fleet = running(2, start_timeout=60.0)
+    fleet.reload(50.0)
+    assert orders(fleet.on_time(110.0)) == [Kill(3)]
+    (failed,) = fleet.on_exit(3, 137, 110.1)
+    assert isinstance(failed, Log) and failed.event.startswith("reload failed")
+    assert {*fleet.children} == {1, 2}
+
+
 # stopping -----------------------------------------------------------------------------------------
 
 
@@ -227,8 +275,9 @@ def test_a_worker_that_dies_during_its_replacement_is_not_started_again() -> Non
     fleet = running(1)
     fleet.reload(50.0)
     assert orders(fleet.on_exit(1, 137, 50.1)) == []
-    assert fleet.next_due is None
+    assert fleet.on_time(50.9) == []
     assert orders(fleet.on_ready(2, 51.0)) == []
+    assert fleet.next_due is None
 
 
 def test_a_second_reload_begins_after_the_replacement_under_way() -> None:
@@ -254,6 +303,11 @@ class SomeNode:
 
     settings = NodeSettings(name="w-1")
     not_ready: str | None = None
+
+    def __init__(self, is_ready: bool = True) -> None:
+        self.ready = asyncio.Event()
+        if is_ready:
+            self.ready.set()
 
 
 def asked(routes: Routes, path: str) -> tuple[int, dict[str, Any]]:
@@ -281,6 +335,21 @@ def test_a_blocked_event_loop_is_neither_live_nor_ready(monkeypatch: pytest.Monk
     status, body = asked(routes, "/live")
     assert (status, body["reason"]) == (503, "the event loop has not responded for 10 seconds")
     assert asked(routes, "/ready")[0] == 503
+
+
+def test_a_node_that_takes_too_long_to_start_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = SomeNode(is_ready=False)
+    node.not_ready = "starting"
+    health = NodeHealth(cast(Node, node), start_timeout=5.0)
+    routes = health_routes(health, lambda path, accept: None)
+    assert asked(routes, "/live")[0] == 200
+    later = time.monotonic() + 5
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    status, body = asked(routes, "/live")
+    assert (status, body["reason"]) == (503, "the node is not ready 5 seconds after its start")
+    node.ready.set()
+    node.not_ready = None
+    assert asked(routes, "/live")[0] == asked(routes, "/ready")[0] == 200
 
 
 def test_the_server_reads_a_request_in_pieces_while_another_client_is_silent() -> None:
@@ -376,3 +445,31 @@ def test_usable_cores_respect_the_quota_of_a_container(
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
     assert 1 <= usable_cores(tmp_path / "cpu.max") <= limit
+
+
+# the number of workers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "0", "00", "-1", "1.5", "two", "1_0", " 2", "AUTO", "\u0663", "1e3", "10000", "9" * 5000],
+)
+def test_a_text_that_is_no_possible_number_of_workers_is_refused_with_the_limits(
+    given: str,
+) -> None:
+    options = WorkerOptions(application="shop:app", workers=given)
+    with pytest.raises(ConfigurationError) as caught:
+        options.number_of_workers()
+    most = max(MOST_WORKERS, MOST_PER_CORE * usable_cores())
+    assert f"use a whole number from 1 to {most}, or auto" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("given", ["1", "8", "064", str(MOST_WORKERS)])
+def test_a_reasonable_number_of_workers_is_taken(given: str) -> None:
+    assert WorkerOptions(application="a:b", workers=given).number_of_workers() == int(given)
+
+
+def test_auto_is_one_worker_for_each_usable_core() -> None:
+    options = WorkerOptions(application="shop:app", workers="auto")
+    assert options.number_of_workers() == usable_cores()

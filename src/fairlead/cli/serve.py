@@ -8,15 +8,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.logs import name_node
 from fairlead.cli.output import expected
 from fairlead.cli.worker_options import WorkerOptions
+from fairlead.engine.executors.handler_tasks import apart_from_handlers, guard_loop
 from fairlead.engine.node import Node
 from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
@@ -58,14 +59,14 @@ def _serve_alone(options: WorkerOptions) -> int:
     app = load(options.application)
     registry = _count_metrics(app, options)
     node = _node(app, options, options.name)
-    health = NodeHealth(node)
+    health = NodeHealth(node, options.start_timeout)
     if registry is not None and options.metrics_port is not None:
         from fairlead.supervisor.exposition import metrics_routes
 
         routes = health_routes(health, metrics_routes(registry))
         serve_in_thread(StatusServer(options.metrics_host, options.metrics_port, routes))
     _log_start(app, node, options)
-    asyncio.run(_run(node, options.until_empty, health))
+    asyncio.run(_apart(_run(node, options.until_empty, health)))
     app.close()
     return 0
 
@@ -107,6 +108,12 @@ def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
             "concurrency": options.concurrency,
         },
     )
+
+
+async def _apart(work: Coroutine[Any, Any, None]) -> None:
+    """Do all work of this process out of the reach of handlers."""
+    guard_loop(asyncio.get_running_loop())
+    await apart_from_handlers(work)
 
 
 async def _run(node: Node, until_empty: bool, health: NodeHealth) -> None:
@@ -193,7 +200,12 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     _ = app.connections  # Raises for bad URLs, and imports the backends before the fork.
     load_pollers()
     app.close()  # A connection that the application opened must not be shared.
-    fleet = Fleet(workers, drain=options.drain, until_empty=options.until_empty)
+    fleet = Fleet(
+        workers,
+        drain=options.drain,
+        start_timeout=options.start_timeout,
+        until_empty=options.until_empty,
+    )
     is_shared = can_fork()
     if not is_shared:
         log.info("workers share no memory: this process cannot fork safely")
@@ -228,7 +240,7 @@ def _serve_child(app: App | None, options: WorkerOptions, link: WorkerEnd) -> in
         node = _node(app, options, name)
         name_node(node.settings.name)
         _log_start(app, node, options)
-        asyncio.run(_run_child(node, options, link, registry))
+        asyncio.run(_apart(_run_child(node, options, link, registry)))
         app.close()
     except (FairleadError, ExceptionGroup) as error:
         found = expected(error)
@@ -246,7 +258,7 @@ async def _run_child(
     link: WorkerEnd,
     registry: CollectorRegistry | None,
 ) -> None:
-    health = NodeHealth(node)
+    health = NodeHealth(node, options.start_timeout)
 
     def report() -> WorkerReport:
         if registry is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -9,7 +10,14 @@ import typer
 
 from fairlead.cli.parameters import CommandOptions
 from fairlead.errors import ConfigurationError
+from fairlead.supervisor.fleet import START_SECONDS
 from fairlead.supervisor.processes import usable_cores
+
+MOST_WORKERS = 64
+"""Maximum number of worker processes under one supervisor on a machine with few cores."""
+
+MOST_PER_CORE = 16
+"""Maximum number of worker processes for each usable core, on a machine with many."""
 
 
 class LogFormat(StrEnum):
@@ -76,6 +84,14 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running tasks may still take after a stop.")
     ] = 20.0
+    start_timeout: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            help="Seconds after which a worker that is not ready is not live; with --workers, it is"
+            " killed and started again.",
+        ),
+    ] = START_SECONDS
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Stop when no task is left to run or retry.")
     ] = False
@@ -98,10 +114,14 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
         a supervisor. Raise ConfigurationError for an invalid number."""
         if self.workers is None:
             return None
+        cores = usable_cores()
         if self.workers == "auto":
-            return usable_cores()
-        if not self.workers.isdecimal() or not int(self.workers):
-            raise ConfigurationError(
-                f"--workers {self.workers}: use a whole number of at least 1, or auto"
-            )
-        return int(self.workers)
+            return cores
+        most = max(MOST_WORKERS, MOST_PER_CORE * cores)
+        if re.fullmatch("[0-9]{1,9}", self.workers) and 1 <= int(self.workers) <= most:
+            return int(self.workers)
+        raise ConfigurationError(
+            f"--workers {self.workers[:20]}: use a whole number from 1 to {most}, or auto for one"
+            f" worker a core ({cores} usable here); each worker is a process with memory and"
+            " connections of its own, and runs up to --concurrency tasks at once"
+        )

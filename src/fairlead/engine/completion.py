@@ -17,11 +17,6 @@ log = logging.getLogger("fairlead.completion")
 MOST_AT_ONCE = 1000
 """Maximum number of finishes in one batch."""
 
-MOST_WAITING = 5000
-"""Ended runs in memory, of all queues, beyond which the node claims no task until the store has
-caught up."""
-
-
 STOP_SECONDS = 10.0
 """Longest time, in seconds, for the last completions when the node stops."""
 

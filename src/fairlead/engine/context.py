@@ -29,6 +29,10 @@ from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
+MOST_WAITING = 5000
+"""Ended runs in memory, of all queues, beyond which a node claims no task until the store has
+caught up."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodePorts:
@@ -136,6 +140,11 @@ class NodeContext:
     def name(self) -> str:
         """Name of the node."""
         return self.settings.name
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many completions wait for the store that this node claims no task."""
+        return len(self.in_flight) - self.ledger.acquired >= MOST_WAITING
 
     @property
     def store(self) -> TaskStore:

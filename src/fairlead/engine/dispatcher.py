@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from fairlead.core.limits.slot_ledger import PolicyFailed
 from fairlead.engine.claimers import Claimers
-from fairlead.engine.completion import MOST_WAITING
 from fairlead.engine.context import NodeContext
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
@@ -89,7 +88,7 @@ class Dispatcher:
             return False
         self._wanted.clear()
         context, ledger, table = self._context, self._context.ledger, self._context.table
-        if len(context.in_flight) - ledger.acquired >= MOST_WAITING:
+        if context.is_behind:
             return False
         triggers, broken = table.take(MOST_AT_ONCE, context.clock.monotonic())
         if not triggers and not broken:

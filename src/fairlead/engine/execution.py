@@ -40,6 +40,7 @@ class Execution:
         "holds_slot",
         "interrupt",
         "is_abandoned",
+        "is_beginning",
         "is_done",
         "is_running",
         "started_at",
@@ -60,6 +61,8 @@ class Execution:
         """False if a concurrency policy raised for the task: the claim only records the failed
         attempt."""
         self.is_running = False
+        self.is_beginning = False
+        """Whether the run waits for the transaction of its handler, which has not been called."""
         self.is_done = False
         """Whether the task is DONE after this run."""
         self.is_abandoned = False
@@ -79,6 +82,21 @@ class Execution:
         """Record the start of the run."""
         self.started_at = now
         self.is_running = True
+        self._set_deadline(now)
+
+    def begin(self, now: int) -> bool:
+        """Record that the transaction has begun: the timeout counts from here. Return whether the
+        handler may be called; False if the run was stopped meanwhile."""
+        self.is_beginning = False
+        if self.cancel_reason is not None:
+            self.is_beginning = True
+            return False
+        self._set_deadline(now)
+        self.expires_at = None
+        self.current.deadline = None if self.deadline is None else to_datetime(self.deadline)
+        return True
+
+    def _set_deadline(self, now: int) -> None:
         if self.handler is not None and (timeout := self.handler.processing.timeout) is not None:
             self.deadline = now + round(timeout * MICROS)
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any
 
 from fairlead.declare.current import CurrentTask
@@ -13,8 +20,8 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
-from fairlead.engine.outcome import done
-from fairlead.errors import FairleadError
+from fairlead.engine.outcome import NotBegun, done
+from fairlead.errors import FairleadError, StoreUnavailable
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed
@@ -101,7 +108,7 @@ class Invocation:
     ) -> Committed:
         handler, current = execution.handler, execution.current
         assert handler is not None
-        with self._database.transaction() as connection:
+        with self._transaction(execution) as connection:
             current.connection = connection
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
@@ -119,7 +126,7 @@ class Invocation:
     ) -> Committed:
         handler, current = execution.handler, execution.current
         assert handler is not None
-        async with self._database.transaction_async() as connection:
+        async with self._transaction_async(execution) as connection:
             current.connection = connection
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
@@ -130,6 +137,31 @@ class Invocation:
             finally:
                 current.connection = None
         return self._committed(execution, finish, completed)
+
+    @contextmanager
+    def _transaction(self, execution: Execution) -> Iterator[Any]:
+        """Run the block in a transaction. Raise NotBegun, without the block, if none can begin
+        now."""
+        execution.is_beginning = True
+        with ExitStack() as stack:
+            with _not_begun():
+                connection = stack.enter_context(self._database.transaction())
+            self._begin(execution)
+            yield connection
+
+    @asynccontextmanager
+    async def _transaction_async(self, execution: Execution) -> AsyncIterator[Any]:
+        """Do what `_transaction` does, on the event loop."""
+        execution.is_beginning = True
+        async with AsyncExitStack() as stack:
+            with _not_begun():
+                connection = await stack.enter_async_context(self._database.transaction_async())
+            self._begin(execution)
+            yield connection
+
+    def _begin(self, execution: Execution) -> None:
+        if not execution.begin(self._clock.now()):
+            raise Superseded(f"the run was stopped ({execution.cancel_reason}) before it began")
 
     def _finish_of(self, execution: Execution, result: Any) -> Finish:
         if execution.cancel_reason is not None:
@@ -152,3 +184,12 @@ class Invocation:
             if notification is not None:
                 self._announce(notification)
         return Committed(finish)
+
+
+@contextmanager
+def _not_begun() -> Iterator[None]:
+    """Raise NotBegun in place of an outage of the store."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise NotBegun(f"its transaction could not begin: {error}") from error

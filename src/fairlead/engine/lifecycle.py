@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from fairlead.errors import FairleadError
+
 
 class Part(Protocol):
     """One part of a node."""
@@ -25,15 +27,38 @@ class SimplePart:
         """Do nothing: the lifecycle cancels `run`."""
 
 
+class PartCancelled(FairleadError):
+    """Code that is not the node's cancelled the asyncio task of one part; the text names it. A node
+    without this part would seem to serve, so it ends."""
+
+
 async def serve(parts: Sequence[Part], stopping: asyncio.Event) -> None:
     """Run the parts until `stopping` is set, then stop them from the last to the first.
 
-    Raise the exception of a part that failed, after cancelling all others.
+    Raise the exception of a part that failed, after cancelling all others. Raise PartCancelled for
+    a part that was cancelled alone.
     """
+    ending: set[Part] = set()
+    node = asyncio.current_task()
+    assert node is not None
+
+    async def run(part: Part) -> None:
+        try:
+            await part.run()
+        except asyncio.CancelledError:
+            if part in ending or node.cancelling():
+                raise
+            name = type(part).__name__
+            raise PartCancelled(f"{name} was cancelled by code that is not the node's") from None
+
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part.run()) for part in parts]
-        await stopping.wait()
-        for part, task in reversed(list(zip(parts, tasks, strict=True))):
-            await part.stop()
-            task.cancel()
-            await asyncio.wait([task])
+        try:
+            tasks = [group.create_task(run(part)) for part in parts]
+            await stopping.wait()
+            for part, task in reversed(list(zip(parts, tasks, strict=True))):
+                await part.stop()
+                ending.add(part)
+                task.cancel()
+                await asyncio.wait([task])
+        finally:
+            ending.update(parts)

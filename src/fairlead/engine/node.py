@@ -7,6 +7,7 @@ import logging
 
 from fairlead.clock import Clock
 from fairlead.engine.context import NodePorts, Served
+from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.parts import NodeParts
 from fairlead.engine.settings import NodeSettings
@@ -67,6 +68,9 @@ class Node:
 
     async def run(self) -> None:
         """Start, serve until `stop`, drain, leave. Raise the exception of a part that failed."""
+        await apart_from_handlers(self._run())
+
+    async def _run(self) -> None:
         parts, channel = self.parts, self._context.channel
         await parts.deaths.hold_lock(parts.membership.poke)
         await parts.membership.beat()

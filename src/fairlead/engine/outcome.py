@@ -11,6 +11,7 @@ from typing import cast
 from fairlead.clock import MICROS, to_micros
 from fairlead.declare.handler import encode_result
 from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.outages import outage_pause
 from fairlead.errors import (
     LONGEST_DELAY,
     ConfigurationError,
@@ -19,6 +20,7 @@ from fairlead.errors import (
     InvalidTask,
     Retry,
     Snooze,
+    StoreUnavailable,
     TaskTimeout,
     UnknownTask,
     check_after,
@@ -51,6 +53,9 @@ UNKNOWN_PAUSE = round(10.0 * MICROS)
 """Microseconds until a task that reached a node without its handler is due again; it spends no
 try."""
 
+LONGEST_PAUSE = 10.0
+"""Maximum number of seconds until the next run of a task whose transaction could not begin."""
+
 HOPELESS = (UnknownTask, InvalidTask)
 """Errors that no retry can mend."""
 
@@ -61,6 +66,10 @@ class RemoteError(FairleadError):
     def __init__(self, type_name: str, text: str) -> None:
         super().__init__(text)
         self.type_name = type_name
+
+
+class NotBegun(StoreUnavailable):
+    """The transaction of a handler could not begin, so nothing of the handler ran."""
 
 
 def succeeded(execution: Execution, result: object, now: int) -> Finish:
@@ -128,6 +137,8 @@ def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
     if execution.handler is None:
         due = now + UNKNOWN_PAUSE
         return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
+    if type(error) is NotBegun:
+        return _not_begun(execution, error, now)
     delay, resets = None, False
     cause = error
     try:
@@ -173,6 +184,9 @@ def stopped(execution: Execution, now: int) -> Finish | None:
     if execution.cancel_reason is CancelReason.TIMEOUT:
         handler = execution.handler
         timeout = handler.processing.timeout if handler is not None else None
+        if execution.is_beginning:
+            late = NotBegun(f"its transaction did not begin within its timeout of {timeout} s")
+            return _not_begun(execution, late, now)
         return failed(execution, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
     if execution.cancel_reason in _HANDED_BACK:
         claimed = execution.claimed
@@ -191,6 +205,15 @@ def stopped(execution: Execution, now: int) -> Finish | None:
             spends_try=False,
         )
     return None
+
+
+def _not_begun(execution: Execution, error: NotBegun, now: int) -> Finish:
+    """Return the finish of a run whose handler was not called, because its transaction did not
+    begin. It spends no try; the pauses double with each such run."""
+    unspent = max(0, execution.claimed.attempt - execution.claimed.tries)
+    pause = min(LONGEST_PAUSE, outage_pause() * 2.0 ** min(unspent, 10))
+    due = now + round(pause * MICROS)
+    return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
 
 
 def _policy_delay(

@@ -232,10 +232,13 @@ class Runs:
 
     def settled(self, executions: Sequence[Execution]) -> None:
         """Drop runs whose ends the store has recorded or refused."""
+        was_behind = self._context.is_behind
         for claimer, batch in self._claimers.split(executions, _queue_of):
             claimer.settle(batch)
         self._ended.set()
-        self._context.events.on_ready()
+        # The slots of these runs are free already; only a key, or room for completions, is new.
+        if was_behind or any(each.trigger.ordering_key is not None for each in executions):
+            self._context.events.on_ready()
 
     def ordered_settled(self, ids: Collection[str]) -> None:
         """Drop tasks of an ordered queue whose ends are written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fairlead.clock import Clock
@@ -33,7 +33,7 @@ class SubmitContext:
     declared: Declarations
     hooks: Hooks
     observer: Observer
-    transactions: OpenTransactions
+    transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
     def announce(self, notification: Notification, connection: Any) -> None:
         """Notify the nodes now, or after the commit of this connection's transaction if one is

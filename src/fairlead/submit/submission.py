@@ -15,6 +15,7 @@ from fairlead.ports.periodic_store import Advance
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
 from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
+from fairlead.submit.transaction import Transaction
 
 BULK = 1000
 """Number of tasks per piece. A submit of more tasks, in a transaction of our own, is encoded and
@@ -42,6 +43,13 @@ class Submitter:
         """Submit the drafts of due slots and advance the record of the periodic task, in one
         transaction. Return False, with nothing submitted, if the record has changed."""
         return await carry_out_async(self._slots(drafts, advance))
+
+    def transaction(self, connection: Any) -> Transaction:
+        """Return a transaction on this connection, which announces the tasks submitted in it."""
+        context = self._context
+        return Transaction(
+            connection, context.transactions, lambda found: context.announce(found, None)
+        )
 
     def _slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[bool]:
         store, channel = self._context.connector.store, self._context.connector.channel

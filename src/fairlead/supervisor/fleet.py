@@ -20,6 +20,9 @@ ready."""
 KILL_GRACE = 10.0
 """Seconds beyond the drain time after which a draining process is killed."""
 
+START_SECONDS = 60.0
+"""Seconds within which a process must be ready, by default."""
+
 _ENDED_BY_SIGTERM = 128 + 15
 """Exit code of a process that got SIGTERM before it could drain: it held no task."""
 
@@ -110,12 +113,15 @@ class Fleet:
         *,
         backoff: Backoff | None = None,
         drain: float = 20.0,
+        start_timeout: float = START_SECONDS,
         until_empty: bool = False,
     ) -> None:
-        """`drain`: seconds that a process may take to drain. `until_empty`: a process that ends
+        """`drain`: seconds that a process may take to drain. `start_timeout`: seconds that it may
+        take until it is ready. `until_empty`: a process that ends
         with code 0 has found nothing left to run, and is not started again."""
         self._backoff = backoff or Backoff()
         self._drain_seconds = drain
+        self._start_seconds = start_timeout
         self._until_empty = until_empty
         self._numbers = itertools.count(1)
         self._generation = 0
@@ -138,25 +144,24 @@ class Fleet:
         own = [child for child in self._living(slot) if child.phase != Phase.DRAINING]
         return min(own, key=lambda child: child.phase != Phase.READY, default=None)
 
+    def early_ends(self, slot: int) -> int:
+        """Return the number of early ends in a row of the worker in a slot."""
+        return self._slots[slot].failures
+
     def start(self, now: float) -> list[Action]:
         """Start all slots."""
         return [self._start(slot, now) for slot in self._slots.values()]
 
     def on_time(self, now: float) -> list[Action]:
-        """Start the slots that are due, and kill the processes that drain for too long."""
+        """Start the slots that are due, and kill the processes that start or drain for too
+        long."""
         actions: list[Action] = []
         for slot in self._slots.values():
             if slot.due_at is not None and slot.due_at <= now:
                 actions.append(self._start(slot, now))
         for child in self.children.values():
             if child.kill_at is not None and child.kill_at <= now:
-                child.kill_at = None
-                actions.append(Kill(child.number))
-                actions.append(
-                    Log(
-                        "worker does not end and is killed", {"worker": child.slot}, is_warning=True
-                    )
-                )
+                actions += self._kill(child)
         return actions
 
     def on_ready(self, number: int, now: float) -> list[Action]:
@@ -165,6 +170,7 @@ class Fleet:
         if child.phase != Phase.STARTING:
             return []
         child.phase = Phase.READY
+        child.kill_at = None
         self._was_ready = True
         actions: list[Action] = [Log("worker is ready", {"worker": child.slot})]
         for old in self._living(child.slot):
@@ -185,7 +191,9 @@ class Fleet:
         if self._until_empty and code == 0:
             return self._ended()
         lived = now - child.started_at
-        slot.failures = self._backoff.failures(slot.failures, lived)
+        # A process that was never ready has ended early, however long it hung.
+        served = 0.0 if child.phase == Phase.STARTING else lived
+        slot.failures = self._backoff.failures(slot.failures, served)
         fields: dict[str, object] = {"worker": slot.number, "exit_code": code}
         if self._is_hopeless(child, slot, code):
             return [
@@ -214,6 +222,7 @@ class Fleet:
     def _start(self, slot: Slot, now: float) -> Start:
         slot.due_at = None
         child = Child(next(self._numbers), slot.number, self._generation, now)
+        child.kill_at = now + self._start_seconds
         self.children[child.number] = child
         return Start(child.number, slot.number, child.generation)
 
@@ -226,6 +235,15 @@ class Fleet:
         child.phase = Phase.DRAINING
         child.kill_at = now + self._drain_seconds + KILL_GRACE
         return [Drain(child.number)]
+
+    def _kill(self, child: Child) -> list[Action]:
+        child.kill_at = None
+        event = "worker does not end and is killed"
+        fields: dict[str, object] = {"worker": child.slot}
+        if child.phase == Phase.STARTING:
+            event = "worker is not ready in time and is killed"
+            fields["start_timeout"] = self._start_seconds
+        return [Kill(child.number), Log(event, fields, is_warning=True)]
 
     def _stop(self, code: int, now: float) -> list[Action]:
         self.is_stopping = True

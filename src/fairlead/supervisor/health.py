@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fairlead.supervisor.fleet import START_SECONDS
 from fairlead.supervisor.http import Response, Routes
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     live: bool
-    """Whether the event loop responds."""
+    """Whether the event loop responds, and the node did not take too long to start."""
     ready: bool
     """Whether the node has registered, reaches its store and does not drain."""
     reason: str | None = None
@@ -37,9 +38,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class NodeHealth:
     """Watches the event loop of one node. `check` may be called from any thread."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, start_timeout: float = START_SECONDS) -> None:
+        """`start_timeout`: seconds after which a node that is not ready yet is not live."""
         self._node = node
-        self._responded_at = time.monotonic()
+        self._start_seconds = start_timeout
+        self._created_at = self._responded_at = time.monotonic()
 
     async def run(self) -> None:
         """Note each second that the event loop responds, until cancelled."""
@@ -53,6 +56,10 @@ class NodeHealth:
         if silent >= LIVE_SECONDS:
             blocked = f"the event loop has not responded for {silent:.0f} seconds"
             return Health(node=name, live=False, ready=False, reason=blocked)
+        age = time.monotonic() - self._created_at
+        if not self._node.ready.is_set() and age >= self._start_seconds:
+            late = f"the node is not ready {age:.0f} seconds after its start"
+            return Health(node=name, live=False, ready=False, reason=late)
         reason = self._node.not_ready
         return Health(node=name, live=True, ready=reason is None, reason=reason)
 

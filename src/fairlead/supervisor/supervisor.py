@@ -213,7 +213,9 @@ class Supervisor:
         worker = None if child is None else self._workers.get(child.number)
         if worker is None or worker.health is None:
             # The worker is starting, or will be restarted.
-            return Health(node="", live=True, ready=False, reason="starting")
+            ends = self._fleet.early_ends(slot)
+            reason = f"starting, after {ends} early ends" if ends else "starting"
+            return Health(node="", live=True, ready=False, reason=reason)
         silent = time.monotonic() - worker.reported_at
         if silent >= LIVE_SECONDS:
             reason = f"the worker has sent no report for {silent:.0f} seconds"

@@ -115,8 +115,13 @@ class SqliteDatabase:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         with self.connection() as connection:
-            with self.writer_lock.held(), transaction(connection):
-                yield connection
+            with failures():
+                held = self.writer_lock.acquire()
+            try:
+                with transaction(connection):
+                    yield connection
+            finally:
+                self.writer_lock.release(held)
             self.flush()
 
     def flush(self) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 try:
@@ -26,15 +24,6 @@ class WriterLock:
         self._path = f"{path}-writer"
         self._descriptors: deque[int] = deque()
         self._pid = os.getpid()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Wait for the lock, and release it at the end of the block."""
-        descriptor = self.acquire()
-        try:
-            yield
-        finally:
-            self.release(descriptor)
 
     def acquire(self, wait: bool = True) -> int | None:
         """Take the lock and return a handle for `release`.

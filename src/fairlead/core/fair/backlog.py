@@ -650,26 +650,29 @@ class Backlog:
             # holds back keeps its own.
             self._served[name] = self.virtual_time
         self._last_id += 1
-        start = self._start(trigger, max(self._served[name], self.ack_level.pass_))
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
+        start = max(self._served[name], self.ack_level.pass_)
         if self._reweighing is not None and trigger.fairness_key in self._reweighing.keys:
             level = self._level_amid(trigger, start, self._reweighing)
         else:
+            is_idle = self._passes.next_pass(trigger.fairness_key) < start
             pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
             level = Level(pass_, self._last_id)
+            if is_idle and self._early:
+                level = self._before_ties(level)
         return msgspec.structs.replace(trigger, level=level)
 
-    def _start(self, trigger: Trigger, start: int) -> int:
-        """Return the least pass for a new trigger: `start`, or just before it for an idle key. With
-        many keys, whose turns are at the same pass, the key would otherwise wait for all of them.
-        At most every second trigger that runs may come from such a key."""
-        is_idle = self._passes.next_pass(trigger.fairness_key) < start
-        if not is_idle or not self._early or Level(start - 1, self._last_id) <= self.ack_level:
-            return start
+    def _before_ties(self, level: Level) -> Level:
+        """Return the level of the first task of an idle key: before the keys whose turns are at the
+        same pass. With many keys, the task would otherwise wait for one of each. At most every
+        second trigger that runs comes from such a key."""
+        before = Level(level.pass_ - 1, level.id)
+        if before <= self.ack_level:
+            return level
         self._early -= 1
-        return start - 1
+        return before
 
     def _level_amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
         """Return a level for a new trigger of a key whose entries are getting new levels."""

@@ -17,7 +17,6 @@ from typing import Any, cast
 from fairlead.clock import Clock
 from fairlead.declare.current import current_run, set_run
 from fairlead.engine.execution import Execution
-from fairlead.engine.executors.handler_tasks import contain_exits
 
 Finished = Callable[[Execution, Any, BaseException | None, int], None]
 """Callback in the event loop: the execution, its result, its exception, and the instant of its end
@@ -91,9 +90,7 @@ class LoopExecutor:
         self._is_stopping = False
         self._run_task: asyncio.Task[Any] | None = None
         """Asyncio task of `run`."""
-        loop = asyncio.get_running_loop()
-        self._broken: asyncio.Future[None] = loop.create_future()
-        contain_exits(loop)
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Raise the exception of a runner that failed."""

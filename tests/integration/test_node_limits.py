@@ -1,0 +1,91 @@
+"""Limits of one node: rates and concurrent runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import fairlead
+from fairlead import (
+    App,
+    LimitTree,
+    RateLimit,
+    State,
+)
+from fairlead.testing import drain, running
+
+pytestmark = pytest.mark.virtual_time
+
+SOON = 20.0
+
+
+def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
+    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
+
+
+async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_no_other_name(
+    app: App,
+) -> None:
+    ran: list[str] = []
+    freed = asyncio.Event()
+
+    @app.task(concurrency=RateLimit(1, per=3600))
+    async def limited(n: int) -> None:
+        ran.append(f"limited {n}")
+
+    @app.task
+    async def free() -> None:
+        freed.set()
+
+    handles = [limited.submit(n=n) for n in range(5)]
+    free.submit()
+    async with running(app):
+        async with asyncio.timeout(SOON):
+            await freed.wait()
+            while not ran:
+                await asyncio.sleep(0.01)
+    assert len(ran) == 1
+    assert sorted(handle.state() for handle in handles) == [State.DONE] + [State.SUBMITTED] * 4
+    assert sorted(len(outcomes(app, handle)) for handle in handles) == [0, 0, 0, 0, 1]
+
+
+async def test_every_task_under_a_rate_limit_runs_eventually(app: App) -> None:
+    @app.task(concurrency=RateLimit(5, per=0.5, burst=1))
+    async def limited(n: int) -> None:
+        pass
+
+    handles = [limited.submit(n=n) for n in range(5)]
+    await drain(app)
+    assert all(outcomes(app, handle) == ["done"] for handle in handles)
+
+
+async def test_no_limit_of_concurrent_runs_is_exceeded(app: App) -> None:
+    app.queue("payouts", concurrency=LimitTree(6, names={"pay": 4}, fairness_keys={"acme": 2}))
+    now: dict[str, int] = {"all": 0, "pay": 0, "acme": 0}
+    most = dict(now)
+
+    def change(levels: list[str], by: int) -> None:
+        for level in levels:
+            now[level] += by
+            most[level] = max(most[level], now[level])
+
+    async def run(levels: list[str]) -> None:
+        change(levels, 1)
+        await asyncio.sleep(0.005)
+        change(levels, -1)
+
+    @app.task(queue="payouts")
+    async def pay(acme: bool) -> None:
+        await run(["all", "pay", "acme"] if acme else ["all", "pay"])
+
+    @app.task(queue="payouts")
+    async def other() -> None:
+        await run(["all"])
+
+    for n in range(60):
+        pay.options(fairness_key="acme" if n % 2 else "other").submit(acme=bool(n % 2))
+        if n < 40:  # at the end only `pay` is left and uses its whole limit
+            other.submit()
+    await drain(app)
+    assert most == {"all": 6, "pay": 4, "acme": 2}

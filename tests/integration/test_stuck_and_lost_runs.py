@@ -1,0 +1,159 @@
+"""Stuck runs, and runs of nodes that died."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+import fairlead
+from fairlead import (
+    App,
+    Processing,
+    State,
+)
+from fairlead.engine.pollers import Pollers
+from fairlead.engine.settings import Intervals
+from fairlead.ports.observer import Silent
+from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
+from fairlead.testing import drain, running
+
+pytestmark = pytest.mark.virtual_time
+
+SOON = 20.0
+
+
+def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
+    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
+
+
+async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
+    async with asyncio.timeout(SOON):
+        while handle.state() != state:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app: App) -> None:
+    """SUBMITTED tasks need no such rescue: a sweep of the owner of their partition finds them."""
+
+    @app.task(name="again", processing=Processing(max_stuck=0.05, when_stuck="resume"))
+    async def again() -> None: ...
+
+    @app.task(name="person", processing=Processing(max_stuck=0.05, when_stuck="error"))
+    async def person() -> None: ...
+
+    @app.task(name="leave", processing=Processing(max_stuck=0.05, when_stuck="ignore"))
+    async def leave() -> None: ...
+
+    handles = [task.submit() for task in (again, person, leave)]
+    store = app.store
+    now = app.clock.now()
+    policies = (RESUME_STUCK, 0, IGNORE_STUCK)
+    wanted = [
+        Claim(handle.id, 1, "hook", now - 1, policy)
+        for handle, policy in zip(handles, policies, strict=True)
+    ]
+    await store.register_node("ghost", [], [], now)
+    assert len(await store.claim("ghost", wanted, now)) == 3
+    await Pollers(
+        store,
+        lambda notification: None,
+        Silent(),
+        app.clock,
+        Intervals(),
+        lambda reports: None,
+    ).stuck()
+    assert [handle.state() for handle in handles] == [
+        State.SUBMITTED,
+        State.ERROR,
+        State.PROCESSING,
+    ]
+    assert outcomes(app, handles[0]) == outcomes(app, handles[1]) == ["lost"]
+    await store.database.close_async()
+
+
+@pytest.mark.parametrize("what", ["resume", "error", "ignore"])
+async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
+    app: App, what: Literal["resume", "error", "ignore"]
+) -> None:
+    """The poller knows no handlers; the claim stores the policy of the task."""
+    if app.channel.decides_order:
+        pytest.skip("the channel keeps no ordering keys")
+    gate = asyncio.Event()
+
+    @app.task(processing=Processing(max_stuck=0.05, when_stuck=what), on_failure="skip")
+    async def slow() -> None:
+        await gate.wait()
+
+    handle = slow.options(ordering_key="k").submit()
+    following = slow.options(ordering_key="k").submit()
+    async with running(app, intervals=Intervals(stuck=1e9), concurrency=1) as node:
+        await reaches(app, handle, State.PROCESSING)
+        await asyncio.sleep(0.1)
+        await Pollers(
+            app.store,
+            node.parts.context.channel.announce,
+            Silent(),
+            app.clock,
+            Intervals(),
+            lambda reports: None,
+        ).stuck()
+        state = handle.state()
+        gate.set()
+        if what == "error":  # "skip": the next task of the key runs
+            await reaches(app, following, State.DONE)
+    expected = {
+        "resume": State.SUBMITTED,  # the stuck run keeps the only slot
+        "error": State.ERROR,
+        "ignore": State.PROCESSING,
+    }
+    assert state == expected[what]
+
+
+def ghost_beats(app: App, ago_seconds: float) -> None:
+    """Register the node `ghost` with one heartbeat, `ago_seconds` ago."""
+
+    def steps():
+        yield app.store.statement(
+            "register_node", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]", "[]", ""
+        )
+
+    app.store.database.run(steps())
+
+
+async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
+    from fairlead.ports.task_store import Claim
+
+    runs: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        runs.append(n)
+
+    handles = note.submit_many([{"n": n} for n in range(50)])
+    ghost_beats(app, 60)
+    now = app.clock.now()
+    wanted = [Claim(handle.id, 1, "hook", 1 << 62) for handle in handles]  # never stuck
+    assert len(await app.store.claim("ghost", wanted, now)) == 50
+    await drain(app)
+    assert sorted(runs) == list(range(50))
+    assert {tuple(outcomes(app, handle)) for handle in handles} == {("lost", "done")}
+    assert app.management.nodes() == []
+
+
+async def test_the_start_of_a_node_changes_no_task_of_a_living_node(app: App) -> None:
+    from fairlead.ports.task_store import Claim
+
+    @app.task(processing=Processing(when_stuck="error"))
+    async def note(n: int) -> None: ...
+
+    held = note.submit(n=1)
+    ghost_beats(app, 0)
+    now = app.clock.now()
+    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], now)) == 1
+    other = note.submit(n=2)
+    async with running(app):
+        await reaches(app, other, State.DONE)
+    record = held.record()
+    assert (record.state, record.node, record.version) == (State.PROCESSING, "ghost", 2)
