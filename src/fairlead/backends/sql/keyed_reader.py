@@ -22,6 +22,9 @@ LOOK = 200
 WALK = 500
 """Keys in one read of a walk."""
 
+MOST_BEFORE_WALK = 10_000
+"""Least number of unread keys that is assumed while a walk is under way."""
+
 PAGE = 2000
 """Greatest number of triggers in one read of several keys, unless there are more keys."""
 
@@ -128,7 +131,10 @@ class KeyedReader:
         return () if self._looks or self._walk is not None else None
 
     def _plan(self, room: Room, keys: Collection[str], first: bool = False) -> None:
-        chosen, limit = room.of_keys(self.lane, keys, len(self._unread)) or ((), 0)
+        unread = len(self._unread)
+        if self._walk is not None:
+            unread = max(unread, MOST_BEFORE_WALK)  # the walk will find more
+        chosen, limit = room.of_keys(self.lane, keys, unread) or ((), 0)
         at_once = max(1, PAGE // max(1, limit))
         plans = [
             _Plan(list(chosen[low : low + at_once]), limit)
