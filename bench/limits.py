@@ -135,6 +135,8 @@ def acquire_permits(url: str, starts_at: float) -> int:
 
 async def _acquire_permits(url: str, starts_at: float) -> int:
     import os
+    from types import SimpleNamespace
+    from typing import Any
 
     from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
     from fairlead.clock import SYSTEM_CLOCK
@@ -143,9 +145,8 @@ async def _acquire_permits(url: str, starts_at: float) -> int:
     from fairlead.model import Trigger
 
     coordinator = ZooKeeperCoordinator(url)
-    limits = ClusterLimits(
-        f"node {os.getpid()}", coordinator, lambda _: None, lambda _: None, list, SYSTEM_CLOCK
-    )
+    events: Any = SimpleNamespace(on_freed=lambda _: None)
+    limits = ClusterLimits(f"node {os.getpid()}", coordinator, events, SYSTEM_CLOCK)
     policy = limits.on_node(ClusterLimit(TOTAL), "bench")
     keeping = asyncio.create_task(limits.run())
     trigger = Trigger("1", 1, "q", 0, "n", 5, "", 1.0, None)

@@ -59,23 +59,30 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class ClockSteps:
-    """Steps of the wall clock, found by its offset from the monotonic clock: a time server set it,
-    or the machine was suspended. Wall times written before a step say nothing about silence."""
+    """Steps of the wall clock by which nodes compare heartbeats, found by its offset from the
+    monotonic clock: a time server set it, its machine was suspended, or another server took over.
+    Wall times written before a step say nothing about silence."""
 
     _LEAST = MICROS
     """Microseconds; smaller steps do not matter here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = self._read()
+        self._offsets: tuple[int, int] | None = None
+        """Least and greatest possible offset at the last reading, in microseconds."""
         self._stepped_at = float("-inf")
 
-    def is_within(self, seconds: float) -> bool:
-        """Return whether a step was found in the last `seconds`, now or by an earlier call."""
-        offset, now = self._read(), self._clock.monotonic()
-        if abs(offset - self._offset) > self._LEAST:
-            self._offset, self._stepped_at = offset, now
-        return now - self._stepped_at < seconds
+    def observe(self, at: int, began: float) -> None:
+        """Record a reading of the wall clock (microseconds since the epoch), which was made
+        between `began` (monotonic seconds) and now."""
+        now = self._clock.monotonic()
+        least, most = at - round(now * MICROS), at - round(began * MICROS)
+        if self._offsets is not None and (
+            least > self._offsets[1] + self._LEAST or most < self._offsets[0] - self._LEAST
+        ):
+            self._stepped_at = now
+        self._offsets = (least, most)
 
-    def _read(self) -> int:
-        return self._clock.now() - round(self._clock.monotonic() * MICROS)
+    def is_within(self, seconds: float) -> bool:
+        """Return whether a step was found in the last `seconds`."""
+        return self._clock.monotonic() - self._stepped_at < seconds

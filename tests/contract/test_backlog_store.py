@@ -745,6 +745,69 @@ async def test_on_cassandra_a_traced_read_counts_the_tombstones_it_scanned(
     await closed(store)
 
 
+async def test_on_cassandra_a_lookup_reads_only_the_entries_of_its_tasks(
+    cassandra_driver: Any, cassandra_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened("cassandra", cassandra_url)
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    entries = make(3000)
+    await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
+    rows, read = store.session.rows, []
+
+    async def counted(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        async for row in rows(*args, **options):
+            read.append(row)
+            yield row
+
+    monkeypatch.setattr(store.session, "rows", counted)
+    asked = [*entries[10:20], *make(5)]
+    found = await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in asked])
+    assert found == {entry.id for entry in entries[10:20]}
+    assert len(read) < 60  # groups, and the entries found
+    assert await store.entry(LANE, entries[7].id) == entries[7]
+    assert len(read) < 100
+    await closed(store)
+
+
+async def test_on_cassandra_a_task_whose_write_did_not_land_has_no_level(
+    cassandra_driver: Any, cassandra_url: str
+) -> None:
+    store = await opened("cassandra", cassandra_url)
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    with pytest.raises(Fenced):
+        await store.write(LANE, range_id - 1, (entries := make(3)), record_of(entries))
+    assert await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in entries]) == set()
+    assert await store.entry(LANE, entries[0].id) is None
+    await closed(store)
+
+
+async def test_on_cassandra_groups_leave_with_their_entries_however_far_some_are(
+    cassandra_driver: Any, cassandra_url: str
+) -> None:
+    """Each write has an entry that waits for long."""
+    store = await opened("cassandra", cassandra_url)
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    groups = LANE._replace(priority=LANE.priority + 10)
+    left = []
+    for step in range(20):
+        first = 1 + 100 * step
+        entries = [
+            msgspec.structs.replace(entry, level=Level(1000 * entry.seq, entry.seq))
+            for entry in make(100, first=first)
+        ]
+        far = msgspec.structs.replace(entries.pop(), level=Level(10**9 + step, first))
+        left.append(far)
+        await store.write(LANE, range_id, [*entries, far], record_of(entries))
+        await store.delete_through(LANE, range_id, entries[-1].level)
+        rows = await store.session.execute("groups_above", *groups, *LOWEST)
+        assert [Level(*row[:2]) for row in rows] == [entry.level for entry in left]
+        assert {len(row[2]) for row in rows} == {8}
+    assert await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in [*left, entries[0]]]) == {
+        entry.id for entry in left
+    }
+    await closed(store)
+
+
 async def test_on_cassandra_the_error_about_missing_tables_names_the_command(
     cassandra_driver: Any, cassandra_url: str
 ) -> None:

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 from kazoo.client import KazooClient, KazooState
 
-from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.coordinator import MOST_TTL, DatabaseCoordinator
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
@@ -339,6 +339,38 @@ def test_a_renewed_lease_expires_after_the_new_time(databases: Databases) -> Non
     run(databases, test)
 
 
+def test_a_clock_that_is_set_back_extends_no_lease_by_more_than_minutes(
+    databases: Databases,
+) -> None:
+    async def test(coordinator: Coordinator) -> None:
+        await coordinator.acquire(["a"], "one", TTL)
+        databases.pass_time(-100)
+        assert await coordinator.owners() == {"a": "one"}
+        assert await coordinator.acquire(["a"], "two", TTL) == {}
+        databases.pass_time(-3600)
+        assert await coordinator.owners() == {}
+        assert await coordinator.acquire(["a"], "two", TTL) == {"a": 2}
+        assert await coordinator.renew("one", TTL) == {}
+        with pytest.raises(ValueError, match="300"):
+            await coordinator.acquire(["b"], "two", MOST_TTL + 1)
+
+    run(databases, test)
+
+
+def test_a_renewal_shortens_a_lease_that_is_too_long_because_the_clock_was_set_back(
+    databases: Databases,
+) -> None:
+    async def test(coordinator: Coordinator) -> None:
+        await coordinator.acquire(["a"], "one", TTL)
+        databases.pass_time(-3600)
+        assert await coordinator.renew("one", TTL) == {"a": 1}
+        assert await coordinator.owners() == {"a": "one"}
+        databases.pass_time(TTL + 1)
+        assert await coordinator.owners() == {}
+
+    run(databases, test)
+
+
 @pytest.mark.parametrize("first", ["renewal", "acquisition"])
 def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
     postgres_url: str, first: str
@@ -346,9 +378,10 @@ def test_of_a_renewal_and_an_acquisition_at_the_same_time_one_gets_the_lease(
     """The renewal read the clock before the lease expired, and the acquisition after that."""
     cluster = Databases(postgres_url)
     store, coordinator = cluster.store, cluster.coordinator()
+    ends_at = store.database.run(coordinator.lease_clock()) + round(TTL * 1_000_000)
 
     def renewal() -> Steps[bool]:
-        return bool((yield store.statement("renew_leases", "one", 2**60, 0)))
+        return bool((yield store.statement("renew_leases", "one", ends_at, 0)))
 
     def acquisition() -> Steps[bool]:
         return bool((yield from coordinator._acquire(["a"], "two", TTL)))

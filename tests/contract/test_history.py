@@ -389,6 +389,21 @@ def test_a_change_by_a_person_is_an_event_with_version_and_actor(app: App) -> No
     assert sorted(one["at"] for one in found) == [one["at"] for one in found]
 
 
+def test_a_change_of_priority_or_key_is_an_event_with_the_values_before(app: App) -> None:
+    @app.task
+    async def pay() -> None: ...
+
+    handle = pay.options(fairness_key="acme", priority=2).submit()
+    app.management.change(handle.id, priority=7, actor="Ada")
+    app.management.change(handle.id, fairness_key="bulk", actor="Grace")
+    found = [
+        (one["kind"], one["version"], one["priority"], one["fairness_key"], one["actor"])
+        for one in events(app)
+    ]
+    assert found == [("changed", 1, 2, "acme", "Ada"), ("changed", 2, 7, "acme", "Grace")]
+    assert app.management.show(handle.id).fairness_key == "bulk"
+
+
 async def test_failing_and_retrying_a_task_in_error_are_events(app: App) -> None:
     from fairlead import NoRetry
 
@@ -418,6 +433,8 @@ def test_a_change_that_comes_too_late_is_not_an_event(app: App) -> None:
     for change in (app.management.cancel, app.management.resume):
         with pytest.raises(StaleVersion):
             change(handle.id, version=stale)
+    with pytest.raises(StaleVersion):
+        app.management.change(handle.id, priority=1, version=stale)
     store, version = app.store, stale - 1
     assert (
         store.database.run(store.move(handle.id, stale, State.SUBMITTED, NOW, NOW, False)) is None

@@ -766,6 +766,47 @@ async def test_a_change_of_state_by_a_person_is_a_compare_and_set(store: Store) 
     assert await store.next_due() == NOW + 40 * SECOND
 
 
+async def test_a_change_of_priority_or_key_by_a_person_is_a_compare_and_set_before_the_claim(
+    store: Store,
+) -> None:
+    submit(store, make(1, priority=5, fairness_key="acme", ordering_key="o", unique_key="u"))
+    submit(store, make(1, run_at=NOW + 60 * SECOND, priority=5))
+    task, waiting = listed(store)
+
+    def change(task_id: str, version: int, priority: int | None, key: str | None) -> Any:
+        return store.database.run(store.change(task_id, version, priority, key, NOW + 5, "ann"))
+
+    assert change(task.id, 2, 0, None) is None
+    assert shown(store, task.id) == task
+    notification = change(task.id, 1, 0, None)
+    (lane,) = notification.ready
+    assert (lane.queue, lane.partition, lane.priority) == (task.queue, task.partition, 0)
+    changed = shown(store, task.id)
+    assert changed == msgspec.structs.replace(task, version=2, priority=0)
+    notification = change(task.id, 2, None, AWKWARD)
+    changed = shown(store, task.id)
+    assert changed == msgspec.structs.replace(task, version=3, priority=0, fairness_key=AWKWARD)
+    assert ready_ids(store, priority=0, partition=task.partition) == [task.id]
+    assert change(waiting.id, 1, 9, "bulk").ready == []
+    assert shown(store, waiting.id).priority == 9
+    assert await store.next_due() == NOW + 60 * SECOND
+    held = (await claimed(store, [task], version=3))[0]
+    assert change(task.id, held.version, 5, None) is None
+    assert (await store.complete("node-1", [done(held)])).refused == []
+
+
+async def test_a_changed_task_comes_last_in_its_lane_and_keeps_its_ordering_position(
+    store: Store,
+) -> None:
+    tasks = make(3, ordering_key="o", priority=5)
+    submit(store, tasks)
+    before = [task.id for task in tasks]
+    assert ready_ids(store) == before
+    assert store.database.run(store.change(before[0], 1, None, "acme", NOW + 5, "ann")) is not None
+    assert ready_ids(store) == [*before[1:], before[0]]
+    assert [claim.id for claim in await claimed(store, tasks, version=2)] == [before[0]]
+
+
 async def test_an_end_by_a_person_writes_an_attempt(store: Store) -> None:
     cancelled, failed = tasks = make(2)
     submit(store, tasks)

@@ -504,6 +504,36 @@ class TriggerChannelContract:
             app.channel.redeliver()
             await reader.until_received(ids)
 
+    async def test_unread_triggers_come_again_in_their_order_when_there_is_room(
+        self, app: App, note: Any
+    ) -> None:
+        """Deliver the triggers of these lanes from these positions on again."""
+        if app.channel.decides_order:
+            pytest.skip("a trigger stays with the node that received it, and is never dropped")
+        async with reading(app) as reader:
+            await reader.until_received(await submitted(note, 40))
+            await reader.until_up_to_date()
+            lanes: dict[LaneKey, list[Trigger]] = {}
+            for each in sorted(reader.kept, key=lambda each: each.seq):
+                lanes.setdefault(LaneKey(each.queue, each.partition, 5), []).append(each)
+            tails = {lane: found[len(found) // 2 :] for lane, found in lanes.items()}
+            dropped = [each for tail in tails.values() for each in tail]
+            reader.room = 0
+            reader.received.clear()
+            app.channel.unread({lane: tail[0].seq for lane, tail in tails.items()})
+            reader.drop(dropped)
+            await asyncio.sleep(A_MOMENT)
+            unread = {each.id for each in dropped}
+            assert not unread & reader.ids  # a sweep may bring the others
+            reader.room = 10_000
+            app.channel.room_freed()
+            await reader.until(lambda: unread <= reader.ids)
+            again = [each for each in reader.received if each.id in unread]
+            for lane, tail in tails.items():
+                came = [each.id for each in again if (each.queue, each.partition) == lane[:2]]
+                assert came == [each.id for each in tail]
+            assert all(each.path == TriggerPath.HOOK for each in again)
+
     async def test_a_cancelled_receive_loses_nothing(self, app: App, note: Any) -> None:
         async with reading(app) as reader:
             await reader.until_up_to_date()

@@ -141,6 +141,27 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     fairlead_here(shop, "queues", "resume", "default", *url)
 
 
+def test_a_person_can_give_waiting_tasks_another_priority_or_key(shop: Path) -> None:
+    url = ("--url", "sqlite:///shop.db")
+    pay = ("submit", "shop:app", "pay", '{"partner": "a"}', "--fairness-key")
+    first, second = (fairlead(shop, *pay, key).strip() for key in ("acme", "umbrella"))
+    change = ("tasks", "change", *url)
+    assert "changed: 1" in fairlead(shop, *change, first, "--to-priority", "0", "--version", "1")
+    stale = fairlead(shop, *change, first, "--to-priority", "1", "--version", "1", exits=1)
+    assert "is at version 2, not 1" in stale
+    to_bulk = ("--all", "--fairness-key", "umbrella", "--to-fairness-key", "bulk", "--json")
+    assert json.loads(fairlead(shop, *change, *to_bulk)) == {"changed": 1, "refused": []}
+    found = json.loads(fairlead(shop, "tasks", "list", *url, "--json"))
+    assert {(task["id"], task["priority"], task["fairness_key"]) for task in found} == {
+        (first, 0, "acme"),
+        (second, 5, "bulk"),
+    }
+    fairlead(shop, "worker", "shop:app", "--until-empty")
+    refused = fairlead(shop, *change, first, "--to-priority", "1", exits=1)
+    assert "is finished and cannot be changed" in refused
+    assert "--to-fairness-key acme-bulk" in fairlead(shop, "tasks", "change", "--help")
+
+
 def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
     with (shop / "shop.py").open("a") as code:
         code.write("\n@app.periodic('0 2 * * *')\n@app.task\nasync def nightly() -> None: ...\n")
@@ -202,6 +223,8 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
             "duration 'soon'",
         ),
         (("tasks", "cancel", "--url", "sqlite:///shop.db"), "give the ids of tasks, or --all"),
+        (("tasks", "change", "x"), "give --to-priority, --to-fairness-key, or both"),
+        (("tasks", "change", "x", "--to-priority", "10"), "less than or equal to 9"),
     ],
 )
 def test_wrong_use_prints_one_line_and_exits_with_code_2(

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fairlead import App, Incident, NoRetry, State
-from fairlead.clock import MICROS
+from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import MICROS, SYSTEM_CLOCK
+from fairlead.ports.statements import Steps
 from fairlead.testing import running, settled
 from tests.virtual_loop import VirtualLoop
 
@@ -86,3 +90,38 @@ async def test_a_task_runs_once_although_the_wall_clock_steps(app: App, seconds:
         await settled(app, node, 600)
     assert handle.state() == State.DONE
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("seconds", [9, 3600, -9, -3600])
+async def test_tasks_run_once_and_go_on_although_the_clock_of_the_server_steps(
+    app: App, sqlite_url: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, heartbeats and leases have times of the server."""
+    server = {"ahead": 0}
+
+    def read_clock(self: Any, now: int = 0) -> Steps[int]:
+        yield from ()
+        return SYSTEM_CLOCK.now() + server["ahead"] * MICROS
+
+    monkeypatch.setattr(SqlTaskStore, "shared_clock", read_clock)
+    monkeypatch.setattr(DatabaseCoordinator, "lease_clock", read_clock)
+    runs: list[int] = []
+
+    async def work(n: int, duration: float) -> None:
+        runs.append(n)
+        await asyncio.sleep(duration)
+
+    other = App(sqlite_url)
+    other.task(work)
+    task = app.task(work)
+    async with running(app, concurrency=4) as node, running(other, concurrency=4):
+        long = [task.submit(n=n, duration=60) for n in range(6)]
+        await asyncio.sleep(20)
+        server["ahead"] = seconds
+        await asyncio.sleep(3)
+        later = task.submit(n=6, duration=0)
+        await asyncio.sleep(12)
+        assert later.state() == State.DONE, "partitions have owners again"
+        await settled(app, node, 600)
+    assert {handle.state() for handle in long} == {State.DONE}
+    assert sorted(runs) == list(range(7))

@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from fairlead import App, Draft, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
+from fairlead.core.triggers.aging import EVERY
 from fairlead.declare.options import Options
 from fairlead.engine import fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
@@ -128,6 +130,30 @@ async def test_priorities_are_strict_and_fair_inside(app: App) -> None:
     assert "".join(ran) == "aba" * 5
 
 
+async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(
+    sqlite_url: str,
+) -> None:
+    app = App(sqlite_url)
+    app.migrate()
+    app.queue("q", partitions=1, starve_after=60.0)
+    ran: list[int] = []
+
+    @app.task(queue="q")
+    async def note(priority: int) -> None:
+        ran.append(priority)
+        await asyncio.sleep(1.0)
+
+    for priority in (0, 9):
+        note.options(priority=priority).submit_many([{"priority": priority}] * 200)
+    await drain(app, concurrency=1, look_ahead=25, timeout=1000.0)
+    assert sorted(ran) == [0] * 200 + [9] * 200
+    strict = ran.index(9)
+    assert 60 <= strict <= 60 + 2 * EVERY
+    together = ran[strict : strict + 100]
+    assert together == ([9] + [0] * (EVERY - 1)) * 10
+    app.close()
+
+
 async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(app: App) -> None:
     ran, push = recorder(app)
     keys = [random.Random(7).choice("aaaaaaab") for _ in range(3000)]
@@ -144,6 +170,48 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
         assert position <= bound
     found = await overview(app.operate_context, "q")
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
+
+
+async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lookup lasts until the stored tasks and a newcomer have run."""
+    monkeypatch.setattr(fair_partition, "_REMEMBERED", 0)
+    monkeypatch.setattr(fair_partition, "PAGE", 20)
+    lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> set[str]:
+        is_asked.set()
+        await answer.wait()
+        return await lookup(*args)
+
+    monkeypatch.setattr(SqlBacklogStore, "levelled", slow)
+    app.queue("q", partitions=1)
+    ran: list[str] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        await go_on.wait()
+        ran.append(key)
+
+    def push(keys: str) -> None:
+        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
+
+    push("a" * 300)
+    async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(SOON):
+        while stored(app) < 299:  # noqa: ASYNC110 - another coroutine writes
+            await asyncio.sleep(0.01)
+        app.channel.redeliver()
+        await is_asked.wait()
+        push("b" * 3)
+        go_on.set()
+        while len(ran) < 303:
+            await asyncio.sleep(0.01)
+        answer.set()
+        await settled(app, node)
+    assert Counter(ran) == Counter("a" * 300 + "b" * 3)
+    assert "b" in ran[:-100]
 
 
 async def test_a_name_whose_limit_is_full_is_skipped_and_keeps_its_position(app: App) -> None:

@@ -1,13 +1,17 @@
-"""The look-ahead of fifo queues: how many triggers a node holds in memory, and which ones."""
+"""The look-ahead of a node: how many triggers it holds in memory, and which ones."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from fairlead import App, State
+from fairlead.core.look_ahead import TRIGGER_BYTES
 from fairlead.core.sharding.shares import PartitionShares
+from fairlead.engine.look_ahead import INBOX_SHARE, LEAST_IN_INBOX
+from fairlead.model import DEFAULT_PRIORITY, FifoLane, LaneKey, Trigger
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -82,3 +86,154 @@ async def test_tasks_that_no_node_knows_cause_no_more_sweeps(
     assert not sweeps
     for app in apps:
         app.close()
+
+
+class DeepQueues:
+    """Queues of 400 tasks each that stand still until `gate`."""
+
+    def __init__(self, url: str, order: str, queues: int = 8, partitions: int = 1) -> None:
+        self.app = App(url)
+        self.app.migrate()
+        self.gate = asyncio.Event()
+        self.ran: dict[str, list[int]] = {}
+        self.tasks = []
+        for number in range(queues):
+            name = f"queue-{number}"
+            self.ran[name] = []
+            self.app.queue(name, order=order, partitions=partitions)
+            self.tasks.append(self.app.task(self._handler(name), name=name, queue=name))
+
+    def _handler(self, queue: str):
+        async def work(n: int) -> None:
+            await self.gate.wait()
+            self.ran[queue].append(n)
+
+        return work
+
+    def submit(self) -> None:
+        """Submit 400 tasks to each queue."""
+        for task in self.tasks:
+            task.submit_many([{"n": n} for n in range(400)])
+
+    async def until(self, is_so) -> None:
+        """Wait until `is_so()`."""
+        async with asyncio.timeout(SOON):
+            while not is_so():
+                await asyncio.sleep(0.05)
+
+
+BUDGET = 900_000
+"""Bytes of 1,000 triggers, in tests with 3,200 tasks in 8 queues."""
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_the_memory_of_a_node_does_not_grow_with_the_number_of_deep_queues(
+    sqlite_url: str, order: str
+) -> None:
+    deep = DeepQueues(sqlite_url, order)
+    async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
+        deep.submit()
+        table = node.parts.context.table
+        await deep.until(lambda: node.in_flight == 10 and len(table) > 500)
+        sizes = []
+        for _ in range(50):
+            sizes.append(len(table))
+            await asyncio.sleep(0.1)
+        deep.gate.set()
+        await settled(deep.app, node)
+    assert 500 < max(sizes[20:]) <= 1000
+    assert {queue: sorted(ran) for queue, ran in deep.ran.items()} == {
+        queue: list(range(400)) for queue in deep.ran
+    }
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_an_idle_queue_gives_memory_back_to_the_store_and_loses_no_task(
+    sqlite_url: str, order: str
+) -> None:
+    """The first queue is alone at first, and holds all of its tasks in memory."""
+    deep = DeepQueues(sqlite_url, order)
+    first, *others = deep.tasks
+    async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
+        context = node.parts.context
+        first.submit_many([{"n": n} for n in range(400)])
+        lane = (
+            LaneKey("queue-0", 0, DEFAULT_PRIORITY)
+            if order == "fair"
+            else FifoLane("queue-0", DEFAULT_PRIORITY)
+        )
+        await deep.until(lambda: len(context.table) > 50)
+        for _ in range(30):  # as if it had run many tasks
+            context.look_ahead.want(lane, 400, 10_000)
+        context.channel.room_freed()
+        await deep.until(lambda: len(context.table) >= 200)
+        for task in others:
+            task.submit_many([{"n": n} for n in range(400)])
+
+        def of_first() -> int:
+            return sum(
+                trigger.queue == "queue-0"
+                for column in context.table._columns.values()
+                for *_, trigger in column.entries
+            )
+
+        await deep.until(lambda: of_first() <= 125)
+        assert len(node.parts.intake._known) <= 1200  # the dropped ones are not known any more
+        deep.gate.set()
+        await settled(deep.app, node)
+        # A queue leaves the budget once the store has shown that it has no more tasks.
+        await deep.until(lambda: not context.look_ahead.budget.granted)
+        assert not context.look_ahead.inboxes
+    assert {queue: sorted(ran) for queue, ran in deep.ran.items()} == {
+        queue: list(range(400)) for queue in deep.ran
+    }
+    assert deep.ran["queue-1"] == list(range(400))  # in order, also beyond memory
+
+
+async def test_a_queue_that_runs_tasks_has_more_memory_than_idle_ones(sqlite_url: str) -> None:
+    deep = DeepQueues(sqlite_url, "fair")
+    deep.gate.set()
+    deep.app.queue("busy")
+
+    @deep.app.task(queue="busy")
+    async def quick() -> None:
+        await asyncio.sleep(0.1)
+
+    async with running(deep.app, concurrency=10, look_ahead_bytes=2 * BUDGET) as node:
+        for queue in deep.ran:
+            deep.app.management.pause(queue)
+        await asyncio.sleep(SOON)
+        deep.submit()
+        quick.submit_many([{} for _ in range(6000)])
+        await asyncio.sleep(SOON)  # of the virtual clock: 100 tasks a second
+        shares = node.parts.context.look_ahead.budget.shares
+        capacities = {lane.queue: share.capacity for lane, share in shares.items()}
+        busy = capacities.pop("busy")
+        assert len(capacities) == len(deep.ran)
+        assert busy > 3 * max(capacities.values())
+        assert min(capacities.values()) >= 80
+        for queue in deep.ran:
+            deep.app.management.unpause(queue)
+        await settled(deep.app, node, 600)
+
+
+async def test_triggers_that_wait_for_a_level_have_a_bound_for_all_queues_together(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = DeepQueues(sqlite_url, "fair")
+    deep.gate.set()
+    deep.submit()
+    waiting = []
+    async with running(deep.app, concurrency=10, look_ahead_bytes=BUDGET) as node:
+        look_ahead, backlogs = node.parts.context.look_ahead, node.parts.backlogs
+        accept = backlogs.accept
+
+        def watched(triggers: Sequence[Trigger]) -> None:
+            accept(triggers)
+            waiting.append(look_ahead.inboxes)
+
+        monkeypatch.setattr(backlogs, "accept", watched)
+        await settled(deep.app, node, 600)
+    most, page, each = BUDGET // INBOX_SHARE // TRIGGER_BYTES, 400, LEAST_IN_INBOX
+    assert 0 < max(waiting) <= 2 * most + page + each * len(deep.ran)
+    assert sum(map(len, deep.ran.values())) == 3200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,7 +15,7 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
-from fairlead.testing import drain
+from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.virtual_time
 
@@ -71,6 +73,90 @@ async def test_a_waiting_task_can_be_given_another_time(shop) -> None:
         app.management.reschedule("no such id", when)
     await drain(app)
     assert ran == [1]
+
+
+async def test_tasks_that_have_not_started_can_be_given_another_priority_or_key(shop) -> None:
+    app, pay, bad, ran = shop
+    change = app.management.change
+    handles = [pay.options(fairness_key="acme").submit(n=n) for n in range(4)]
+    failing = bad.submit(n=3)
+    change(failing.id, priority=0)
+    with pytest.raises(InvalidTask, match="nothing to change"):
+        change(handles[0].id)
+    with pytest.raises(InvalidTask, match="priority 10"):
+        change(handles[0].id, priority=10)
+    with pytest.raises(InvalidTask, match="fairness_key"):
+        change(handles[0].id, fairness_key="x" * 2000)
+    with pytest.raises(StaleVersion, match="at version 1, not 3"):
+        change(handles[0].id, priority=1, version=3)
+    with pytest.raises(UnknownTask):
+        change("no such id", priority=1)
+    change(handles[3].id, priority=1, version=1)
+    change(handles[3].id, priority=1, version=2)  # changes nothing
+    assert handles[3].record().version == 2
+    result = app.management.bulk(
+        lambda task: change(task.id, priority=9, fairness_key="bulk", version=task.version),
+        fairness_key="acme",
+        limit=2,
+    )
+    assert (result.changed, result.refused) == (2, 0)
+    assert {t.id for t in app.management.find(fairness_key="bulk")} == {h.id for h in handles[:2]}
+    await drain(app, concurrency=1)
+    assert ran == [3, 2, 0, 1]
+    with pytest.raises(NotAllowed, match="is ERROR: only SUBMITTED, WAITING can be changed"):
+        change(failing.id, priority=1)
+    with pytest.raises(NotAllowed, match="is DONE: it is finished and cannot be changed"):
+        change(handles[0].id, priority=1)
+
+
+async def test_tasks_changed_while_a_worker_holds_them_run_once_in_their_new_place(
+    app: App,
+) -> None:
+    """Some are in memory and some in the backlog."""
+    app.queue("q", partitions=1)
+    ran: list[int] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(n: int) -> None:
+        await go_on.wait()
+        ran.append(n)
+        await asyncio.sleep(0.05)  # meanwhile the lanes read on
+
+    handles = note.submit_many([{"n": n} for n in range(200)])
+    async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(60):
+        while not node.in_flight:
+            await asyncio.sleep(0.01)
+        with pytest.raises(NotAllowed, match="is PROCESSING"):
+            app.management.change(handles[0].id, priority=0)
+        for n in (10, 150):
+            app.management.change(handles[n].id, priority=0)
+        for n in (20, 160):
+            app.management.change(handles[n].id, priority=9)
+        for n in (30, 170):
+            app.management.change(handles[n].id, fairness_key="acme")
+        await asyncio.sleep(5.0)  # of the virtual clock: the worker reads the new triggers
+        go_on.set()
+        await settled(app, node)
+    assert sorted(ran) == list(range(200))
+    assert {10, 150} == set(ran[1:3])
+    assert {20, 160} == set(ran[-2:])
+    assert max(ran.index(30), ran.index(170)) < 10
+
+
+async def test_a_change_of_priority_leaves_the_order_of_an_ordering_key(app: App) -> None:
+    app.queue("q", partitions=1)
+    ran: list[int] = []
+
+    @app.task(queue="q")
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    tasks = note.options(ordering_key="o").submit_many([{"n": n} for n in range(20)])
+    for n in (3, 9, 0, 19):
+        app.management.change(tasks[n].id, priority=n % 10, fairness_key="acme")
+    await drain(app, concurrency=5)
+    assert ran == list(range(20))
 
 
 async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_only(
@@ -176,6 +262,7 @@ async def test_the_gauge_of_incidents_exists_only_while_there_is_an_incident(
         app.clock,
         Intervals(),
         lambda reports: None,
+        silent_nodes=AsyncMock(),
     )
     delivery = IncidentDelivery(
         app.store.incidents, app.observer, app.clock, app.on_incident, app.incident_timeout

@@ -584,6 +584,29 @@ async def test_a_task_submitted_in_the_callers_transaction_exists_only_after_the
     assert kit.runs.names == ["committed"]
 
 
+def test_first_submits_to_new_queues_in_two_transactions_do_not_wait_for_each_other(
+    migrated_postgres_url: str,
+) -> None:
+    app = App(migrated_postgres_url)
+
+    def remind(name: str) -> None: ...
+
+    first, second = (
+        app.task(remind, name=queue, queue=app.queue(queue, kind="ordered").name)
+        for queue in ("first", "second")
+    )
+    database = app.store.database
+    with database.transaction() as open_one:
+        first.options(ordering_key="k", connection=open_one).submit(name="a")
+        with database.transaction() as other:
+            other.execute("SELECT number FROM fairlead_changes FOR UPDATE NOWAIT")
+        with database.transaction() as other:
+            second.options(ordering_key="k", connection=other).submit(name="b")
+        with database.transaction() as other:
+            counts = other.execute("SELECT queue, count(*) FROM fairlead_task_log GROUP BY queue")
+            assert counts.fetchall() == [("second", 1)]
+
+
 async def test_options_that_an_ordered_queue_lacks_are_refused_when_declared(
     tmp_path: Any,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Literal
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -63,6 +64,7 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
         app.clock,
         Intervals(),
         lambda reports: None,
+        silent_nodes=AsyncMock(),
     ).stuck()
     assert [handle.state() for handle in handles] == [
         State.SUBMITTED,
@@ -98,6 +100,7 @@ async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
             app.clock,
             Intervals(),
             lambda reports: None,
+            silent_nodes=AsyncMock(),
         ).stuck()
         state = handle.state()
         gate.set()

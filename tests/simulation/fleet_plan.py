@@ -58,9 +58,14 @@ class QueuePlan:
     total: int
     works: int
     per_key: int
+    wide_levels: frozenset[str] = frozenset()
+    """Levels below the total that a cluster tree has over the whole cluster: "works", "per_key"."""
+    wide_works: int | None = None
+    """Limit of the task "work" over the whole cluster, besides the limit of its queue."""
 
     @classmethod
-    def draw(cls, name: str, chance: random.Random) -> QueuePlan:
+    def draw(cls, name: str, chance: random.Random, wide: random.Random) -> QueuePlan:
+        """`wide`: draws what holds over the whole cluster."""
         order = chance.choice(["fair", "fifo"])
         kinds = ["none", "none", "none", "node", "cluster", "tree", "cluster tree", "rate"]
         return cls(
@@ -72,12 +77,19 @@ class QueuePlan:
             chance.randint(1, 4),
             chance.randint(1, 2),
             chance.randint(1, 2),
+            frozenset(wide.choice([(), ("works",), ("per_key",), ("works", "per_key")])),
+            wide.choice([None, None, None, 1, 2]),
         )
 
     @property
-    def is_cluster_wide(self) -> bool:
-        """Whether its limit needs permits."""
-        return self.kind.startswith("cluster")
+    def needs_permits(self) -> bool:
+        """Whether any of its limits needs permits."""
+        return self.kind.startswith("cluster") or self.wide_works is not None
+
+    def limit_of_task(self, name: str) -> AnyLimit | None:
+        """Return a limit of its task of this name for one application."""
+        is_limited = name == "work" and self.wide_works is not None
+        return ClusterLimit(self.wide_works or 0) if is_limited else None
 
     def limit(self) -> AnyLimit | None:
         """Return a limit for one application."""
@@ -87,22 +99,34 @@ class QueuePlan:
             return ClusterLimit(self.total)
         if self.kind == "rate":
             return RateLimit(self.total, per=0.5)
-        works = {f"{self.name}.work": self.works}
-        if self.kind == "tree":
-            return LimitTree(self.total, names=works, per_fairness_key=self.per_key)
-        if self.kind == "cluster tree":
-            return LimitTree(ClusterLimit(self.total), names=works, per_fairness_key=self.per_key)
+        if self.kind.endswith("tree"):
+            return LimitTree(
+                self._level("total", self.total),
+                names={f"{self.name}.work": self._level("works", self.works)},
+                per_fairness_key=self._level("per_key", self.per_key),
+            )
         return None
+
+    def _level(self, level: str, n: int) -> int | ClusterLimit:
+        return ClusterLimit(n) if self._is_wide(level) else n
+
+    def _is_wide(self, level: str) -> bool:
+        is_wide = level == "total" or level in self.wide_levels
+        return self.kind.startswith("cluster") and is_wide
 
     def limits(self, name: str, key: str) -> list[tuple[Scope, int, bool]]:
         """Return the limits of a task: what it counts, how many, whether in the whole cluster."""
         total, names, keys = scopes_of(self.name, name, key)
-        if self.kind in ("node", "cluster"):
-            return [(total, self.total, self.is_cluster_wide)]
-        if not self.kind.endswith("tree"):
-            return []
-        found = [(total, self.total, self.is_cluster_wide), (keys, self.per_key, False)]
-        return [*found, (names, self.works, False)] if name == "work" else found
+        found = []
+        if name == "work" and self.wide_works is not None:
+            found.append((names, self.wide_works, True))
+        if self.kind.endswith(("node", "cluster", "tree")):
+            found.append((total, self.total, self._is_wide("total")))
+        if self.kind.endswith("tree"):
+            found.append((keys, self.per_key, self._is_wide("per_key")))
+            if name == "work":
+                found.append((names, self.works, self._is_wide("works")))
+        return found
 
 
 @dataclass(frozen=True)
@@ -127,13 +151,13 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
-        chance = random.Random(seed)
+        chance, wide = random.Random(seed), random.Random(f"limits of {seed}")
         names = QUEUES[: chance.randint(1, 3)]
         odds = {
             event: usual * (1.0 if event == "submit" else chance.choice((0.0, 0.3, 1.0, 3.0)))
             for event, usual in EVENTS.items()
         }
-        queues = {name: QueuePlan.draw(name, chance) for name in names}
+        queues = {name: QueuePlan.draw(name, chance, wide) for name in names}
         # Triggers that limits hold back fill the look-ahead of a fifo queue: with a small one, nodes
         # are idle by design.
         is_fair = all(queue.order == "fair" for queue in queues.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.engine.settings import LEASE_SECONDS, PERMIT_SECONDS
+from fairlead.engine.settings import LEASE_SECONDS
 from fairlead.model import PartitionKey
 from tests.simulation.fleet_jobs import Job, Run
 from tests.simulation.fleet_plan import QueuePlan
@@ -20,6 +20,9 @@ IDLE_SECONDS = 6.0
 Nodes notice a new node and a dead owner within this time."""
 HEAL_SECONDS = 20.0
 """Seconds within which nodes make up for lost notifications and messages."""
+PERMIT_SECONDS = 15.0
+"""Seconds within which permits of cluster-wide limits, of up to four levels, reach a node that can use
+them."""
 OWNER_SECONDS = LEASE_SECONDS + 5.0
 """Seconds for which a partition of a served queue may have no living owner."""
 CALM_SECONDS = LEASE_SECONDS + 2.0
@@ -112,8 +115,8 @@ class Promises:
         }
         for job, since in self._waiting.items():
             bound = IDLE_SECONDS + (HEAL_SECONDS if fleet.plan.loss else 0.0)
-            if fleet.plan.queues[job.queue].is_cluster_wide:
-                bound += PERMIT_SECONDS  # a dead node's permits are free only then
+            if fleet.plan.queues[job.queue].needs_permits:
+                bound += PERMIT_SECONDS
             if now - since > bound:
                 raise Broken(f"{fleet.show(job)} waits since {since:.2f} while a node is idle")
 

@@ -162,6 +162,7 @@ class Fleet:
                     queue=name,
                     retry=fairlead.NoRetry() if task == "odd" else fairlead.Fixed(0.5, 20),
                     transactional=task == "joined",
+                    concurrency=None if is_submitter else plan.limit_of_task(task),
                 )
                 if is_submitter:
                     self._tasks[name, task] = declared

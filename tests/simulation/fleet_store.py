@@ -190,6 +190,7 @@ class FleetDatabase:
     """A `fairlead.ports.statements.SqlDatabase` of one process, on the shared connection."""
 
     dialect = "sqlite"
+    has_one_writer = True
     location = "the database of the fleet"
     __module__ = SqliteDatabase.__module__  # where its statements are
 

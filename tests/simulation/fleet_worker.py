@@ -9,8 +9,10 @@ from contextvars import Context
 from typing import TYPE_CHECKING
 
 from fairlead import App
+from fairlead.core.look_ahead import TRIGGER_BYTES
+from fairlead.engine.backlogs import LOOK_AHEADS
 from fairlead.engine.liveness import Liveness
-from fairlead.engine.settings import Intervals
+from fairlead.engine.settings import LOOK_AHEAD_BYTES, Intervals
 from tests.simulation.fleet_loop import Process, current_process
 from tests.simulation.fleet_plan import Scope
 from tests.simulation.fleet_store import Link, Machine
@@ -60,6 +62,9 @@ class Worker:
             concurrency=self.concurrency,
             drain=DRAIN,
             look_ahead=look_ahead,
+            # With a small look-ahead, all lanes together may hold what one queue may.
+            # Few lanes have all they may hold; with less, evictions of four triggers take minutes.
+            look_ahead_bytes=min(LOOK_AHEAD_BYTES, 4 * look_ahead * LOOK_AHEADS * TRIGGER_BYTES),
             restart_seconds=restart_seconds,
             intervals=INTERVALS,
         )

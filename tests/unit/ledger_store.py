@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from fairlead.core.limits.sharded_permits import LedgerSteps, ReadShard, WriteShard
+from fairlead.core.limits.sharded_permits import FindEnded, LedgerSteps, Step, WriteShard
 
 T = TypeVar("T")
 
@@ -16,6 +16,8 @@ class LedgerStore:
         self.shards: dict[str, tuple[bytes, int]] = {}
         self.greatest = 0
         """Bytes of the greatest record ever written."""
+        self.ended: set[str] = set()
+        """Nodes whose processes have ended."""
 
     def read(self, shard: str) -> tuple[bytes, int]:
         return self.shards.get(shard, (b"", 0))
@@ -27,7 +29,9 @@ class LedgerStore:
         self.greatest = max(self.greatest, len(ledger))
         return True
 
-    def carry_out(self, step: ReadShard | WriteShard) -> object:
+    def carry_out(self, step: Step) -> object:
+        if isinstance(step, FindEnded):
+            return self.ended & step.nodes
         return self.write(*step) if isinstance(step, WriteShard) else self.read(step.shard)
 
     def follow(self, steps: LedgerSteps[T], writes: int | None = None) -> T | None:

@@ -817,3 +817,44 @@ def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane(
     record = backlog.record(are_all_stored=True)
     later = backlog_of(record=record, range_id=2)
     assert (later.read_seq, later.highest_seq) == (5, 900)
+
+
+# memory that shrinks ------------------------------------------------------------------------------
+
+
+def test_a_smaller_memory_drops_only_what_the_store_has() -> None:
+    backlog = backlog_of(capacity=20)
+    backlog.add([trigger(f"a{n:02}", seq=n) for n in range(16)])
+    backlog.capacity = 4
+    write = written(backlog.shrink())
+    assert len(write.entries) == 16 == len(backlog)
+    dropped = backlog.written(write).dropped
+    assert ids(dropped) == " ".join(f"a{n:02}" for n in range(4, 16))
+    assert ids(backlog.loaded()) == "a00 a01 a02 a03"
+    assert not backlog.is_at_end
+
+
+def test_what_left_a_smaller_memory_is_read_again_in_its_order() -> None:
+    backlog = backlog_of(capacity=20)
+    stored = add(backlog, [trigger(f"a{n:02}", seq=n) for n in range(25)])
+    backlog.capacity = 4
+    shrunk = backlog.shrink()
+    assert isinstance(shrunk, Changes) and len(backlog) == 4
+    ran = []
+    while len(backlog):
+        taken = first(backlog)
+        backlog.take(taken)
+        backlog.ack(taken)
+        ran += taken
+        if (read := backlog.next_read()) is not None:
+            above = [entry for entry in stored if entry.level > read.above]
+            backlog.read(above[: read.limit])
+    assert ids(ran) == ids(stored)
+
+
+def test_a_memory_that_is_not_too_full_stays_as_it_is() -> None:
+    backlog = backlog_of(capacity=20)
+    backlog.add(triggers("a1 a2 a3 a4 a5"))
+    backlog.capacity = 4
+    assert backlog.shrink() == Changes()
+    assert len(backlog) == 5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -14,6 +15,7 @@ from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import Full
 from fairlead.core.limits.permits import DRIFT
 from fairlead.core.limits.sharded_permits import Permits, held_permits
+from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -30,9 +32,11 @@ def trigger(n: int, name: str = "pay", key: str = "") -> Trigger:
 class Cluster:
     """Nodes that share a ledger and do their rounds on demand."""
 
-    def __init__(self, limit: ClusterWide, nodes: int) -> None:
+    def __init__(self, limit: ClusterWide, nodes: int, ends_at_once: bool = True) -> None:
         self.ledger = LedgerStore()
-        self.permits = [Permits(f"node {n}", TTL, limit.linger) for n in range(nodes)]
+        self.permits = [
+            Permits(f"node {n}", TTL, limit.linger, ends_at_once=ends_at_once) for n in range(nodes)
+        ]
         self.round_requested: set[int] = set()
         self.policies: list[OnNode] = [
             limit.on_node(permits, self._request_round(n)) for n, permits in enumerate(self.permits)
@@ -128,6 +132,75 @@ def test_a_limit_tree_refused_at_one_level_keeps_no_slot_of_the_others() -> None
     assert cluster.permits[0].running == 1
 
 
+class Node:
+    """A node with one waiting task, which is tried again when the limit that stopped it is free."""
+
+    def __init__(self, policies: Sequence[OnNode], name: str = "pay") -> None:
+        own, of_queue = [*[None] * (2 - len(policies)), *policies]
+        self.slots = SlotLedger(10)
+        self.slots.register_task("q", name, own)
+        self.slots.register_queue("q", of_queue)
+        self.task = trigger(1, name)
+        self.full: Full | None = Full("never tried")
+        self.ends_at = math.inf
+        self.runs = 0
+
+    def step(self, freed: Collection[object], now: float, seconds: float) -> None:
+        """Begin a run if the limit that stopped the task has room, and end a run after so many
+        seconds. A new task waits at the end of each run."""
+        if now >= self.ends_at:
+            self.slots.release(self.task, now)
+            self.ends_at, self.full = math.inf, Full("never tried")
+        if self.full is not None and (self.full.limit in freed or self.full[0] == "never tried"):
+            self.full = self.slots.acquire(self.task, now)
+            if self.full is None:
+                self.ends_at = now + seconds
+                self.runs += 1
+
+
+def runs_of(limits: Sequence[ClusterWide], names: Sequence[str], seconds: float) -> list[int]:
+    """Let each node run tasks of one name, one after the other, for 100 seconds; return the number
+    of runs of each. The time from one round of a node to the next is 0.2 s."""
+    nodes = len(names)
+    clusters = [Cluster(limit, nodes) for limit in limits]
+    every = [
+        Node([cluster.policies[n] for cluster in clusters], name) for n, name in enumerate(names)
+    ]
+    for step in range(500 * nodes):
+        n, now = step % nodes, step * 0.2 / nodes
+        freed = [limit for cluster in clusters for limit in cluster.round(n, now)]
+        every[n].step(freed, now, seconds)
+    return [node.runs for node in every]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("names", [["pay", "pay"], ["pay", "pay", "mail"]], ids=len)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        lambda: [ClusterLimit(1)],
+        lambda: [LimitTree(ClusterLimit(1), names={"pay": ClusterLimit(1)})],
+        lambda: [
+            LimitTree(
+                ClusterLimit(1), names={"pay": ClusterLimit(1)}, per_fairness_key=ClusterLimit(1)
+            )
+        ],
+        lambda: [ClusterLimit(1, per="name"), ClusterLimit(1)],
+        lambda: [
+            ClusterLimit(1, per="name"),
+            LimitTree(ClusterLimit(1), names={"pay": ClusterLimit(1)}),
+        ],
+    ],
+    ids=["one limit", "two levels", "three levels", "task and queue", "task and tree"],
+)
+def test_no_node_waits_for_ever_for_permits_of_several_limits(
+    limits: Callable[[], list[ClusterWide]], names: list[str], seconds: float
+) -> None:
+    runs = runs_of(limits(), names, seconds)
+    assert sum(runs) >= 100 / (seconds + 1.0), runs
+    assert min(runs) >= sum(runs) / 15, runs
+
+
 @pytest.mark.parametrize("seed", seeds(10, few=3))
 def test_a_rate_holds_in_every_window_whichever_nodes_start_the_tasks(seed: int) -> None:
     chance = random.Random(seed)
@@ -181,8 +254,71 @@ def test_starts_by_a_node_that_left_still_count() -> None:
     assert cluster.ledger.follow(held_permits()) == {"": permits.running}
 
 
+def test_permits_that_were_not_used_for_two_rounds_are_free_for_other_nodes() -> None:
+    cluster = Cluster(ClusterLimit(1), 2)
+    one, two = cluster.policies
+    one.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert one.acquire(trigger(1), 0.0) is None
+    cluster.round(0, 0.5)
+    one.release(trigger(1), 0.6)
+    cluster.round(0, 1.5)
+    cluster.round(0, 2.5)
+    assert two.acquire(trigger(2), 2.6)
+    cluster.round(1, 2.6)
+    assert two.acquire(trigger(2), 2.6) is None
+
+
+def test_permits_of_a_node_whose_process_has_ended_are_free_at_once() -> None:
+    cluster = Cluster(ClusterLimit(1), 3)
+    dead, other, hanging = cluster.policies
+    assert dead.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert dead.acquire(trigger(1), 0.0) is None
+    assert other.acquire(trigger(2), 0.0)
+    cluster.round(1, 0.2)
+    assert other.acquire(trigger(2), 0.2)
+    cluster.ledger.ended.add("node 0")
+    assert cluster.round(1, 0.4) and other.acquire(trigger(2), 0.4) is None
+    assert hanging.acquire(trigger(3), 0.4)
+    cluster.round(2, 0.6)
+    assert hanging.acquire(trigger(3), 0.6), "node 1 lives"
+
+
+def test_permits_of_a_node_whose_runs_may_outlive_its_process_expire() -> None:
+    """Child processes of a node may run on after it was killed."""
+    cluster = Cluster(ClusterLimit(1), 2, ends_at_once=False)
+    dead, other = cluster.policies
+    dead.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert dead.acquire(trigger(1), 0.0) is None
+    cluster.ledger.ended.add("node 0")
+    other.acquire(trigger(2), 0.0)
+    for now in (0.0, 1.0, TTL * (1 + DRIFT)):
+        cluster.round(1, now)
+        assert other.acquire(trigger(2), now)
+    cluster.round(1, TTL * (1 + DRIFT) + 0.1)
+    assert other.acquire(trigger(2), TTL * (1 + DRIFT) + 0.1) is None
+
+
+def test_starts_by_a_node_whose_process_has_ended_count_until_their_window_is_over() -> None:
+    per = 100.0
+    cluster = Cluster(ClusterRateLimit(1, per), 2)
+    dead, other = cluster.policies
+    dead.acquire(trigger(1), 0.0)
+    cluster.round(0, 0.0)
+    assert dead.acquire(trigger(1), 0.0) is None
+    cluster.ledger.ended.add("node 0")
+    other.acquire(trigger(2), 0.0)
+    for now in (1.0, 50.0, per * (1 + DRIFT)):
+        cluster.round(1, now)
+        assert isinstance(other.acquire(trigger(2), now), Full)
+    cluster.round(1, per * (1 + DRIFT) + 1.0)
+    assert other.acquire(trigger(2), per * (1 + DRIFT) + 1.0) is None
+
+
 def limits() -> ClusterLimits:
-    return ClusterLimits("me", None, lambda _: None, lambda _: None, list, SYSTEM_CLOCK)  # type: ignore[arg-type]
+    return ClusterLimits("me", None, None, SYSTEM_CLOCK)  # type: ignore[arg-type]
 
 
 def test_one_limit_of_two_queues_needs_a_name() -> None:

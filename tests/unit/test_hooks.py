@@ -96,6 +96,7 @@ def test_a_safe_observer_passes_every_event_on() -> None:
         "claimed": ([],),
         "finished": ([],),
         "gauges": (1, 2),
+        "memory": (1, 2),
         "ordered": ({},),
         "oldest_ready": ({"mail": 1.0},),
         "incidents": ({},),

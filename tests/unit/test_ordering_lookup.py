@@ -20,6 +20,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.fair_partition import LaneContext
 from fairlead.engine.intake import Intake
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.settings import NodeSettings
@@ -247,6 +248,7 @@ class Engine:
         ordering = SimpleNamespace(admits=lambda one: self.admits)
         # This channel delivers nothing.
         channel = DatabaseChannel(None, MemoryNotifier(), SYSTEM_CLOCK)
+        budget = LookAhead(64_000_000, SYSTEM_CLOCK)
         lanes = LaneContext(
             store=self.store,
             table=self.table,
@@ -255,13 +257,16 @@ class Engine:
             ),
             ordering=ordering,
             events=self,
-            look_ahead=look_ahead,
+            most=look_ahead,
+            look_ahead=budget,
             clock=SYSTEM_CLOCK,
         )
         self.backlogs = Backlogs({"q"}, lanes)
         context = SimpleNamespace(
             channel=channel,
             table=self.table,
+            look_ahead=budget,
+            served=SimpleNamespace(handlers={}),
             events=self,
             observer=None,
             clock=SYSTEM_CLOCK,
@@ -372,8 +377,9 @@ async def test_a_trigger_dropped_without_a_run_is_held_in_memory_when_it_arrives
         assert not here.knows(ordered) and not here.table.waiting(KEY)
         here.receive(*others)
         await here.until(lambda: here.is_stored(others[-1]))
-        here.receive(ordered, last)  # both triggers get their levels in one write
+        here.receive(ordered, last)  # the store is asked about the first one meanwhile
         await here.until(lambda: here.is_stored(last))
+        await here.until(lambda: bool(here.table.waiting(KEY)))
         assert [one.id for one in here.table.waiting(KEY)] == ["ordered"]
         assert here.knows(ordered)
 
@@ -395,6 +401,38 @@ async def test_a_repeated_trigger_is_dropped_while_only_the_store_has_its_level(
             here.receive(*early)
         assert [one.id for one in here.dispatch()] == ["early 0", "late 0", "early 1", "late 1"]
         assert len(here.store.rows(LANE)) == 8
+
+
+async def test_a_partition_lost_while_its_owner_is_fenced_ends_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loss comes while the lookup of a repeated trigger is being cancelled."""
+    many = [trigger(f"task {n}", seq=1 + n) for n in range(10)]
+    is_asked, is_ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def levelled(*_: object) -> set[str]:
+        is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+        raise AssertionError
+
+    async with engine(look_ahead=1) as here:
+        monkeypatch.setattr(here.store, "levelled", levelled)
+        here.receive(*many)
+        await here.until(lambda: here.is_stored(many[-1]))
+        here.receive(trigger("repeated", seq=1))
+        await is_asked.wait()
+        await here.store.take_over([PARTITION])
+        here.receive(trigger("new", seq=100))
+        await is_ending.wait()
+        task = here.backlogs._tasks[PARTITION]
+        here.backlogs.assign([])
+        may_end.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
 
 
 async def test_entries_only_in_the_store_are_not_known_in_memory() -> None:

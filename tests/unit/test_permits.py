@@ -11,6 +11,7 @@ from fairlead.core.limits.permits import (
     STOP_AT,
     PermitLedger,
     ShardPermits,
+    Share,
     decode,
     encode,
     fair_shares,
@@ -21,35 +22,39 @@ TTL = 15.0
 
 # sharing ------------------------------------------------------------------------------------------
 
-wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 50), max_size=8)
+shares_of_nodes = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=2),
+    st.builds(Share, st.integers(0, 50), st.integers(0, 50), st.integers(0, 9)),
+    max_size=8,
+)
 
 
-@given(st.integers(0, 100), wants, st.integers(0, 1000))
+@given(st.integers(0, 100), shares_of_nodes)
 def test_shares_sum_to_the_total_or_the_wants_and_no_node_gets_more_than_it_wants(
-    total: int, wanted: dict[str, int], rotation: int
+    total: int, shares: dict[str, Share]
 ) -> None:
-    shares = fair_shares(total, wanted, rotation)
-    assert sum(shares.values()) == min(total, sum(wanted.values()))
-    assert all(0 <= shares[node] <= want for node, want in wanted.items())
+    due = fair_shares(total, shares)
+    assert sum(due.values()) == min(total, sum(share.wanted for share in shares.values()))
+    assert all(0 <= due[node] <= share.wanted for node, share in shares.items())
 
 
-@given(st.integers(0, 100), wants, st.integers(0, 1000))
+@given(st.integers(0, 100), shares_of_nodes)
 def test_a_node_that_gets_less_than_it_wants_gets_at_most_one_less_than_any_other(
-    total: int, wanted: dict[str, int], rotation: int
+    total: int, shares: dict[str, Share]
 ) -> None:
-    shares = fair_shares(total, wanted, rotation)
-    for node, want in wanted.items():
-        if shares[node] < want:
-            assert all(shares[node] >= other - 1 for other in shares.values())
+    due = fair_shares(total, shares)
+    for node, share in shares.items():
+        if due[node] < share.wanted:
+            assert all(due[node] >= other - 1 for other in due.values())
 
 
-@given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=8))
-def test_over_a_full_rotation_every_node_that_wants_permits_gets_one(
-    total: int, wanted: list[int]
+@given(st.integers(1, 20), st.permutations(range(8)))
+def test_the_nodes_that_have_waited_longest_get_permits_that_cannot_be_shared_evenly(
+    total: int, rotations: list[int]
 ) -> None:
-    names = {f"n{i}": want for i, want in enumerate(wanted)}
-    rounds = [fair_shares(total, names, rotation) for rotation in range(len(names))]
-    assert all(any(shares[name] for shares in rounds) for name in names)
+    due = fair_shares(total, {f"n{n}": Share(0, 9, at) for n, at in enumerate(rotations)})
+    rest = {f"n{rotations.index(at)}" for at in range(total % 8)}
+    assert rest == {node for node, permits in due.items() if permits > total // 8}
 
 
 # one node -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 from itertools import count, permutations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -357,6 +358,19 @@ def test_each_task_enters_the_table_exactly_once(steps) -> None:
             assert any(
                 shares_module._flow(shown) == shares_module._flow(one) for shown in table.values()
             ), "a trigger never enters the table"
+
+
+def test_a_task_with_two_levels_waits_again_although_one_of_its_claims_was_refused() -> None:
+    shares = RuntimeShares({}, Steady())
+    one = trigger("a")
+    again = msgspec.structs.replace(one, level=Level(1, 10**6))
+    shares.add([one, again], 0.0)
+    for each in (one, again):
+        assert [shown for shown, _ in shares.next(0.0)] == [each]
+        shares.taken([each], 0.0)
+    shares.ended(one, 0)
+    shares.returned([again], 0.0)
+    assert [shown for shown, _ in shares.next(0.0)] == [again]
 
 
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(monkeypatch) -> None:

@@ -17,7 +17,7 @@ from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimi
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
 from fairlead.core.triggers.columns import Column
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import FifoLane, Level, PartitionKey, Trigger, TriggerPath
 from tests.tiers import examples
 
 
@@ -73,6 +73,25 @@ def test_priorities_7_1_4_2_come_out_in_strict_order() -> None:
     for priority in (7, 1, 4, 2):
         table.push(trigger(priority, f"task{priority % 2}", priority))
     assert ids(table) == ["1", "2", "4", "7"]
+
+
+def test_the_last_triggers_of_fifo_lanes_are_those_that_would_run_last() -> None:
+    table, _ = table_of(Limit(1))
+    replace = msgspec.structs.replace
+    for number in range(12):
+        table.push(
+            replace(
+                trigger(number, f"task{number % 3}", 5 - number % 2, queue=f"q{number // 6}"),
+                seq=0 if number == 5 else 100 - number,
+            )
+        )
+    table.push(replace(trigger("granted", queue="q1"), seq=1, path=TriggerPath.GRANT))
+    table.push(replace(trigger("fair", queue="q1"), seq=1, level=Level(1, 1)))
+    found = table.beyond({FifoLane("q0", 5): 1, FifoLane("q0", 4): 1, FifoLane("q1", 5): 0})
+    assert [each.id for each in found] == ["2", "4", "3", "6", "8", "10"]
+    assert len(table) == 14
+    table.remove(found)
+    assert len(table) == 8
 
 
 def test_order_follows_arrival_and_never_the_name() -> None:

@@ -79,6 +79,7 @@ def _node(app: App, options: WorkerOptions, identity: str | None) -> Node:
         concurrency=options.concurrency,
         threads=options.threads,
         processes=options.processes,
+        look_ahead_bytes=options.look_ahead_mb * 1_000_000,
         drain=options.drain,
         application=options.application,
     )

@@ -284,6 +284,43 @@ def reschedule(
     _change("rescheduled", change, TaskSelection(ids=[id]), Filters(), options)
 
 
+class NewValues(CommandOptions, frozen=True, kw_only=True):
+    """New values of `tasks change`."""
+
+    to_priority: Annotated[
+        int | None, typer.Option(min=0, max=9, help="The new priority, 0 (first) to 9 (last).")
+    ] = None
+    to_fairness_key: Annotated[str | None, typer.Option(help="The new fairness key.")] = None
+
+
+@tasks.command("change")
+@with_options
+def change(
+    selection: TaskSelection, filters: BulkFilters, values: NewValues, options: ChangeOptions
+) -> None:
+    """Give tasks that have not started another priority or fairness key.
+
+    A task that may run now then comes after all others of that priority and key.
+
+    Example: fairlead tasks change 01938d2c-... --to-priority 0
+
+    Example: fairlead tasks change --all --fairness-key acme --to-fairness-key acme-bulk
+    """
+    with one_line_errors():
+        if values.to_priority is None and values.to_fairness_key is None:
+            raise InvalidTask("give --to-priority, --to-fairness-key, or both")
+
+    def change(management: Management, task: TaskRecord) -> None:
+        management.change(
+            task.id,
+            priority=values.to_priority,
+            fairness_key=values.to_fairness_key,
+            version=options.version_of(task),
+        )
+
+    _change("changed", change, selection, filters, options)
+
+
 @tasks.command("cancel")
 @with_options
 def cancel(selection: TaskSelection, filters: BulkFilters, options: ChangeOptions) -> None:

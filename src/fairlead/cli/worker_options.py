@@ -81,6 +81,14 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
             min=1, help="Maximum number of handlers with executor='process' that run at once."
         ),
     ] = 2
+    look_ahead_mb: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Memory for waiting tasks, in MB. All queues share it by need; the other waiting"
+            " tasks stay in the store.",
+        ),
+    ] = 64
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that running tasks may still take after a stop.")
     ] = 20.0

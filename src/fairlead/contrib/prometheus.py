@@ -71,6 +71,14 @@ class PrometheusObserver:
             "fairlead_in_flight", "Tasks claimed and not yet completed", registry=r
         )
         self._look_ahead = Gauge("fairlead_look_ahead", "Triggers in memory", registry=r)
+        self._granted = Gauge(
+            "fairlead_look_ahead_bytes", "Memory that lanes may fill with triggers now", registry=r
+        )
+        self._budget = Gauge(
+            "fairlead_look_ahead_budget_bytes",
+            "Memory that lanes may fill with triggers at most",
+            registry=r,
+        )
         self._oldest = Gauge(
             "fairlead_oldest_ready_seconds",
             "Wait of the oldest SUBMITTED task",
@@ -133,6 +141,10 @@ class PrometheusObserver:
     def gauges(self, look_ahead: int, in_flight: int) -> None:
         self._look_ahead.set(look_ahead)
         self._in_flight.set(in_flight)
+
+    def memory(self, granted: int, budget: int) -> None:
+        self._granted.set(granted)
+        self._budget.set(budget)
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         for queue, gauges in queues.items():

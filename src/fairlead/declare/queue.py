@@ -13,6 +13,7 @@ DEFAULT_PARTITIONS = 1
 ORDERED_PARTITIONS = 120
 """Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
 any number of nodes."""
+LEAST_STARVE_AFTER = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class Queue:
     """Quantity that fairness keys share by weight: "tasks" (the number of runs) or "runtime" (the
     time that they take)."""
 
+    starve_after: float | None = None
+    """Seconds without a start after which a lower priority of the queue gets one start in ten of a
+    node although higher priorities have work; None leaves priorities strict."""
+
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:
             raise ConfigurationError(f"queue name {self.name!r}: use 1 to 200 bytes of text")
@@ -58,6 +63,17 @@ class Queue:
             raise ConfigurationError(
                 f"queue {self.name!r}: cost='runtime' is for fair queues; leave {what} out, or"
                 " cost= out"
+            )
+        if self.starve_after is not None and not (
+            LEAST_STARVE_AFTER <= self.starve_after < math.inf
+        ):
+            raise ConfigurationError(
+                f"queue {self.name!r}: starve_after must be at least {LEAST_STARVE_AFTER:g} s, not"
+                f" {self.starve_after!r}; leave it out to keep priorities strict"
+            )
+        if self.starve_after is not None and self.kind == "ordered":
+            raise ConfigurationError(
+                f"queue {self.name!r}: an ordered queue has no priorities; leave starve_after= out"
             )
         if not (0 <= self.grace < math.inf and 1 <= self.look_ahead < math.inf):
             raise ConfigurationError(

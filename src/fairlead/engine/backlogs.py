@@ -30,7 +30,7 @@ MOST_AT_ONCE = 500
 
 
 _LEAST = 500
-"""Triggers in memory that each partition may have at least."""
+"""Triggers in memory that each partition may have at least, if the budget of the node allows."""
 
 
 class Backlogs(SimplePart):
@@ -44,7 +44,7 @@ class Backlogs(SimplePart):
         self._queues = frozenset(queues)
         self._context = context
         self._on_dropped = context.events.on_dropped
-        self._look_ahead = context.look_ahead
+        self._most = context.most
         self._partitions: dict[PartitionKey, FairPartition] = {}
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         """Coroutines of the partitions that have lanes."""
@@ -115,8 +115,8 @@ class Backlogs(SimplePart):
         resized = [key for key in self._partitions if key.queue in changed]
         counts = Counter(key.queue for key in resized)
         for key in resized:
-            share = LOOK_AHEADS * self._look_ahead // counts[key.queue]
-            self._partitions[key].resize(max(share, min(_LEAST, self._look_ahead)))
+            share = LOOK_AHEADS * self._most // counts[key.queue]
+            self._partitions[key].limit(max(share, min(_LEAST, self._most)))
 
     def _want_take_over(self, key: PartitionKey) -> None:
         self._to_take_over[key] = None
@@ -197,6 +197,18 @@ class Backlogs(SimplePart):
         if partition is None or not partition.is_started:
             return (), 0
         return partition.of_keys(lane.priority, keys, unread)
+
+    def held(self, lane: LaneKey) -> int | None:
+        """Return how many triggers the lane has if all of them are in memory, else None."""
+        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+        return 0 if partition is None else partition.held(lane.priority)
+
+    def resize(self, lanes: Iterable[LaneKey]) -> None:
+        """Apply new shares of the look-ahead."""
+        for lane in lanes:
+            partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+            if partition is not None:
+                partition.resize(lane.priority)
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of fair queues, in the order of the channel."""

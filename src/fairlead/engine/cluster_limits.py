@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -25,14 +25,17 @@ from fairlead.core.limits.sharded_permits import (
     LedgerFull,
     LedgerSteps,
     Permits,
+    ReadShard,
     WriteShard,
 )
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
+from fairlead.engine.context import NodeEvents
 from fairlead.engine.settings import PERMIT_SECONDS
 from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.ports.coordinator import Coordinator
+from fairlead.ports.presence import Presence
 
 log = logging.getLogger("fairlead.cluster_limits")
 
@@ -59,9 +62,11 @@ def cluster_wide(queues: Iterable[Queue], handlers: Iterable[Handler]) -> list[s
     return sorted({limit.name or name for name, limit in declared if needs_permits(limit)})
 
 
-async def follow(coordinator: Coordinator, limit: str, steps: LedgerSteps[T]) -> T:
-    """Carry out steps on the ledger of a limit, and return their result. Raises
-    StoreUnavailable."""
+async def follow(
+    coordinator: Coordinator, limit: str, steps: LedgerSteps[T], presence: Presence | None = None
+) -> T:
+    """Carry out steps on the ledger of a limit, and return their result. `presence`: shows which
+    processes have surely ended. Raises StoreUnavailable."""
     result: Any = None
     while True:
         try:
@@ -70,8 +75,10 @@ async def follow(coordinator: Coordinator, limit: str, steps: LedgerSteps[T]) ->
             return cast(T, end.value)
         if isinstance(step, WriteShard):
             result = await coordinator.write_ledger(limit, *step)
-        else:
+        elif isinstance(step, ReadShard):
             result = await coordinator.read_ledger(limit, step.shard)
+        else:
+            result = await presence.released(step.nodes) if presence is not None else ()
 
 
 @dataclass
@@ -84,6 +91,8 @@ class _Limit:
     permits: Permits
     policy: OnNode
     round_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    in_round: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a round may write."""
     failing: set[str] = field(default_factory=set)
     """Shards whose last round failed."""
     stopped_for: float = float("-inf")
@@ -106,24 +115,25 @@ class ClusterLimits:
         self,
         node: str,
         coordinator: Coordinator,
-        freed: Callable[[Iterable[Hashable]], None],
-        stop_runs: Callable[[ConcurrencyPolicy], None],
-        children: Callable[[], Collection[int]],
+        events: NodeEvents,
         clock: Clock,
+        children: Callable[[], Collection[int]] | None = None,
+        presence: Presence | None = None,
         ttl: float = PERMIT_SECONDS,
     ) -> None:
-        """`freed`: called with the limits that have free slots again. `stop_runs`: called with a
-        policy whose runs must end. `children`: returns the ids of the processes that run handlers
-        for this process. `ttl`: seconds until permits expire."""
+        """`children`: returns the ids of the processes that run handlers for this process; None if
+        there are none. `ttl`: seconds until permits expire."""
         self._node = node
         self._coordinator = coordinator
-        self._freed = freed
-        self._stop_runs = stop_runs
-        self._children = children
+        self._events = events
         self._clock = clock
+        self._children = children
+        is_certain = presence is not None and not presence.confirm_seconds
+        self._presence = presence if is_certain else None
         self._ttl = ttl
         self._limits: dict[str, _Limit] = {}
         self._watchdog: Watchdog | None = None
+        self._is_leaving = False
 
     def on_node(self, declared: AnyLimit | None, declared_by: str) -> ConcurrencyPolicy | None:
         """Return the policy from which this node acquires slots for a limit. Return a limit
@@ -149,7 +159,13 @@ class ClusterLimits:
             raise ConfigurationError(
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
-        permits = Permits(self._node, self._ttl, declared.linger, lambda is_busy: self.guard())
+        permits = Permits(
+            self._node,
+            self._ttl,
+            declared.linger,
+            busy=lambda is_busy: self.guard(),
+            ends_at_once=self._children is None,
+        )
         limit = self._limits[name] = _Limit(
             name, declared, declared_by, permits, declared.on_node(permits, lambda: request_round())
         )
@@ -174,7 +190,12 @@ class ClusterLimits:
                 await self._watchdog.stop()
 
     async def stop(self) -> None:
-        """Do nothing: `leave` releases the permits when nothing runs."""
+        """Let the rounds under way end, because a cancelled write could still land after `leave`,
+        which releases the permits when nothing runs."""
+        self._is_leaving = True
+        for limit in self._limits.values():
+            async with limit.in_round:
+                pass
 
     async def leave(self) -> None:
         """Release all permits, so that other nodes need not wait for them to expire."""
@@ -195,12 +216,12 @@ class ClusterLimits:
     async def _serve(self, limit: _Limit) -> None:
         """Do a round soon when a task waits for a permit, and otherwise often enough to renew the
         permits."""
-        while True:
+        while not self._is_leaving:
             limit.round_requested.clear()
             now = self._clock.monotonic()
             limit.policy.pass_time(now)
             shards = iter(limit.permits.due(now))
-            async with asyncio.TaskGroup() as group:
+            async with limit.in_round, asyncio.TaskGroup() as group:
                 for _ in range(_SHARDS_AT_ONCE):
                     group.create_task(self._rounds(limit, shards))
             await self._clock.sleep(URGENT_ROUND_EVERY)
@@ -213,8 +234,10 @@ class ClusterLimits:
                 pass
 
     async def _rounds(self, limit: _Limit, shards: Iterator[str]) -> None:
-        """Do a round in each shard, until the coordinator is unavailable."""
+        """Do a round in each shard, until the coordinator is unavailable or the node leaves."""
         for shard in shards:
+            if self._is_leaving:
+                return
             try:
                 async with asyncio.timeout(self._ttl / 3):
                     await self._round(limit, shard)
@@ -233,7 +256,7 @@ class ClusterLimits:
         with_room = await self._follow(limit, steps)
         self.guard()
         if with_room:
-            self._freed(limit.policy.limits_of(with_room))
+            self._events.on_freed(limit.policy.limits_of(with_room))
 
     async def keep_alive(self) -> None:
         """Only renew the permits in use, from any event loop. Raises StoreUnavailable."""
@@ -245,7 +268,7 @@ class ClusterLimits:
                         self.guard()
 
     async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
-        return await follow(self._coordinator, limit.name, steps)
+        return await follow(self._coordinator, limit.name, steps, self._presence)
 
     # when permits end -----------------------------------------------------------------------------
 
@@ -265,7 +288,7 @@ class ClusterLimits:
                         limit.stopped_for = until
                         fields = {"limit": limit.name, "runs": limit.permits.running}
                         log.error("runs are stopped because their permits expire", extra=fields)
-                    self._stop_runs(limit.policy)
+                    self._events.on_permits_lost(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 
     async def _restart_watchdog(self, watchdog: Watchdog) -> None:
@@ -282,4 +305,4 @@ class ClusterLimits:
         if self._watchdog is not None:
             ends = [limit.permits.until for limit in self._limits_that_end_runs]
             first = min((until for until in ends if until is not None), default=None)
-            self._watchdog.set_deadline(first, self._children())
+            self._watchdog.set_deadline(first, self._children() if self._children else ())

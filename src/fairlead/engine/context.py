@@ -15,6 +15,7 @@ from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import Part
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.poller import Poller
 from fairlead.engine.queue_kinds import QueueKinds
 from fairlead.engine.settings import NodeSettings
@@ -132,6 +133,7 @@ class NodeContext:
     observer: Observer
     ledger: SlotLedger
     table: TriggerTable
+    look_ahead: LookAhead
     in_flight: dict[str, Execution]
     """Runs claimed and not yet completed, by task id."""
     events: NodeEvents

@@ -19,9 +19,11 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.look_ahead import LEAST
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
 from fairlead.engine.context import NodeEvents
+from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
@@ -60,8 +62,8 @@ ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
 _REMEMBERED = 10_000
-"""Number of remembered ids of a lane, in each of two generations: the triggers that got a level
-last. They show which triggers of a repeated read have a level already."""
+"""Maximum number of remembered ids of a lane, in each of two generations: the triggers that got a
+level last. They show which triggers of a repeated read have a level already."""
 
 
 CHECK_SECONDS = 30.0
@@ -99,6 +101,8 @@ class _FairLane:
     inbox: list[Trigger] = field(default_factory=list)
     unchecked: list[Trigger] = field(default_factory=list)
     """Triggers from behind the channel position; the store must show which have a level."""
+    counted: int = 0
+    """Triggers in `LookAhead.inboxes`: of both, and of the write."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
     unread: int = 0
@@ -127,8 +131,9 @@ class LaneContext:
     channel: TriggerChannel
     ordering: Ordering
     events: NodeEvents
-    look_ahead: int
-    """Maximum number of triggers in memory for each lane."""
+    most: int
+    """Maximum number of triggers of one lane in memory."""
+    look_ahead: LookAhead
     clock: Clock
 
 
@@ -149,7 +154,8 @@ class FairPartition:
         self._weights = weights
         self._run_times = run_times
         self._context = context
-        self._capacity = context.look_ahead
+        self._most = context.most
+        self._look_ahead = context.look_ahead
         self._store = context.store
         self._table = context.table
         self._events = context.events
@@ -162,6 +168,7 @@ class FairPartition:
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
+        self._has_unchecked = asyncio.Event()
 
     # take-over and end ----------------------------------------------------------------------------
 
@@ -185,18 +192,24 @@ class FairPartition:
     async def run(self) -> None:
         """Read and write for the lanes until the partition must be taken over again, because
         another owner fenced this one or an unreadable record changed."""
+        pause = 0.0
         try:
-            await self._serve()
-        except Fenced as fenced:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._check())
+                await self._serve()
+        except* Fenced as fenced:
             log.warning(
                 "another node has taken over",
-                extra={"partition": self.key, "error": str(fenced)},
+                extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
-            self.drop()
-            await self._clock.sleep(outage_pause())
-        except _Readable:
+            pause = outage_pause()
+        except* _Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
-            self.drop()
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            # A group that ends with an error forgets that it was cancelled meanwhile.
+            raise asyncio.CancelledError
+        self.drop()
+        await self._clock.sleep(pause)
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
@@ -232,6 +245,10 @@ class FairPartition:
         unwritten = [
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
+        for lane in self._lanes.values():
+            self._look_ahead.leave(lane.key)
+            lane.inbox, lane.unchecked, lane.write = [], [], None
+            self._count(lane)
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
         self._events.on_positions_changed(self.key)
@@ -247,10 +264,12 @@ class FairPartition:
         if priority in self._unreadable:
             return 0
         lane = self._lanes.get(priority)
-        if lane is None:
-            return PAGE
-        waiting = len(lane.inbox) + len(lane.unchecked)
-        return 2 * PAGE - waiting if waiting <= PAGE else 0
+        waiting = 0 if lane is None else len(lane.inbox)
+        if self._look_ahead.are_inboxes_full:
+            is_empty = lane is None or not (waiting or lane.write is not None)
+            return self._look_ahead.least_in_inbox if is_empty else 0
+        is_flooded = lane is not None and len(lane.unchecked) > PAGE_AGAIN
+        return 0 if waiting > PAGE or is_flooded else 2 * PAGE - waiting
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -272,7 +291,9 @@ class FairPartition:
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         lane.unread, lane.is_asked = unread, True
         arriving = len(lane.inbox) + len(lane.unchecked)
-        if arriving > PAGE:
+        if lane.backlog.is_asking:
+            lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
+        if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
             lane.backlog.ask_at = 0
             return (), 0
         chosen, limit = lane.backlog.choose_keys(keys, unread, arriving)
@@ -291,9 +312,23 @@ class FairPartition:
             self._separate(lane, triggers)
         else:
             lane.inbox += triggers  # a trigger unknown in memory is new
-        if lane.write is None and not lane.unchecked and lane.backlog.can_add:
+        if _can_level(lane):
             self._assign_levels(lane)
+        self._count(lane)
         self._work.set()
+        if lane.unchecked:
+            self._has_unchecked.set()
+
+    def _count(self, lane: _FairLane) -> None:
+        """Count the triggers on their way into memory or the store among those of the node."""
+        look_ahead, counted = self._look_ahead, len(lane.inbox) + len(lane.unchecked)
+        if lane.write is not None:
+            counted += len(lane.write.entries)
+        were_full = look_ahead.are_inboxes_full
+        look_ahead.inboxes += counted - lane.counted
+        lane.counted = counted
+        if were_full and not look_ahead.are_inboxes_full:
+            self._context.channel.room_freed()
 
     def _note_floor(self, lane: _FairLane) -> None:
         """Note up to which position the channel has delivered all triggers."""
@@ -306,10 +341,10 @@ class FairPartition:
 
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed, recent, less_recent = lane.backlog.highest_seq, lane.recent, lane.less_recent
+        passed = lane.backlog.highest_seq
         levelled = []
         for trigger in triggers:
-            if max(recent.get(trigger.id, 0), less_recent.get(trigger.id, 0)) >= trigger.version:
+            if _is_recent(lane, trigger):
                 levelled.append(trigger)
             elif trigger.seq > passed:
                 lane.inbox.append(trigger)
@@ -317,11 +352,31 @@ class FairPartition:
                 lane.unchecked.append(trigger)
         self._events.on_dropped(levelled)
 
-    def resize(self, capacity: int) -> None:
-        """Allow `capacity` triggers of each lane in memory."""
-        self._capacity = capacity
+    def limit(self, most: int) -> None:
+        """Allow at most that many triggers of each lane in memory, whatever its share is."""
+        self._most = most
         for lane in self._lanes.values():
-            lane.backlog.capacity = capacity
+            lane.backlog.capacity = min(lane.backlog.capacity, most)
+
+    def held(self, priority: int) -> int | None:
+        """Return how many triggers the lane has if all of them are in memory, else None."""
+        if (lane := self._lanes.get(priority)) is None:
+            return 0
+        has_more = (
+            not lane.backlog.is_at_end
+            or lane.unread
+            or lane.inbox
+            or lane.unchecked
+            or lane.write is not None
+            or self._context.channel.is_behind(lane.key)
+        )
+        return None if has_more else len(lane.backlog)
+
+    def resize(self, priority: int) -> None:
+        """Apply the new share of a lane."""
+        if (lane := self._lanes.get(priority)) is not None:
+            lane.backlog.capacity = self._look_ahead.capacity(lane.key, self._most)
+            self._work.set()
 
     def reweigh(self, keys: Collection[str]) -> None:
         """Give the waiting triggers of these keys levels at their new weights."""
@@ -339,6 +394,7 @@ class FairPartition:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
+        self._look_ahead.took(lane.key, len(triggers))
         self._ask(lane)
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
@@ -472,28 +528,16 @@ class FairPartition:
         backlog, key = lane.backlog, lane.key
         self._note_floor(lane)
         lane.is_evicting &= backlog.is_stored
-        if lane.unchecked:
-            asked, lane.unchecked = lane.unchecked, []
-            began = self._clock.monotonic()
-            try:
-                levelled = await self._store.levelled(
-                    key, backlog.ack_level, [(t.id, t.version) for t in asked]
-                )
-            except StoreUnavailable:
-                lane.unchecked = asked + lane.unchecked
-                raise
-            lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
-            # Put these first: they are older than the others of their keys.
-            lane.inbox[:0] = [trigger for trigger in asked if trigger.id not in levelled]
-            self._events.on_dropped([trigger for trigger in asked if trigger.id in levelled])
-            self._context.channel.room_freed()
-        if lane.inbox and lane.write is None and backlog.can_add:
+        if lane.inbox and _can_level(lane):
             self._assign_levels(lane)
             self._ask(lane)
         if lane.write is None:
             self._make_room(lane)
+        if lane.write is None:
+            self._shrink(lane)
         if lane.reweighed and lane.write is None and not lane.is_ordering and backlog.can_reweigh:
             self._reweigh(lane)
+        self._count(lane)
         if (write := lane.write) is not None:
             try:
                 await self._store.write(
@@ -503,6 +547,7 @@ class FairPartition:
                 backlog.write_failed()
                 raise
             lane.write = None
+            self._count(lane)
             backlog.recorded(write.record, self._clock.monotonic())
             self._apply(lane, backlog.written(write))
             self._events.on_dropped(
@@ -510,6 +555,8 @@ class FairPartition:
             )
             self._context.channel.room_freed()
             return True
+        if backlog.has_room:
+            backlog.capacity = self._look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
             try:
                 entries = await self._store.read_above(key, read.above, read.limit)
@@ -531,6 +578,8 @@ class FairPartition:
         if (above := backlog.unknown_above) is not None:
             backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
             return True
+        if backlog.is_at_end and not len(backlog):
+            self._look_ahead.leave(key)
         now = self._clock.monotonic()
         if (through := backlog.next_delete(now)) is not None:
             await self._store.delete_through(key, self._range_id, through)
@@ -541,13 +590,51 @@ class FairPartition:
             backlog.recorded(record, now)
         return False
 
+    async def _check(self) -> None:
+        """Ask the store which triggers from behind the channel position have a level, for as long
+        as the partition runs. Meanwhile its lanes read, write and dispatch."""
+        while True:
+            await self._has_unchecked.wait()
+            self._has_unchecked.clear()
+            for lane in [lane for lane in self._lanes.values() if lane.unchecked]:
+                try:
+                    await self._check_lane(lane)
+                except StoreUnavailable as error:
+                    log.warning(
+                        "repeated triggers wait while the backlog's store is unavailable",
+                        extra={"error": str(error)},
+                    )
+                    self._has_unchecked.set()
+                    await self._clock.sleep(outage_pause())
+
+    async def _check_lane(self, lane: _FairLane) -> None:
+        asked, began = [*lane.unchecked], self._clock.monotonic()
+        levelled = await self._store.levelled(
+            lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
+        )
+        if self._lanes.get(lane.key.priority) is not lane:
+            return  # dropped meanwhile
+        lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
+        del lane.unchecked[: len(asked)]
+        new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
+        lane.inbox[:0] = new  # older than the others of their keys
+        self._count(lane)
+        self._ask(lane)
+        kept = set(map(id, new))
+        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
+        self._work.set()
+
     def _assign_levels(self, lane: _FairLane) -> None:
         triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not triggers:
             return
-        if len(lane.recent) > _REMEMBERED:
+        if not lane.backlog.is_stored:
+            count = len(lane.backlog) + len(triggers)
+            lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
+        remembered = min(_REMEMBERED, max(LEAST, lane.backlog.capacity // 2))
+        if len(lane.recent) > remembered:
             lane.recent, lane.less_recent = {}, lane.recent
-        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers])
+        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers[-remembered:]])
         added = lane.backlog.add(triggers)
         if isinstance(added, BacklogWrite):
             lane.write = added
@@ -567,6 +654,14 @@ class FairPartition:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
             lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
 
+    def _shrink(self, lane: _FairLane) -> None:
+        """Drop from memory what the lane's share no longer holds, after storing it."""
+        found = lane.backlog.shrink()
+        if isinstance(found, BacklogWrite):
+            lane.write = found
+        else:
+            self._apply(lane, found)
+
     def _reweigh(self, lane: _FairLane) -> None:
         """Give the triggers in memory levels at the new weights; those in the store follow."""
         keys, lane.reweighed = lane.reweighed, set()
@@ -578,6 +673,7 @@ class FairPartition:
             self._apply(lane, placed)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
+        self._look_ahead.measure(lane.key, changes.added)
         if lane.is_ordering:
             self._events.on_dropped(changes.dropped)
             return
@@ -655,7 +751,7 @@ class FairPartition:
             self._range_id,
             record or LaneRecord(),
             passes,
-            self._capacity,
+            1,  # until the lane asks for memory
             Timing(
                 delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds
             ),
@@ -665,6 +761,19 @@ class FairPartition:
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         return lane
+
+
+def _can_level(lane: _FairLane) -> bool:
+    """Return whether new triggers can get their levels now. At a take-over, and in a lane that is
+    read by fairness key, they come after the older ones, which the store must show first."""
+    is_in_order = lane.is_ordering or lane.backlog.is_read_by_key
+    return lane.write is None and lane.backlog.can_add and not (is_in_order and lane.unchecked)
+
+
+def _is_recent(lane: _FairLane, trigger: Trigger) -> bool:
+    """Return whether the trigger is one of those that got a level last."""
+    levelled = max(lane.recent.get(trigger.id, 0), lane.less_recent.get(trigger.id, 0))
+    return levelled >= trigger.version
 
 
 def _with_followers(held: Held, shares: RuntimeShares) -> Held:

@@ -21,6 +21,8 @@ class Gauges(SimplePart):
         context = self._context
         while True:
             context.observer.gauges(len(context.table), len(context.in_flight))
+            budget = context.look_ahead.budget
+            context.observer.memory(budget.granted, budget.size)
             if gauges := self._ordered.gauges():
                 context.observer.ordered(gauges)
             await context.clock.sleep(_EVERY_SECONDS)

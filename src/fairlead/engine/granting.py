@@ -211,15 +211,19 @@ class Granting(SimplePart):
         """Grant one batch; return whether there may be more."""
         if self._credits.are_spent:
             return False
-        nodes: list[str] = []
+        nodes: dict[str, str] = {}
+        """Node by task id."""
 
         def is_wanted(trigger: Trigger) -> bool:
-            if _is_long(trigger):
+            # Of a task with several triggers, the others wait until the first has come back: a
+            # report names only the task.
+            if trigger.id in nodes or trigger.id in self._open or _is_long(trigger):
                 return False
             node = self._credits.spend(trigger.queue, trigger.name)
-            if node is not None:
-                nodes.append(node)
-            return node is not None
+            if node is None:
+                return False
+            nodes[trigger.id] = node
+            return True
 
         lent = self._context.table.lend(MOST_AT_ONCE, is_wanted)
         if not lent:
@@ -227,8 +231,8 @@ class Granting(SimplePart):
         self._intake.taken([each.trigger for each in lent])
         self._context.events.on_ready()  # this may have brought the next triggers of their keys
         by_node: dict[str, list[Trigger]] = {}
-        for each, node in zip(lent, nodes, strict=True):
-            trigger = each.trigger
+        for each in lent:
+            trigger, node = each.trigger, nodes[each.trigger.id]
             self._open[trigger.id] = _OpenGrant(each, node, now + GRANT_SECONDS)
             if trigger.ordering_key is not None:
                 self._ordering.granted(trigger)

@@ -3,6 +3,7 @@ queues."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,7 +14,7 @@ from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, Trigger, TriggerPath
+from fairlead.model import FifoLane, LaneKey, Trigger, TriggerPath
 
 log = logging.getLogger("fairlead.intake")
 
@@ -23,6 +24,10 @@ newer trigger cannot overtake one that a node has received."""
 
 AGAIN = 1000
 """Triggers of a fifo lane in one repeated read, and so the most beyond the look-ahead."""
+
+YIELD_SECONDS = 0.2
+"""Longest time for which reads of many triggers keep other parts waiting. Larger batches of
+triggers make larger claims, so other parts do not get a turn after each read."""
 
 
 class Intake(SimplePart):
@@ -34,17 +39,20 @@ class Intake(SimplePart):
         self._table = context.table
         self._backlogs = backlogs
         self._ordering = ordering
-        self._least_look_ahead = _least_look_ahead(context)
+        self._look_ahead = context.look_ahead
+        self._least = _least_look_ahead(context)
         """Maximum number of triggers of a lane in memory while limits let some of them run."""
-        self._look_ahead = self._least_look_ahead
+        self._most = self._least
         self._known: dict[str, int] = {}
         """Version by id of every trigger in the table or in flight on this node."""
-        self._queued: dict[tuple[str, int], int] = {}
-        """Number of triggers of fifo queues in the table, by queue and priority."""
-        self._foreign: dict[tuple[str, int], int] = {}
+        self._queued: dict[FifoLane, int] = {}
+        """Number of triggers in the table."""
+        self._asked: dict[FifoLane, set[int]] = {}
+        """Partitions whose triggers the channel had more of."""
+        self._foreign: dict[FifoLane, int] = {}
         """Number of those whose tasks have no handler here."""
-        self._left_out: set[tuple[str, int]] = set()
-        """Queues and priorities with triggers kept out of memory for lack of room."""
+        self._left_out: set[FifoLane] = set()
+        """Lanes with triggers kept out of memory for lack of room."""
         self._known_names = frozenset[str]()
         """Names of the tasks that some living node knows."""
         self._has_met_others = False
@@ -52,6 +60,7 @@ class Intake(SimplePart):
 
     async def run(self) -> None:
         """Receive until cancelled."""
+        yield_at = 0.0
         while True:
             try:
                 triggers = await self._channel.receive(self)
@@ -63,20 +72,61 @@ class Intake(SimplePart):
                 continue
             self.take_in(triggers)
             self._backlogs.on_drained()
+            if (now := self._context.clock.monotonic()) >= yield_at:
+                yield_at = now + YIELD_SECONDS
+                await asyncio.sleep(0)  # a read may not wait, and other parts have work too
 
     def ahead(self, lane: LaneKey) -> int:
         """Return how many more triggers fit; 0 for a fifo queue more than half full, so that reads
         stay large."""
         if lane.queue in self._backlogs:
             return self._backlogs.room(lane)
-        queued = self._queued.get((lane.queue, lane.priority), 0)
-        return self._look_ahead - queued if queued <= self._look_ahead // 2 else 0
+        fifo = FifoLane(lane.queue, lane.priority)
+        queued = self._queued.get(fifo, 0)
+        if queued > self._capacity(fifo) // 2:
+            return 0
+        self._asked.setdefault(fifo, set()).add(lane.partition)
+        return self._look_ahead.refill(fifo, self._most) - queued
+
+    def _capacity(self, lane: FifoLane) -> int:
+        """Return how many triggers of a fifo lane may be in memory."""
+        return self._look_ahead.capacity(lane, self._most)
+
+    def held(self, lane: FifoLane) -> int | None:
+        """Return how many triggers a fifo lane has if all of them are in memory, else None."""
+        is_behind = any(
+            self._channel.is_behind(LaneKey(lane.queue, partition, lane.priority))
+            for partition in self._asked.get(lane, ())
+        )
+        return None if is_behind else self._queued.get(lane, 0)
+
+    def resize(self, lanes: Collection[FifoLane]) -> None:
+        """Drop triggers that the shares of fifo lanes no longer hold. The channel delivers them
+        again when there is room; but never in a channel that decides the order."""
+        if not lanes or self._context.kinds.channel_decides_order:
+            return
+        kept = {
+            lane: capacity
+            for lane in lanes
+            if self._queued.get(lane, 0) > (capacity := self._capacity(lane)) + capacity // 4
+        }
+        if kept and (dropped := self._table.beyond(kept)):
+            self._table.remove(dropped)
+            positions: dict[LaneKey, int] = {}
+            for trigger in dropped:
+                self._count(trigger, -1)
+                key = LaneKey(trigger.queue, trigger.partition, trigger.priority)
+                positions[key] = min(positions.get(key, trigger.seq), trigger.seq)
+                self._asked.setdefault(FifoLane(key.queue, key.priority), set()).add(key.partition)
+            self._channel.unread(positions)
+            self.drop(dropped)
+        self._channel.room_freed()
 
     def set_blocked(self, is_blocked: bool) -> None:
         """Note whether limits stop every trigger in memory; if so, allow more of them."""
-        most = self._context.settings.look_ahead if is_blocked else self._least_look_ahead
-        if most != self._look_ahead:
-            self._look_ahead = most
+        most = self._context.settings.look_ahead if is_blocked else self._least
+        if most != self._most:
+            self._most = most
             self._channel.room_freed()
 
     def set_known_names(self, names: frozenset[str]) -> None:
@@ -91,8 +141,9 @@ class Intake(SimplePart):
         before the others, so a fifo queue that is full takes them too, a page at a time."""
         if lane.queue in self._backlogs:
             return self._backlogs.room_behind(lane)
-        queued = self._queued.get((lane.queue, lane.priority), 0)
-        return AGAIN if queued <= self._look_ahead else 0
+        fifo = FifoLane(lane.queue, lane.priority)
+        capacity = self._capacity(fifo)
+        return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
 
     def of_keys(
         self, lane: LaneKey, keys: Collection[str], unread: int
@@ -103,10 +154,11 @@ class Intake(SimplePart):
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""
-        known, push = self._known, self._table.push
+        known, push, handlers = self._known, self._table.push, self._context.served.handlers
         healed = 0
         fair: list[Trigger] = []
         refused: list[Trigger] = []
+        came: dict[tuple[str, int], list[Trigger]] = {}  # quicker than FifoLane
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 known[trigger.id] = trigger.version
@@ -124,8 +176,20 @@ class Intake(SimplePart):
                 if is_fair:
                     fair.append(trigger)
                     continue
-                self._count(trigger, 1)
+                if trigger.name not in handlers:
+                    self._count_foreign(trigger, 1)
                 push(trigger)
+                lane = (trigger.queue, trigger.priority)
+                if lane in came:
+                    came[lane].append(trigger)
+                else:
+                    came[lane] = [trigger]
+        for lane, new in came.items():
+            fifo = FifoLane(*lane)
+            self._queued[fifo] = self._queued.get(fifo, 0) + len(new)
+            self._look_ahead.measure(fifo, new)
+        for fifo in [fifo for fifo in self._asked if not self._queued.get(fifo)]:
+            self._leave_if_empty(fifo)
         if refused:
             self._channel.settled(refused)
         if fair:
@@ -136,18 +200,34 @@ class Intake(SimplePart):
 
     def taken(self, triggers: Iterable[Trigger]) -> None:
         """Note triggers that left the table, to be claimed or because their partition was lost."""
-        half = self._look_ahead // 2
-        freed = False
+        left: dict[tuple[str, int], int] = {}
+        handlers = self._context.served.handlers
         fair: list[Trigger] = []
         for trigger in triggers:
             if trigger.level is not None:
                 fair.append(trigger)
                 continue
-            freed = self._count(trigger, -1) == half or freed
+            if trigger.name not in handlers:
+                self._count_foreign(trigger, -1)
+            lane = (trigger.queue, trigger.priority)
+            left[lane] = left.get(lane, 0) + 1
+        freed = False
+        for lane, count in left.items():
+            fifo = FifoLane(*lane)
+            queued = self._queued[fifo] = self._queued.get(fifo, 0) - count
+            freed |= queued <= self._capacity(fifo) // 2 < queued + count
+            self._look_ahead.took(fifo, count)
+            if not queued:
+                self._leave_if_empty(fifo)
         if fair:
             self._backlogs.taken(fair)
         if freed:
             self._channel.room_freed()
+
+    def _leave_if_empty(self, lane: FifoLane) -> None:
+        if self.held(lane) == 0:
+            self._look_ahead.leave(lane)
+            self._asked.pop(lane, None)
 
     def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
@@ -196,16 +276,20 @@ class Intake(SimplePart):
             self._count(trigger, 1)
             self._table.push(trigger)
 
-    def _count(self, trigger: Trigger, change: int) -> int:
-        """Count a trigger of a fifo queue that came or left; return how many are in the table."""
-        lane = (trigger.queue, trigger.priority)
+    def _count(self, trigger: Trigger, change: int) -> None:
+        """Count a trigger of a fifo queue that came or left."""
+        lane = FifoLane(trigger.queue, trigger.priority)
+        self._queued[lane] = self._queued.get(lane, 0) + change
         if trigger.name not in self._context.served.handlers:
-            foreign = self._foreign[lane] = self._foreign.get(lane, 0) + change
-            if change < 0 and foreign <= self._look_ahead // 4 and lane in self._left_out:
-                self._left_out.discard(lane)
-                self._channel.redeliver()
-        queued = self._queued[lane] = self._queued.get(lane, 0) + change
-        return queued
+            self._count_foreign(trigger, change)
+
+    def _count_foreign(self, trigger: Trigger, change: int) -> None:
+        """Count a trigger without a handler here that came or left."""
+        lane = FifoLane(trigger.queue, trigger.priority)
+        foreign = self._foreign[lane] = self._foreign.get(lane, 0) + change
+        if change < 0 and lane in self._left_out and foreign <= self._capacity(lane) // 4:
+            self._left_out.discard(lane)
+            self._channel.redeliver()
 
     def _is_left_out(self, trigger: Trigger) -> bool:
         """Return whether a trigger of a fifo queue stays out of memory, so that it does not hold up
@@ -219,8 +303,8 @@ class Intake(SimplePart):
         if trigger.name not in self._known_names:
             self._has_met_others = True
             return True
-        lane = (trigger.queue, trigger.priority)
-        if self._foreign.get(lane, 0) < self._look_ahead // 2:
+        lane = FifoLane(trigger.queue, trigger.priority)
+        if self._foreign.get(lane, 0) < self._capacity(lane) // 2:
             return False
         self._left_out.add(lane)
         return True

@@ -192,17 +192,34 @@ class Membership(SimplePart):
         self._members = (nodes, members, names)
         return members, names
 
+    async def silent_nodes(self) -> Sequence[str]:
+        """Return the nodes that have been silent for so long that they count as dead. Raises
+        StoreUnavailable."""
+        now = self._context.clock.now()
+        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
+        if silent:
+            await self._beat()  # afterwards, because the clock may have stepped just before
+        return () if self._steps.is_within(SILENT_SECONDS) else silent
+
+    async def _beat(self) -> list[NodeRecord]:
+        """Send a heartbeat, and return all nodes."""
+        began = self._context.clock.monotonic()
+        await self._send_heartbeat()
+        nodes = await self._store.database.read(self._store.nodes())
+        if not self._is_leaving:  # a node that will restart sets its heartbeat ahead
+            for record in nodes:
+                if record.node == self._node:
+                    self._steps.observe(record.heartbeat_at, began)
+        return nodes
+
     async def beat(self) -> None:
         """Send one heartbeat, and read what changed."""
         now = self._context.clock.now()
-        await self._send_heartbeat()
+        nodes = await self._beat()
         if ended := self._claimer.ended_batches():
             await self._store.drop_claims(self._node, ended)
         await self._register_queues()
-        silent: Sequence[str] = ()
-        if not self._steps.is_within(SILENT_SECONDS):
-            silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
-        nodes = await self._store.database.read(self._store.nodes())
+        silent = await self.silent_nodes()
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)

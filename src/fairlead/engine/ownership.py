@@ -62,8 +62,11 @@ class Ownership:
         """Owners of the leases of all nodes."""
         self._open: set[str] = set()
         """Queues of which this node may have partitions to acquire or to release."""
+        self._round = asyncio.Lock()
+        """Held during a round, in which leases may be acquired."""
         self._unreleased: set[str] = set()
-        """Leases given up here whose release has not returned yet."""
+        """Leases that this node may hold without owning them: their acquisition or release has not
+        returned, or it failed."""
         self._is_settled = False
         """Whether this node owns what it held at the last renewal."""
         self.partitions: Mapping[str, int] = {}
@@ -92,7 +95,10 @@ class Ownership:
             self._poked.clear()
             try:
                 # A shorter timeout would cancel a renewal that waits behind other requests.
-                async with asyncio.timeout(max(every, self._expires - self._now())):
+                async with (
+                    asyncio.timeout(max(every, self._expires - self._now())),
+                    self._round,
+                ):
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
                 if self._now() >= self._expires and (self.owned or self._elected):
@@ -113,9 +119,12 @@ class Ownership:
     async def stop(self) -> None:
         """Release all leases. This part stops after the runs: no task of an ordered queue runs here
         when its lease is released, so two nodes never run one ordering key at once."""
+        self._is_leaving = True
         try:
-            await self.release_all()
-        except StoreUnavailable as error:
+            async with asyncio.timeout(self._lease_seconds):
+                async with self._round:  # it may have acquired leases just now
+                    await self.release_all()
+        except (StoreUnavailable, TimeoutError) as error:
             log.warning(
                 "could not release the partitions of this node; their leases expire",
                 extra={"error": str(error)},
@@ -203,7 +212,9 @@ class Ownership:
         all leases."""
         for first in range(0, len(names), MOST_AT_ONCE):
             some = names[first : first + MOST_AT_ONCE]
+            self._unreleased.update(some)
             won = await self._coordinator.acquire(some, self._node, self._lease_seconds)
+            self._unreleased.difference_update(some)
             if self._is_leaving:
                 await self._release([*won])
                 return

@@ -12,7 +12,9 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.table import TriggerTable
+from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
@@ -34,6 +36,7 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Liveness
+from fairlead.engine.look_ahead import Lane, LookAhead, Rebalances
 from fairlead.engine.membership import Membership
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
@@ -47,7 +50,7 @@ from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sources import Sources
 from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
-from fairlead.model import IncidentReport, PartitionKey, Trigger
+from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
@@ -69,6 +72,11 @@ class NodeParts:
         self._moved: set[PartitionKey] = set()
         """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
+        starve_after = {
+            queue.name: queue.starve_after
+            for queue in served.queues
+            if queue.starve_after is not None
+        }
         context = self.context = NodeContext(
             settings=settings,
             served=served,
@@ -77,7 +85,8 @@ class NodeParts:
             clock=clock,
             observer=observer,
             ledger=ledger,
-            table=TriggerTable(ledger),
+            table=TriggerTable(ledger, Aging(starve_after) if starve_after else None),
+            look_ahead=LookAhead(settings.look_ahead_bytes, clock),
             in_flight={},
             events=self,
         )
@@ -90,7 +99,8 @@ class NodeParts:
             channel=ports.channel,
             ordering=ordering,
             events=self,
-            look_ahead=settings.look_ahead,
+            most=settings.look_ahead,
+            look_ahead=context.look_ahead,
             clock=clock,
         )
         backlogs = Backlogs(context.kinds.fair, lanes, context.kinds.timed)
@@ -114,6 +124,7 @@ class NodeParts:
             clock,
             settings.intervals,
             self.on_incidents,
+            self.membership.silent_nodes,
         )
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
@@ -166,6 +177,7 @@ class NodeParts:
             self.runs,
             self.partitions,
             self.dispatcher,
+            Rebalances(context.look_ahead, self._held, self._resize, clock),
             intake,
             self.granting,
             self.helping,
@@ -246,6 +258,13 @@ class NodeParts:
         moved, self._moved = self._moved, set()
         self.partitions.read_on(moved)
 
+    def _held(self, lane: Lane) -> int | None:
+        return self.backlogs.held(lane) if isinstance(lane, LaneKey) else self.intake.held(lane)
+
+    def _resize(self, lanes: Collection[Lane]) -> None:
+        self.backlogs.resize([lane for lane in lanes if isinstance(lane, LaneKey)])
+        self.intake.resize([lane for lane in lanes if isinstance(lane, FifoLane)])
+
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)
 
@@ -286,14 +305,15 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     """Enter the limits of queues, tasks and executors into the slot ledger; return the cluster-wide
     limits."""
     settings, ledger = context.settings, context.ledger
+    kinds = {handler.executor for handler in context.served.handlers.values()}
     limits = ClusterLimits(
         context.name,
         context.ports.coordinator,
-        parts.on_freed,
-        parts.on_permits_lost,
-        lambda: parts.runs.children(),
+        parts,
         context.clock,
-        settings.permit_seconds,
+        children=(lambda: parts.runs.children()) if ExecutorKind.PROCESS in kinds else None,
+        presence=context.ports.presence,
+        ttl=settings.permit_seconds,
     )
     for queue in context.served.queues:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from fairlead.clock import MICROS, Clock, ClockSteps
+from fairlead.clock import MICROS, Clock
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
@@ -69,13 +69,14 @@ class Pollers:
         clock: Clock,
         intervals: Intervals,
         report: Callable[[Sequence[IncidentReport]], None],
+        silent_nodes: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
-        """`report`: takes reports of incidents."""
+        """`report`: takes reports of incidents. `silent_nodes`: see `Membership.silent_nodes`."""
         self._store = store
         self._announce = announce
         self._observer = observer
         self._clock = clock
-        self._steps = ClockSteps(clock)
+        self._silent_nodes = silent_nodes
         self._intervals = intervals
         self._report = report
         self._swept = 0
@@ -102,14 +103,9 @@ class Pollers:
         next_due = await self._store.next_due()
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
-    async def lost(self) -> float | None:
-        """Move tasks that dead nodes had claimed back to SUBMITTED. Judge no node by heartbeats
-        from before a step of the clock."""
-        if self._steps.is_within(SILENT_SECONDS):
-            return SILENT_SECONDS
-        now = self._clock.now()
-        await self.resume(await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS)))
-        return None
+    async def lost(self) -> None:
+        """Move tasks that dead nodes had claimed back to SUBMITTED."""
+        await self.resume(await self._silent_nodes())
 
     async def resume(self, dead: Sequence[str]) -> None:
         """Move the tasks that these nodes had claimed back to SUBMITTED, and drop the nodes."""

@@ -14,8 +14,11 @@ STUCK_SECONDS = 3600.0
 """Seconds after which a run is reported as stuck, for a task without a `max_stuck` of its own."""
 
 LOOK_AHEAD = 10_000
-"""Maximum number of triggers in memory for each priority of a fifo queue, and for each fair
-lane."""
+"""Maximum number of triggers in memory for each priority of a fifo queue; a fair queue has four
+times as many."""
+
+LOOK_AHEAD_BYTES = 64_000_000
+"""Memory for the triggers of all lanes together."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class NodeSettings:
     intervals: Intervals = field(default_factory=Intervals)
     lease_seconds: float = LEASE_SECONDS
     look_ahead: int = LOOK_AHEAD
+    """Maximum number of triggers of one queue in memory, however much of `look_ahead_bytes` is
+    free."""
+    look_ahead_bytes: int = LOOK_AHEAD_BYTES
+    """Memory for waiting triggers. All lanes share it by need; each may hold one trigger at
+    least."""
     stuck_seconds: float = STUCK_SECONDS
     permit_seconds: float = PERMIT_SECONDS
     """Seconds for which permits of cluster-wide limits may be used without a renewal, and for which

@@ -14,7 +14,7 @@ from fairlead.model.incident import (
     IncidentKind,
     IncidentReport,
 )
-from fairlead.model.keys import BEFORE_ALL, LaneKey, PartitionKey, TaskKey
+from fairlead.model.keys import BEFORE_ALL, FifoLane, LaneKey, PartitionKey, TaskKey
 from fairlead.model.lane import LaneRecord, ReweighingRecord, RunTimesRecord, read_lanes
 from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
@@ -39,6 +39,7 @@ __all__ = [
     "TriggerPath",
     "PartitionKey",
     "LaneKey",
+    "FifoLane",
     "TaskKey",
     "BEFORE_ALL",
     "DEFAULT_PRIORITY",

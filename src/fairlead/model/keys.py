@@ -20,6 +20,13 @@ class LaneKey(NamedTuple):
     priority: int
 
 
+class FifoLane(NamedTuple):
+    """One priority of a fifo queue, whose partitions on one node share their look-ahead."""
+
+    queue: str
+    priority: int
+
+
 class TaskKey(NamedTuple):
     """Identity of a task in an ordered queue and its position in the schedule. Keys are compared
     field by field, texts by code point, in memory and in every store."""

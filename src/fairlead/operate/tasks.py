@@ -9,6 +9,7 @@ import msgspec
 
 from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
+from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
 from fairlead.operate.context import OperateContext
@@ -127,6 +128,36 @@ class Management:
         now = self._context.clock.now()
         self._move(record, State.WAITING if due > now else State.SUBMITTED, due, reset_tries=False)
 
+    def change(
+        self,
+        task_id: str,
+        *,
+        priority: int | None = None,
+        fairness_key: str | None = None,
+        version: int | None = None,
+        actor: str = "a person",
+    ) -> None:
+        """Give a task that is WAITING or SUBMITTED another priority (0 first to 9 last) or fairness
+        key. A SUBMITTED task then comes after all others of that priority and key; a task that has
+        these values already keeps its position. The order within an ordering key stays. Raise
+        InvalidTask for a wrong value, and if no value is given."""
+        given = {"priority": priority, "fairness_key": fairness_key}
+        given = {option: value for option, value in given.items() if value is not None}
+        if not given:
+            raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
+        Options().changed(given)
+        record = self._at(task_id, version)
+        self._must_be(record, {State.WAITING, State.SUBMITTED}, False, "changed")
+        if all(getattr(record, option) == value for option, value in given.items()):
+            return
+        now = self._context.clock.now()
+        self._announce(
+            record,
+            self._database.run(
+                self._store.change(record.id, record.version, priority, fairness_key, now, actor)
+            ),
+        )
+
     def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
         """End a task as CANCELLED, in any unfinished state. A running handler is stopped; one in a
         thread is asked to stop."""
@@ -242,9 +273,15 @@ class Management:
 
     def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
         now = self._context.clock.now()
-        notification = self._database.run(
-            self._store.move(record.id, record.version, to, run_at, now, reset_tries)
+        self._announce(
+            record,
+            self._database.run(
+                self._store.move(record.id, record.version, to, run_at, now, reset_tries)
+            ),
         )
+
+    def _announce(self, record: TaskRecord, notification: Notification | None) -> None:
+        """Announce a change. Raise StaleVersion if there is none."""
         if notification is None:
             raise StaleVersion(
                 f"task {record.id} has changed since version {record.version}: read it again"

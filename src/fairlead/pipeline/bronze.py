@@ -120,7 +120,8 @@ EVENTS = Table(
         Column(
             "kind",
             "string",
-            "kind of the change: submitted, resumed, rescheduled, cancelled, marked_failed",
+            "kind of the change: submitted, resumed, rescheduled, changed, cancelled,"
+            " marked_failed",
         ),
         Column(
             "xid",

@@ -47,6 +47,10 @@ class Observer(Protocol):
         """Observe the current numbers of triggers in memory and of tasks claimed but not
         completed."""
 
+    def memory(self, granted: int, budget: int) -> None:
+        """Observe how many bytes the lanes of this node may fill with triggers now, and how many
+        they may fill at most."""
+
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         """Observe the current gauges of this node's ordered queues. A node without ordered queues
         does not call this."""
@@ -70,6 +74,7 @@ class Silent:
     def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None: ...
     def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None: ...
     def gauges(self, look_ahead: int, in_flight: int) -> None: ...
+    def memory(self, granted: int, budget: int) -> None: ...
     def ordered(self, queues: dict[str, OrderedGauges]) -> None: ...
     def oldest_ready(self, ages: dict[str, float]) -> None: ...
     def incidents(self, counts: IncidentCounts) -> None: ...
@@ -96,6 +101,9 @@ class SafeObserver:
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
         self._call("gauges", look_ahead, in_flight)
+
+    def memory(self, granted: int, budget: int) -> None:
+        self._call("memory", granted, budget)
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         self._call("ordered", queues)

@@ -93,3 +93,5 @@ class SqlDatabase(Database, Protocol):
 
     dialect: str
     """Name of the folder of its migrations: "sqlite" or "postgres"."""
+    has_one_writer: bool
+    """Whether a transaction that writes waits for the end of any other that has written."""

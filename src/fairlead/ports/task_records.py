@@ -92,6 +92,19 @@ class TaskRecords(ClusterState, Protocol):
         """Move a task to WAITING or SUBMITTED for a person, from any state in the hot table. Return
         the notification to announce, or None if the version is stale."""
 
+    def change(
+        self,
+        task_id: str,
+        version: int,
+        priority: int | None,
+        fairness_key: str | None,
+        now: int,
+        actor: str,
+    ) -> Steps[Notification | None]:
+        """Give a WAITING or SUBMITTED task another priority or fairness key for a person; None
+        keeps the present one. A SUBMITTED task becomes the last of its lane. Return the
+        notification to announce, or None if the version is stale or the task in another state."""
+
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
         """End a task for a person: CANCELLED or FAILED, with an attempt row. Return False if the
         version is stale. Raises NotAllowed for another state."""

@@ -173,6 +173,10 @@ class TriggerChannel(Protocol):
         """Record that these triggers were claimed, refused or stored elsewhere, so that the node
         does not need them again. Harmless for triggers that were settled before or never came."""
 
+    def unread(self, positions: Mapping[LaneKey, int]) -> None:
+        """Deliver the triggers of these lanes from these positions on again, when there is room.
+        A channel that decides the order need not."""
+
     def room_freed(self) -> None:
         """Resume lanes that waited for room in the look-ahead."""
 

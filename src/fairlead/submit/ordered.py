@@ -109,8 +109,11 @@ class OrderedSubmission:
         store = self._context.connector.sql_store
         # Read without waiting for other writers: most queues are registered already.
         known = store.database.read_now(store.queue_settings())
-        if missing := {name: count for name, count in wanted.items() if name not in known}:
-            # Use the caller's transaction: on SQLite, a second one would wait for it forever.
+        missing = {name: count for name, count in wanted.items() if name not in known}
+        if not store.database.has_one_writer:
+            # Otherwise all changes of settings would wait for the end of the caller's transaction.
+            connection = None
+        if missing:
             known |= yield PlannedWrite(store.database, store.registration(missing), connection)
         for name, count in wanted.items():
             if known[name].partitions != count:
@@ -119,7 +122,7 @@ class OrderedSubmission:
                     " ordered queue cannot change: declare the queue with"
                     f" partitions={known[name].partitions}, or under another name"
                 )
-        if connection is None:
+        if connection is None or not missing:
             self._settled |= wanted
 
     def _entries(self, drafts: Sequence[Draft], connection: Any) -> tuple[list[Submit], TaskLog]:

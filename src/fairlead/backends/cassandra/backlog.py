@@ -3,15 +3,23 @@ partition."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from struct import pack, unpack
 from uuid import UUID
 
 import msgspec
 from cassandra.query import UNSET_VALUE
 
-from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl, bytes_of
+from fairlead.backends.cassandra.session import (
+    MOST_BYTES,
+    CassandraSession,
+    CassandraUrl,
+    bytes_of,
+    chunks,
+)
+from fairlead.backends.sql.rows import shared
 from fairlead.model import (
+    LOWEST,
     LaneKey,
     LaneRecord,
     Level,
@@ -25,6 +33,15 @@ from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
+
+_GROUPS = 10
+"""Distance from the priority of a lane to that of its groups."""
+
+_GROUP_PAGE = 500
+"""Groups in one page; a group has up to some 2,500 tasks, of 8 bytes each."""
+
+_LOOKED_UP = 500
+"""Groups or entries that one statement looks up."""
 
 _MOST_DELETED = 500
 """Greatest number of rows that one transaction deletes one by one."""
@@ -100,9 +117,9 @@ class CassandraBacklogStore:
                 "keep_record",
                 (lane.priority, encoded, lane.queue, lane.partition, range_id),
             )
-            await self._fenced(
-                lane, range_id, [keep_record, *(("write", _row(lane, entry)) for entry in piece)]
-            )
+            writes = [("write", _row(lane, entry)) for entry in piece]
+            groups = [("write_group", _group(lane, group)) for group in groups_of(piece)]
+            await self._fenced(lane, range_id, [keep_record, *writes, *groups])
         # Last: a crash before leaves a task with two levels, of which one claim is refused.
         for first in range(0, len(moved), _MOST_DELETED):
             deletes = [
@@ -111,8 +128,9 @@ class CassandraBacklogStore:
             await self._fenced(lane, range_id, [keep_record, *deletes])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
+        one = shared()
         return [
-            _trigger(lane, row)
+            _trigger(lane, row, one)
             async for row in self.session.rows("read_above", *lane, *level, limit)
         ]
 
@@ -131,23 +149,17 @@ class CassandraBacklogStore:
         return [_trigger(lane, row) for row in rows], max(scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
-        # A statement that deletes a range cannot have a condition; its batch can contain another
+        # A statement that deletes a range cannot have a condition; its batch contains another
         # statement that has one.
         fence = ("raise_range_id", (range_id, lane.queue, lane.partition, range_id))
-        await self._fenced(lane, range_id, [fence, ("delete_through", (*lane, *level))])
+        deletes = [("delete_through", (*each, *level)) for each in (lane, _groups_lane(lane))]
+        await self._fenced(lane, range_id, [fence, *deletes])
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
     ) -> set[str]:
-        """Return the ids of `tasks` that have a level above `above`.
-
-        Scan the lane from there to its end, or until all are found: seconds for a million entries.
-        """
-        missing = set(tasks)
-        async with contextlib.aclosing(self.session.rows("tasks_above", *lane, *above)) as rows:
-            while missing and (row := await anext(rows, None)) is not None:
-                missing.discard((str(row[0]), row[1]))
-        return {task_id for task_id, _ in set(tasks) - missing}
+        found = await self._entries(lane, above, [UUID(task_id) for task_id, _ in tasks])
+        return {task_id for task_id, _ in set(tasks) & {(e.id, e.version) for e in found}}
 
     async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
         rows = [row async for row in self.session.rows("passes_above", *lane, *above, limit)]
@@ -178,21 +190,45 @@ class CassandraBacklogStore:
         return len(keys), len(set(keys))
 
     async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        """Return the entry of a task, by a scan of the lane at the server, from its end.
-
-        Raise StoreUnavailable, also if the lane is too long (millions) for the server's time limit.
-        """
         try:
             task = UUID(task_id)
         except ValueError:
             return None
-        rows = await self.session.execute("entry", *lane, task)
-        return _trigger(lane, rows[0]) if rows else None
+        return max(await self._entries(lane, LOWEST, [task]), key=_level, default=None)
+
+    async def _entries(self, lane: LaneKey, above: Level, tasks: Sequence[UUID]) -> list[Trigger]:
+        """Return the entries of these tasks above a level, in any order.
+
+        Read 8 bytes for each entry of the lane, in groups: a second for some millions.
+        """
+        if not tasks:
+            return []
+        wanted = set(map(_tail, tasks))
+        groups = _groups_lane(lane)
+        hits = []
+        async for *level, tails in self.session.rows(
+            "groups_above", *groups, *above, page=_GROUP_PAGE
+        ):
+            if not wanted.isdisjoint(_unpack("Q", tails)):
+                hits.append(Level(*level))
+        levels = [
+            level
+            for some in chunks(hits, _LOOKED_UP)
+            for row in await self.session.execute("groups_at", *groups, some, page=_GROUP_PAGE)
+            for level in _levels_of(wanted, *row)
+            if level > above
+        ]
+        ids = set(map(str, tasks))
+        entries = [
+            _trigger(lane, row)
+            for some in chunks(levels, _LOOKED_UP)
+            for row in await self.session.execute("entries_at", *lane, some)
+        ]
+        return [entry for entry in entries if entry.id in ids]
 
     async def count(self, lane: LaneKey, above: Level) -> int:
-        """Count the entries above a level, by a scan of the lane at the server."""
-        count: int = (await self.session.execute("count", *lane, *above))[0][0]
-        return count
+        """Count the entries above a level, by a scan of the lane."""
+        return len([0 async for _ in self.session.rows("ids_above", *lane, *above)])
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -236,13 +272,73 @@ def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
     yield piece
 
 
-def _row(lane: LaneKey, entry: Trigger) -> Row:
+def _level(entry: Trigger) -> Level:
     assert entry.level is not None
+    return entry.level
+
+
+def groups_of(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
+    """Yield the entries in groups that may be deleted together, lowest levels first.
+
+    A group is deleted once its highest level is, so levels of one group are about equally far from
+    the lowest of all: at most four times as far. Else one task of a long backlog in each write
+    would keep every group for as long as it waits.
+    """
+    group: list[Trigger] = []
+    last = 0
+    ascending = sorted(entries, key=_level)
+    for entry in ascending:
+        distance = (_level(entry).pass_ - _level(ascending[0]).pass_).bit_length() // 2
+        if group and distance != last:
+            yield group
+            group = []
+        group.append(entry)
+        last = distance
+    if group:
+        yield group
+
+
+def _groups_lane(lane: LaneKey) -> LaneKey:
+    return lane._replace(priority=lane.priority + _GROUPS)
+
+
+def _group(lane: LaneKey, entries: Sequence[Trigger]) -> Row:
+    """Return the row of a group of entries, ascending by level."""
+    tails = [_tail(UUID(entry.id)) for entry in entries]
+    levels = [number for entry in entries for number in _level(entry)]
+    return (
+        *_groups_lane(lane),
+        *_level(entries[-1]),
+        pack(f"<{len(tails)}Q", *tails),
+        pack(f"<{len(levels)}q", *levels),
+    )
+
+
+def _levels_of(wanted: set[int], tails: bytes, levels: bytes) -> list[Level]:
+    """Return the levels of the wanted tasks of a group."""
+    numbers = _unpack("q", levels)
+    return [
+        Level(numbers[2 * n], numbers[2 * n + 1])
+        for n, tail in enumerate(_unpack("Q", tails))
+        if tail in wanted
+    ]
+
+
+def _tail(task: UUID) -> int:
+    """Return the last 8 bytes of an id, which are random but for two bits."""
+    return task.int & (1 << 64) - 1
+
+
+def _unpack(kind: str, data: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(data) // 8}{kind}", data)
+
+
+def _row(lane: LaneKey, entry: Trigger) -> Row:
     # Unset instead of null, because Cassandra writes a null as a tombstone.
     ordering_key = UNSET_VALUE if entry.ordering_key is None else entry.ordering_key
     return (
         *lane,
-        *entry.level,
+        *_level(entry),
         UUID(entry.id),
         entry.version,
         entry.name,
@@ -254,18 +350,18 @@ def _row(lane: LaneKey, entry: Trigger) -> Row:
     )
 
 
-def _trigger(lane: LaneKey, row: Row) -> Trigger:
+def _trigger(lane: LaneKey, row: Row, one: Callable[[str], str] = str) -> Trigger:
     pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         str(task_id),
         version,
         lane.queue,
         lane.partition,
-        name,
+        one(name),
         lane.priority,
-        fairness_key,
+        one(fairness_key),
         weight,
-        ordering_key,
+        ordering_key and one(ordering_key),
         TriggerPath.SPILL,
         seq,
         Level(pass_, number),

@@ -38,15 +38,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from fairlead.backends.cassandra.datacentres import Datacentres
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
-from fairlead.backends.cassandra.session import MOST_BYTES, CassandraSession, CassandraUrl, bytes_of
+from fairlead.backends.cassandra.session import (
+    MOST_BYTES,
+    CassandraSession,
+    CassandraUrl,
+    bytes_of,
+    chunks,
+)
 from fairlead.backends.sql.schedule import append_attempts
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
@@ -304,13 +309,15 @@ class CassandraScheduleStore:
         found = await self._together(
             self.session.execute("completed", *partition, hour, list(some))
             for hour, of_hour in by_hour.items()
-            for some in _some(of_hour, _KEYS_AT_ONCE)
+            for some in chunks(of_hour, _KEYS_AT_ONCE)
         )
         return {TaskKey(*row) for rows in found for row in rows}
 
     async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
         """Return the results of all calls; at most _AT_ONCE run concurrently."""
-        return [result for some in _some(calls, _AT_ONCE) for result in await asyncio.gather(*some)]
+        return [
+            result for some in chunks(calls, _AT_ONCE) for result in await asyncio.gather(*some)
+        ]
 
     # reading --------------------------------------------------------------------------------------
 
@@ -468,12 +475,6 @@ def _batches(writes: Iterable[tuple[int, str, Row, int]]) -> list[list[tuple[str
         batch.append((name, params))
         latest[hour] = (room - size - _ROW_BYTES, batch)
     return batches
-
-
-def _some(values: Iterable[T], most: int) -> Iterator[list[T]]:
-    left = iter(values)
-    while some := list(islice(left, most)):
-        yield some
 
 
 def _runs_of(task_id: str, runs: str | None) -> tuple[int, int, int | None] | None:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -33,6 +34,8 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row
+
+T = TypeVar("T")
 
 MOST_BYTES = 512 * 1024
 """Bytes of rows in one batch. A transaction of that size (about 2,500 triggers) takes some 0.3 s;
@@ -66,6 +69,13 @@ _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 def bytes_of(*values: object) -> int:
     """Return the bytes of the texts among the values, in UTF-8."""
     return sum(len(value.encode()) for value in values if isinstance(value, str))
+
+
+def chunks(values: Iterable[T], most: int) -> Iterator[list[T]]:
+    """Yield all values in lists of at most `most`."""
+    left = iter(values)
+    while some := list(islice(left, most)):
+        yield some
 
 
 class CassandraUrl(msgspec.Struct, frozen=True):

@@ -100,6 +100,7 @@ class PostgresDatabase:
     """
 
     dialect = "postgres"
+    has_one_writer = False
 
     def __init__(self, url: str, pool_size: int = 8) -> None:
         self.url, self.location, self._asyncpg_url, self._timeout = _read_url(url)

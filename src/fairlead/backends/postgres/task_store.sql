@@ -272,6 +272,15 @@ UPDATE fairlead_tasks
  WHERE id = $1::text::uuid AND version = $2
 RETURNING queue, partition, priority, ready_seq
 
+-- name: change_task
+-- $3: priority or NULL, $4: fairness_key or NULL, $5: now, $6: ready_seq if SUBMITTED
+UPDATE fairlead_tasks
+   SET version = version + 1, priority = coalesce($3::smallint, priority), fairness_key = coalesce($4::text, fairness_key),
+       triggered_at = CASE WHEN state = 'SUBMITTED' THEN $5::bigint END,
+       ready_seq = CASE WHEN state = 'SUBMITTED' THEN $6::bigint END
+ WHERE id = $1::text::uuid AND version = $2 AND state IN ('WAITING', 'SUBMITTED')
+RETURNING queue, partition, priority, ready_seq
+
 -- name: error_task
 -- policy & 2: SKIP_FAILED of ports/task_store.py
 UPDATE fairlead_tasks
@@ -428,8 +437,9 @@ ON CONFLICT (kind) DO UPDATE SET number = c.number + 1
 RETURNING number
 
 -- name: end_holders
--- Ends holders that expired before $1. A renewal at the same time is either seen here, or finds its row gone.
-DELETE FROM fairlead_holders WHERE expires_at < $1 RETURNING owner
+-- Ends holders that expired before $1, or expire after $2 because the clock was set back. A renewal at the same time is
+-- either seen here, or finds its row gone.
+DELETE FROM fairlead_holders WHERE expires_at < $1 OR expires_at > $2 RETURNING owner
 
 -- name: free_leases
 -- $1: [owner, ...]; $2: number of the change
@@ -454,8 +464,8 @@ UPDATE fairlead_holders SET expires_at = $2 WHERE owner = $1 AND expires_at >= $
 UPDATE fairlead_leases SET owner = '', changed = $3 WHERE owner = $1 AND name IN (SELECT json_array_elements_text($2::json))
 
 -- name: lease_changes
--- Returns the holders that have not expired at $2, with NULL in place of a lease, and the leases changed after number $1.
-SELECT NULL AS name, owner, 0 AS range_id, 0 AS changed FROM fairlead_holders WHERE expires_at >= $2
+-- Returns the holders that expire from $2 to $3, with NULL in place of a lease, and the leases changed after number $1.
+SELECT NULL AS name, owner, 0 AS range_id, 0 AS changed FROM fairlead_holders WHERE expires_at BETWEEN $2 AND $3
 UNION ALL
 SELECT name, owner, range_id, changed
   FROM fairlead_leases

@@ -149,6 +149,9 @@ class RedisTaskChannel:
         if self._tasks.consumer is not None:
             self._tasks.settled(ids)
 
+    def unread(self, positions: Mapping[LaneKey, int]) -> None:
+        """Do nothing: this channel decides the order."""
+
     def room_freed(self) -> None:
         if self._tasks.consumer is not None:
             self._tasks.consumer.poke()

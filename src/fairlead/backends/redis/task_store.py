@@ -174,6 +174,17 @@ class RedisTaskStore:
             else None
         )
 
+    def change(
+        self,
+        task_id: str,
+        version: int,
+        priority: int | None,
+        fairness_key: str | None,
+        now: int,
+        actor: str,
+    ) -> RedisSteps[Notification | None]:
+        _refuse("Redis cannot change the priority or fairness key of a task")
+
     def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> RedisSteps[bool]:
         """End a task in ERROR; any other task is refused."""
         return (yield from self._dead_letters.drop(task_id, version))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.rows import canonical
+from fairlead.backends.sql.rows import canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import (
@@ -120,10 +120,8 @@ class SqlBacklogStore(ABC):
         return await self._database.read(self._read_above(lane, level, limit))
 
     def _read_above(self, lane: LaneKey, level: Level, limit: int) -> Steps[list[Trigger]]:
-        return [
-            _trigger(lane, row)
-            for row in (yield self._statement("read_above", *lane, *level, limit))
-        ]
+        rows, one = (yield self._statement("read_above", *lane, *level, limit)), shared()
+        return [_trigger(lane, row, one) for row in rows]
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # Need not be durable: rows that come back after a power cut are deleted again.
@@ -234,18 +232,18 @@ def columns(entry: Trigger) -> tuple[Any, ...]:
     )
 
 
-def _trigger(lane: LaneKey, row: Row) -> Trigger:
+def _trigger(lane: LaneKey, row: Row, one: Callable[[str], str] = str) -> Trigger:
     pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
     return Trigger(
         task_id,
         version,
         lane.queue,
         lane.partition,
-        name,
+        one(name),
         lane.priority,
-        fairness_key,
+        one(fairness_key),
         weight,
-        ordering_key,
+        ordering_key and one(ordering_key),
         TriggerPath.SPILL,
         seq,
         Level(pass_, number),

@@ -80,6 +80,13 @@ class LaneReader:
         """Whether earlier rows are to be read again."""
         return self.sweep_seq is not None or (self.keyed is not None and self.keyed.is_sweeping)
 
+    def set_back_to(self, position: int) -> None:
+        """Read again the rows above a position."""
+        self.is_behind = True
+        self.set_back = min(self.set_back, position)
+        self.read_seq = min(self.read_seq, position)
+        self.highest_seq = min(self.highest_seq, position)
+
 
 class DatabaseChannel:
     """A `fairlead.ports.trigger_channel.TriggerChannel` on the rows of the task store."""
@@ -176,6 +183,11 @@ class DatabaseChannel:
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Do nothing: a claimed task leaves its lane by itself."""
+
+    def unread(self, positions: Mapping[LaneKey, int]) -> None:
+        for key, position in positions.items():
+            if (lane := self._lanes.get(key)) is not None:
+                lane.set_back_to(position - 1)
 
     def room_freed(self) -> None:
         for lane in self._lanes.values():
@@ -376,10 +388,7 @@ class DatabaseChannel:
             found.keyed.look_from(news.first_seq)
             self._changed.set()
         elif found is not None:
-            found.is_behind = True
-            found.set_back = min(found.set_back, news.first_seq - 1)
-            found.read_seq = min(found.read_seq, news.first_seq - 1)
-            found.highest_seq = min(found.highest_seq, news.first_seq - 1)
+            found.set_back_to(news.first_seq - 1)
             self._changed.set()
 
 

@@ -16,6 +16,10 @@ from fairlead.ports.statements import Database, Row, Statement, Steps
 
 T = TypeVar("T")
 
+MOST_TTL = 300.0
+"""Most seconds until a lease expires. One that expires later was acquired before the clock was set
+back, and counts as expired."""
+
 
 class LeaseStore(Protocol):
     """The part of a task store that the coordinator uses."""
@@ -111,6 +115,8 @@ class DatabaseCoordinator:
     async def acquire(self, names: Sequence[str], owner: str, ttl: float) -> dict[str, int]:
         if not owner:
             raise ValueError("a lease needs an owner: the empty name means that it is free")
+        if ttl > MOST_TTL:
+            raise ValueError(f"a lease of {ttl:g} seconds: {MOST_TTL:g} are the most")
         if not names:
             return {}
         return await self._database.run_async(self._acquire(names, owner, ttl))
@@ -118,7 +124,7 @@ class DatabaseCoordinator:
     def _acquire(self, names: Sequence[str], owner: str, ttl: float) -> Steps[dict[str, int]]:
         change = yield from self._begin_change()
         now = yield from self.lease_clock()
-        if ended := (yield self._store.statement("end_holders", now)):
+        if ended := (yield self._store.statement("end_holders", *_unexpired(now))):
             yield self._store.statement("free_leases", _json_array(row[0] for row in ended), change)
         rows = yield self._store.statement("acquire_leases", _json_array(set(names)), owner, change)
         if rows:
@@ -140,7 +146,7 @@ class DatabaseCoordinator:
         now = yield from self.lease_clock()
         if not (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)):
             return None
-        return (yield self._store.statement("lease_changes", seen, now))
+        return (yield self._store.statement("lease_changes", seen, *_unexpired(now)))
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
@@ -161,7 +167,7 @@ class DatabaseCoordinator:
 
     def _read_changes(self, seen: int) -> Steps[Sequence[Row]]:
         now = yield from self.lease_clock()
-        return (yield self._store.statement("lease_changes", seen, now))
+        return (yield self._store.statement("lease_changes", seen, *_unexpired(now)))
 
     async def _reading(self, rows: Awaitable[T]) -> T:
         """Return the rows. After a failure, read all leases again: a server that comes back may
@@ -208,6 +214,11 @@ class DatabaseCoordinator:
 
 def _micros(seconds: float) -> int:
     return round(seconds * MICROS)
+
+
+def _unexpired(now: int) -> tuple[int, int]:
+    """Return the first and the last instant at which an unexpired lease may end."""
+    return now, now + _micros(MOST_TTL)
 
 
 def _json_array(names: Iterable[str]) -> str:

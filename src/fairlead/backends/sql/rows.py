@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,13 @@ NODE_LOST = "fairlead.errors.NodeLost"
 def batch(rows: Sequence[Any]) -> str:
     """Return rows of parameters as one JSON array."""
     return _json.encode(rows).decode()
+
+
+def shared() -> Callable[[str], str]:
+    """Return a function that returns one object for equal texts, so that the rows of one read hold
+    each text once."""
+    known: dict[str, str] = {}
+    return lambda text: known.setdefault(text, text)
 
 
 def canonical(task_id: str) -> str:

@@ -24,6 +24,7 @@ from fairlead.backends.sql.rows import (
     lanes_of,
     lost_attempt,
     notification_for,
+    shared,
     storable,
     task_record,
 )
@@ -238,6 +239,27 @@ class SqlTaskStore:
             if ready_seq is not None
             else Notification(due=run_at)
         )
+        yield from self.announce(notification)
+        return notification
+
+    def change(
+        self,
+        task_id: str,
+        version: int,
+        priority: int | None,
+        fairness_key: str | None,
+        now: int,
+        actor: str,
+    ) -> Steps[Notification | None]:
+        task_id = canonical(task_id)
+        (ready_seq,) = yield from self.next_seqs(1)
+        yield self.statement("note_event", task_id, version, "changed", now, None, actor)
+        rows = yield self.statement(
+            "change_task", task_id, version, priority, fairness_key, now, ready_seq
+        )
+        if not rows:
+            return None
+        notification = Notification(ready=lanes_of(row for row in rows if row[3] is not None))
         yield from self.announce(notification)
         return notification
 
@@ -677,17 +699,18 @@ class SqlTaskStore:
 
 def _triggers(lane: LaneKey, rows: Iterable[Row]) -> list[Trigger]:
     queue, partition, priority = lane
+    one = shared()
     return [
         Trigger(
             id,
             version,
             queue,
             partition,
-            name,
+            one(name),
             priority,
-            key,
+            one(key),
             weight,
-            ordering_key,
+            ordering_key and one(ordering_key),
             TriggerPath.HOOK,
             seq,
             None,

@@ -45,6 +45,7 @@ class SqliteDatabase:
     """
 
     dialect = "sqlite"
+    has_one_writer = True
 
     def __init__(
         self, path: str | Path, synchronous: str = "FULL", busy_timeout: float = 30.0

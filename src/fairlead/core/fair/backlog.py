@@ -403,7 +403,7 @@ class Backlog:
         write.entries.sort(key=_level)
         self.max_level = max(self.max_level, _level(write.entries[-1]))
         self._writing = write
-        self._pin = min(map(_level, levelled))
+        self._pin = min(map(_level, levelled or write.entries))
         write.record = self.record(are_all_stored=True)
         return write
 
@@ -440,10 +440,22 @@ class Backlog:
         self._advance()
         return changes
 
+    def shrink(self) -> BacklogWrite | Changes:
+        """Drop triggers that no longer fit in memory. If any trigger is not in the store yet,
+        return a write of these first. Not allowed while a write or a read is under way."""
+        assert self._writing is None and self._reading is None
+        if not self._is_too_full:
+            return NO_CHANGES
+        return self._write([], []) if self._unstored else Changes(dropped=self._trim())
+
+    @property
+    def _is_too_full(self) -> bool:
+        return len(self._loaded) > self.capacity + self.capacity // 4
+
     def _trim(self) -> list[Trigger]:
         """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
         store has the rest."""
-        if len(self._loaded) <= self.capacity + self.capacity // 4:
+        if not self._is_too_full:
             return []
         levels = sorted(self._loaded)
         dropped = [
@@ -453,19 +465,27 @@ class Backlog:
         ]
         self.read_level = levels[self.capacity - 1]
         self.is_at_end = False
+        # A dict keeps its size when entries leave it.
+        self._loaded, self._unstored = dict(self._loaded), dict(self._unstored)
         return dropped
 
     # reading --------------------------------------------------------------------------------------
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next read may begin: the store may have more entries, none is read or moved,
+        and memory is half empty."""
+        if self._reading is not None or self._landed is not None or self.is_at_end:
+            return False
+        is_moving = self._writing is not None and bool(self._writing.moved)
+        if is_moving or self._renewing is not None or self._is_read_through():
+            return False
+        return len(self._loaded) <= self.capacity // 2
+
     def next_read(self, most: int | None = None) -> Read | None:
         """Return the read to do now, of at most `most` entries, if memory has room and the store
         may have more."""
-        if self._reading is not None or self._landed is not None or self.is_at_end:
-            return None
-        is_moving = self._writing is not None and bool(self._writing.moved)
-        if is_moving or self._renewing is not None or self._is_read_through():
-            return None
-        if len(self._loaded) > self.capacity // 2:
+        if not self.has_room:
             return None
         room = self.capacity - len(self._loaded)
         self._reading = Read(self.read_level, room if most is None else min(room, most))

@@ -158,7 +158,8 @@ class RuntimeShares:
     def returned(self, triggers: Sequence[Trigger], now: float) -> None:
         """Record that triggers were taken and did not run; they wait again."""
         for trigger in triggers:
-            # The end of the same trigger at another level may have dropped the key.
+            # The account may have ended with another trigger of the same task, whose claim was
+            # refused.
             self._key(trigger).running.pop((trigger.id, trigger.version), None)
         self.add(triggers, now)
 

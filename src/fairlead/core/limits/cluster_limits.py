@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, cast
 
 from fairlead.core.limits.limits import (
     ConcurrencyPolicy,
@@ -20,6 +20,7 @@ from fairlead.core.limits.limits import (
     positive,
     seconds,
 )
+from fairlead.core.limits.permits import Pool
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.model import Trigger
 
@@ -30,6 +31,14 @@ class OnNode(ConcurrencyPolicy, Protocol):
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """Return the limits of these pools, as `Full` names them, because the pools have free
         permits again."""
+
+    def refused_by(self, limit: Hashable) -> Pool | None:
+        """Return the pool without a free permit because of which an acquire has just returned
+        Full(limit), or None if another limit was full."""
+
+    def keep(self, trigger: Trigger, awaited: Pool, now: float) -> None:
+        """Keep the acquired permits of the trigger while it waits for a permit of `awaited`. The
+        next call for this trigger is `cancel`."""
 
     def pass_time(self, now: float) -> None:
         """Release the permits of a rate limit that have been in use for `per` seconds. A node calls
@@ -55,6 +64,11 @@ class ClusterWide(Protocol):
 
 AnyLimit = ConcurrencyPolicy | ClusterWide
 """Any limit that a queue or a task may declare."""
+
+
+def is_on_node(policy: ConcurrencyPolicy) -> TypeGuard[OnNode]:
+    """Return whether the policy is the part of a cluster-wide limit on one node."""
+    return bool(getattr(policy, "is_cluster_wide", False))
 
 
 def needs_permits(limit: AnyLimit | None) -> TypeGuard[ClusterWide]:
@@ -93,7 +107,7 @@ class ClusterLimit:
         return f"ClusterLimit({', '.join(options)})"
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
-        return _NodeLimit(self, permits, request_round)
+        return _NodeLimit(self.n, self.per, permits, request_round)
 
 
 class ClusterRateLimit:
@@ -124,28 +138,49 @@ class ClusterRateLimit:
         return _NodeRateLimit(self, permits, request_round)
 
 
-class _NodeLimit:
+class _Pools:
+    """The part on one node of a limit with one pool, or with one for each fairness key or name."""
+
     is_cluster_wide = True
 
     def __init__(
-        self, declared: ClusterLimit, permits: Permits, request_round: Callable[[], None]
+        self, n: int, per: Per | None, permits: Permits, request_round: Callable[[], None]
     ) -> None:
-        self._declared = declared
+        self._n = n
+        self._per = per
         self._permits = permits
         self._request_round = request_round
 
     def column(self, trigger: Trigger) -> Hashable:
-        return key_of(self._declared.per, trigger)
+        return key_of(self._per, trigger)
 
+    def stops_all(self, limit: Hashable) -> bool:
+        return self._per is None and limit == (self, "")
+
+    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
+        return [(self, pool) for pool in pools]
+
+    def refused_by(self, limit: Hashable) -> Pool | None:
+        _, pool = cast(tuple[object, str], limit)
+        return self._permits.pool(pool)
+
+    def keep(self, trigger: Trigger, awaited: Pool, now: float) -> None:
+        self._permits.pool(self._pool_of(trigger)).keep(awaited, now)
+
+    def _pool_of(self, trigger: Trigger) -> str:
+        return key_of(self._per, trigger) or ""
+
+
+class _NodeLimit(_Pools):
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
-        pool = _pool(self._declared.per, trigger)
-        if self._permits.take(pool, self._declared.n, now):
+        pool = self._pool_of(trigger)
+        if self._permits.take(pool, self._n, now):
             return None
         self._request_round()
         return Full((self, pool))
 
     def release(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        pool = _pool(self._declared.per, trigger)
+        pool = self._pool_of(trigger)
         if self._permits.release(pool):
             return ((self, pool),)
         if self._permits.must_return(pool):
@@ -154,38 +189,26 @@ class _NodeLimit:
 
     cancel = release
 
-    def stops_all(self, limit: Hashable) -> bool:
-        return self._declared.per is None and limit == (self, "")
-
-    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
-        return [(self, pool) for pool in pools]
-
     def pass_time(self, now: float) -> None:
         pass
 
 
-class _NodeRateLimit:
-    is_cluster_wide = True
-
+class _NodeRateLimit(_Pools):
     def __init__(
         self, declared: ClusterRateLimit, permits: Permits, request_round: Callable[[], None]
     ) -> None:
-        self._declared = declared
-        self._permits = permits
-        self._request_round = request_round
+        super().__init__(declared.n, declared.key, permits, request_round)
+        self._seconds = declared.per
         self._cooling: deque[tuple[float, str]] = deque()
         """(end of use in monotonic seconds, pool) of each unit in use, ascending."""
         self._of_pool: dict[str, deque[tuple[float, str]]] = {}
         """(end of use, id of the started task) of each unit in use, ascending, by pool."""
 
-    def column(self, trigger: Trigger) -> Hashable:
-        return key_of(self._declared.key, trigger)
-
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
-        pool = _pool(self._declared.key, trigger)
+        pool = self._pool_of(trigger)
         self.pass_time(now)
-        if self._permits.take(pool, self._declared.n, now):
-            until = now + self._declared.per
+        if self._permits.take(pool, self._n, now):
+            until = now + self._seconds
             self._cooling.append((until, pool))
             self._of_pool.setdefault(pool, deque()).append((until, trigger.id))
             return None
@@ -197,19 +220,13 @@ class _NodeRateLimit:
         return ()
 
     def cancel(self, trigger: Trigger, now: float) -> Iterable[Hashable]:
-        pool = _pool(self._declared.key, trigger)
+        pool = self._pool_of(trigger)
         cooling = self._of_pool.get(pool, deque())
         for unit in cooling:
             if unit[1] == trigger.id:
                 cooling.remove(unit)
                 return ((self, pool),) if self._permits.release(pool) else ()
         return ()  # the time of the unit is over
-
-    def stops_all(self, limit: Hashable) -> bool:
-        return self._declared.key is None and limit == (self, "")
-
-    def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
-        return [(self, pool) for pool in pools]
 
     def pass_time(self, now: float) -> None:
         while self._cooling and self._cooling[0][0] <= now:
@@ -220,7 +237,3 @@ class _NodeRateLimit:
                 self._permits.release(pool)
             if not cooling:
                 self._of_pool.pop(pool, None)
-
-
-def _pool(per: Per | None, trigger: Trigger) -> str:
-    return key_of(per, trigger) or ""

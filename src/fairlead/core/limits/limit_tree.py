@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limits import Full, positive
+from fairlead.core.limits.permits import Pool
 from fairlead.core.limits.sharded_permits import Permits
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
@@ -93,6 +94,8 @@ class LimitTree:
                 if self._permits.take(_pool(level), n, now):
                     continue
                 self._request_round()
+                awaited = self._permits.pool(_pool(level))
+                self._keep(levels[:number], awaited, now)
             else:
                 count = running.get(level, 0)
                 if count < n:
@@ -113,6 +116,20 @@ class LimitTree:
     def limits_of(self, pools: Iterable[str]) -> list[Hashable]:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""
         return [TreeLimit(self, cast(LevelName, tuple(pool.split(":", 1))), True) for pool in pools]
+
+    def refused_by(self, limit: Hashable) -> Pool | None:
+        """See `fairlead.core.limits.cluster_limits.OnNode`."""
+        assert isinstance(limit, TreeLimit)
+        return self._permits.pool(_pool(limit.level)) if limit.is_cluster_wide else None
+
+    def keep(self, trigger: Trigger, awaited: Pool, now: float) -> None:
+        """See `fairlead.core.limits.cluster_limits.OnNode`."""
+        self._keep(self._levels(trigger), awaited, now)
+
+    def _keep(self, levels: Iterable[TreeLevel], awaited: Pool, now: float) -> None:
+        for level, _, is_cluster_wide in levels:
+            if is_cluster_wide:
+                self._permits.pool(_pool(level)).keep(awaited, now)
 
     def pass_time(self, now: float) -> None:
         """See `fairlead.core.limits.cluster_limits.OnNode`."""

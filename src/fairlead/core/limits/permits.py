@@ -4,8 +4,9 @@ Each node holds some of a limit's permits and acquires slots from those. A ledge
 node holds; it is changed by compare-and-set only, so that the sum never exceeds the limit. A limit
 by key has one ledger per shard of its keys: see `sharded_permits`. A node uses its permits until
 `ttl` after it began the last confirmed write; a node that sees another node's heartbeat unchanged
-for longer, by its own clock, takes that node's permits back. So no clocks are compared and setting
-a clock does no harm; only the rates of the clocks must agree within `DRIFT`.
+for longer, by its own clock, takes that node's permits back. Where the end of another node's
+process, and so of its runs, is certain, it takes them back at once. So no clocks are compared and
+setting a clock does no harm; only the rates of the clocks must agree within `DRIFT`.
 
 Source: leases (Gray and Cheriton, 1989), with expiry by observation as in the lock client of
 Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
@@ -27,7 +28,13 @@ STOP_AT = 0.8
 end."""
 
 ROTATION_SECONDS = 1.0
-"""Shortest time for which the same nodes come first for permits that cannot be shared evenly."""
+"""Time for which a node may use permits that it has just got for one run after the other, although
+other nodes wait for them."""
+
+KEEP_SECONDS = 60.0
+"""Time for which a node keeps a permit for a trigger that waits for another limit, although other
+nodes wait for the permit. It ends because two tasks may acquire two shared limits in opposite
+orders."""
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True):
@@ -36,6 +43,8 @@ class Share(msgspec.Struct, array_like=True, frozen=True):
     held: int
     wanted: int
     """Permits that the node could use now."""
+    rotation: int = 0
+    """Number of the rotation in which the node began to wait, or got or returned a permit last."""
 
 
 class Holding(msgspec.Struct, array_like=True, frozen=True):
@@ -44,6 +53,8 @@ class Holding(msgspec.Struct, array_like=True, frozen=True):
     beat: int
     """Heartbeat: a number that each write of this node raises."""
     shares: dict[str, Share]
+    ends_at_once: bool = False
+    """Whether the runs on these permits end with the process of the node."""
 
 
 class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
@@ -51,7 +62,8 @@ class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
 
     nodes: dict[str, Holding] = {}
     rotation: int = 0
-    """Offset of the node that comes first for permits that cannot be shared evenly."""
+    """Number of the last rotation: of the last write after which a node waits or holds another
+    number of permits."""
     is_closed: bool = False
     """Whether the pools move to smaller shards; the only change to come removes the nodes."""
 
@@ -66,34 +78,50 @@ def decode(data: bytes) -> PermitLedger:
     return msgspec.json.decode(data, type=PermitLedger) if data else PermitLedger()
 
 
-def fair_shares(total: int, wanted: Mapping[str, int], rotation: int) -> dict[str, int]:
-    """Return whole permits for each node, at most what it wants: max-min fair; the nodes get the
-    rest one by one in rotation, by name.
+def fair_shares(total: int, shares: Mapping[str, Share]) -> dict[str, int]:
+    """Return whole permits for each node, at most what it wants: max-min fair.
 
-    total: permits; rotation: which of the nodes that still want more gets the first of the rest.
-    Sums to min(total, wants).
+    The rest goes one by one to the nodes that hold fewest, and of these to those whose rotation was
+    longest ago, so that all nodes get it one after the other. Sums to min(total, wants).
     """
+    wanted = {node: share.wanted for node, share in shares.items()}
     if sum(wanted.values()) <= total:
-        return dict(wanted)
-    shares = dict.fromkeys(wanted, 0)
-    wanting = sorted(node for node, want in wanted.items() if want > 0)
+        return wanted
+    due = dict.fromkeys(wanted, 0)
+    wanting = [node for node, want in wanted.items() if want > 0]
     left = total
     while wanting and left >= len(wanting):
         # All nodes get as much as the node that wants least, or as much as there is.
-        each = min(left // len(wanting), min(wanted[node] - shares[node] for node in wanting))
+        each = min(left // len(wanting), min(wanted[node] - due[node] for node in wanting))
         for node in wanting:
-            shares[node] += each
+            due[node] += each
         left -= each * len(wanting)
-        wanting = [node for node in wanting if shares[node] < wanted[node]]
-    for n in range(min(left, len(wanting))):
-        shares[wanting[(rotation + n) % len(wanting)]] += 1
-    return shares
+        wanting = [node for node in wanting if due[node] < wanted[node]]
+    wanting.sort(key=lambda node: (shares[node].held, shares[node].rotation, node))
+    for node in wanting[:left]:
+        due[node] += 1
+    return due
 
 
-class _Pool:
+class Pool:
     """One pool on this node."""
 
-    __slots__ = ("due", "most", "recorded", "refused", "running", "total", "usable")
+    __slots__ = (
+        "awaited",
+        "awaited_refusal",
+        "due",
+        "is_untried",
+        "keep_until",
+        "most",
+        "recorded",
+        "refusals",
+        "refused",
+        "rotate_at",
+        "running",
+        "total",
+        "unused_since",
+        "usable",
+    )
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -103,11 +131,64 @@ class _Pool:
         """Recorded permits that this node may still acquire; the others are being returned."""
         self.due = 0
         """Fair share of this node in the last round; free permits above it are returned."""
+        self.rotate_at = 0.0
+        """Monotonic seconds up to which all recorded permits are due to this node."""
+        self.unused_since: float | None = None
+        """Time since when no node holds a permit that this node wants and that is due to another
+        one."""
         self.running = 0
         self.most = 0
         """Maximum number of permits in use at once since the last round."""
         self.refused = False
         """Whether a trigger had to wait and there has been no room since."""
+        self.is_untried = False
+        """Whether there is room since the last round, and no trigger has used it yet."""
+        self.refusals = 0
+        """Number of times `refused` was set."""
+        self.awaited: Pool | None = None
+        """Pool, of any limit, that refused a trigger which had a permit of this pool."""
+        self.awaited_refusal = 0
+        """Number of that refusal."""
+        self.keep_until = 0.0
+        """Monotonic seconds up to which a permit is kept for that trigger."""
+
+    def refuse(self) -> None:
+        """Let a trigger wait for a permit."""
+        if not self.refused:
+            self.refused = True
+            self.refusals += 1
+
+    def keep(self, awaited: Pool, now: float) -> None:
+        """Keep a permit for a trigger that acquired it, and then found the pool `awaited` empty.
+
+        The trigger needs both permits at once. Permits of a wider pool are asked for while those
+        of the narrower ones are kept, never the other way round. So two nodes do not wait for each
+        other.
+        """
+        if self.awaited is not awaited or self.awaited_refusal != awaited.refusals:
+            self.awaited, self.awaited_refusal = awaited, awaited.refusals
+            self.keep_until = now + KEEP_SECONDS
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether a trigger that needs a permit of this pool waits for the awaited one, or has not
+        been tried again since that one came."""
+        awaited = self.awaited
+        return (
+            awaited is not None
+            and awaited.refusals == self.awaited_refusal
+            and (awaited.refused or awaited.is_untried)
+        )
+
+    def needed(self, now: float) -> int:
+        """Return the number of permits in use or kept."""
+        is_kept = self.running < self.usable and now < self.keep_until and self.is_awaiting
+        return self.running + is_kept
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a trigger needs a permit of this pool that the node has not."""
+        return self.refused or (self.running >= self.usable and self.is_awaiting)
 
     @property
     def must_return(self) -> bool:
@@ -118,7 +199,7 @@ class _Pool:
     def want(self) -> int:
         """Permits that the node could use: the most in use lately; twice as many as it has if that
         was not enough."""
-        want = max(self.running, self.most)
+        want = max(self.running + self.is_awaiting, self.most)
         if self.refused:
             want = max(want + 1, 2 * self.usable)
         return min(want, self.total)
@@ -148,21 +229,25 @@ class ShardPermits:
         ttl: float,
         linger: float = 0.0,
         busy: Callable[[bool], None] = lambda is_busy: None,
+        ends_at_once: bool = False,
     ) -> None:
         """`linger`: seconds for which a permit stays in use after its node may no longer acquire
         it. `busy`: called with True when the first permit is acquired, before anything runs on it,
-        and with False when the last one is released."""
+        and with False when the last one is released. `ends_at_once`: whether runs end with the
+        process of this node."""
         self._node = node
         self._ttl = ttl
         self._linger = linger
         self._busy = busy
+        self._ends_at_once = ends_at_once
         self.running = 0
         """Permits in use, in all pools."""
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, Pool] = {}
         self._until = float("-inf")
         self._heartbeats: dict[str, tuple[int, float]] = {}
         """Heartbeat of each other node, and when this node first saw it (monotonic seconds)."""
-        self._last_rotation: tuple[int, float] = (0, float("-inf"))
+        self._ended: dict[str, float] = {}
+        """Time at which this node found that the process of another node had ended."""
         self._beat = 0
         self.read_at = float("-inf")
         """Time from which the ledger is read again while this node holds permits."""
@@ -172,7 +257,7 @@ class ShardPermits:
     def part(self, pools: Collection[str]) -> ShardPermits:
         """Return the permits of some of the pools, for a smaller shard. Other nodes are observed
         anew, so their permits are taken back later, and never sooner."""
-        part = ShardPermits(self._node, self._ttl, self._linger, self._busy)
+        part = ShardPermits(self._node, self._ttl, self._linger, self._busy, self._ends_at_once)
         part._pools = {name: self._pools[name] for name in pools}
         part.running = sum(pool.running for pool in part._pools.values())
         part._until, part._beat, part.renew_at = self._until, self._beat, self.renew_at
@@ -194,16 +279,21 @@ class ShardPermits:
         """Acquire one permit of a pool of `total`; return False if this node has none free."""
         pool = self._pools.get(name)
         if pool is None:
-            pool = self._pools[name] = _Pool(total)
+            pool = self._pools[name] = Pool(total)
         if pool.running >= pool.usable or now >= self.usable_until:
-            pool.refused = True
+            pool.refuse()
             return False
+        pool.is_untried = False
         pool.running += 1
         pool.most = max(pool.most, pool.running)
         self.running += 1
         if self.running == 1:
             self._busy(True)
         return True
+
+    def pool(self, name: str) -> Pool:
+        """Return a pool that this node has acquired permits of, or tried to."""
+        return self._pools[name]
 
     def release(self, name: str) -> bool:
         """Release a permit; return True if this node may acquire it again at once, False if other
@@ -213,7 +303,7 @@ class ShardPermits:
         self.running -= 1
         if self.running == 0:
             self._busy(False)
-        if pool.usable > pool.due:
+        if pool.usable > max(pool.due, pool.running + pool.is_awaiting):
             pool.usable -= 1
         return pool.running < pool.usable
 
@@ -230,7 +320,7 @@ class ShardPermits:
     @property
     def needs_round(self) -> bool:
         """Whether any pool owes permits, or a trigger waits for a permit here."""
-        return any(pool.refused or pool.must_return for pool in self._pools.values())
+        return any(pool.is_asking or pool.must_return for pool in self._pools.values())
 
     def is_due(self, now: float) -> bool:
         """Return whether the ledger has to be read."""
@@ -248,54 +338,83 @@ class ShardPermits:
 
     # rounds ---------------------------------------------------------------------------------------
 
-    def propose(self, ledger: PermitLedger, now: float) -> LedgerProposal:
+    def may_have_ended(self, ledger: PermitLedger) -> frozenset[str]:
+        """Return the nodes whose permits a trigger here could have if their processes had ended."""
+        asking = [name for name, pool in self._pools.items() if pool.is_asking]
+        return frozenset(
+            node
+            for node, holding in ledger.nodes.items()
+            if node != self._node
+            and holding.ends_at_once
+            and any(name in holding.shares for name in asking)
+        )
+
+    def propose(
+        self, ledger: PermitLedger, now: float, ended: Collection[str] = ()
+    ) -> LedgerProposal:
         """Return the ledger that this node would write in place of `ledger`, which it has just
         read. From now on, permits that the proposal returns cannot be acquired, even if the
-        proposal is never written."""
-        others = self._living(ledger, now)
+        proposal is never written. `ended`: those of `may_have_ended` whose processes have surely
+        ended."""
+        others = self._living(ledger, now, ended)
         if self._node not in ledger.nodes:
             # New in the ledger, or removed from it: its permits expired, or by hand.
             self._lose_permits()
             if self.running:
                 # Other nodes may use the permits of these runs: acquire none until the runs ended.
                 return LedgerProposal(PermitLedger(others, ledger.rotation), now, False)
-        rotation = self._rotation(ledger, now)
+        before, later = ledger.nodes.get(self._node), ledger.rotation + 1
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
-            want, free = pool.want, pool.total
-            wants = {self._node: want}
-            for node, holding in others.items():
-                share = holding.shares.get(name)
-                if share is not None:
-                    free -= share.held
-                    wants[node] = share.wanted
-            pool.due = fair_shares(pool.total, wants, rotation)[self._node]
-            held = min(max(0, free), max(pool.running, min(want, pool.due)))
-            pool.usable = min(pool.usable, held)
-            if held or want:
-                shares[name] = Share(held, want)
-        before = ledger.nodes.get(self._node)
+            of_pool = {
+                node: share
+                for node, holding in others.items()
+                if (share := holding.shares.get(name)) is not None
+            }
+            mine = before.shares.get(name) if before is not None else None
+            share = self._share(pool, mine or Share(0, 0, later), of_pool, now)
+            if share.held or pool.is_asking:
+                is_same = mine is not None and mine.held == share.held
+                shares[name] = share if is_same else Share(share.held, share.wanted, later)
         self._beat = max(self._beat, before.beat if before is not None else 0) + 1
-        mine = {self._node: Holding(self._beat, shares)} if shares else {}
-        is_change = before is None if shares else before is not None
-        is_change = (
-            is_change
-            or rotation != ledger.rotation
-            or (before is not None and before.shares != shares)
-        )
+        nodes = dict(others)
+        if shares:
+            nodes[self._node] = Holding(self._beat, shares, self._ends_at_once)
+        is_rotated = any(share.rotation == later for share in shares.values())
+        is_change = before.shares != shares if before is not None else bool(shares)
         return LedgerProposal(
-            PermitLedger({**others, **mine}, rotation),
+            PermitLedger(nodes, later if is_rotated else ledger.rotation),
             now,
             is_change or len(others) + 1 < len(ledger.nodes),
         )
 
+    def _share(self, pool: Pool, mine: Share, others: dict[str, Share], now: float) -> Share:
+        """Return the next share of this node in a pool. `mine`, `others`: the shares now."""
+        want = pool.want
+        shares = {**others, self._node: Share(mine.held, want, mine.rotation)}
+        pool.due = fair_shares(pool.total, shares)[self._node]
+        if now < pool.rotate_at:
+            pool.due = max(pool.due, pool.recorded)
+        free = max(0, pool.total - sum(share.held for share in others.values()))
+        if free <= max(mine.held, pool.due) or not pool.is_asking:
+            pool.unused_since = None
+        elif pool.unused_since is None:
+            pool.unused_since = now
+        elif now - pool.unused_since >= ROTATION_SECONDS:
+            pool.due = min(want, free)  # the node that it is due to may hang
+        held = min(free, max(pool.needed(now), min(want, pool.due)))
+        pool.usable = min(pool.usable, held)
+        return Share(held, want, mine.rotation)
+
     def written(self, proposal: LedgerProposal) -> list[str]:
         """Record that the proposal is in the ledger; return the pools that have room."""
         mine = proposal.ledger.nodes.get(self._node)
+        for pool in self._pools.values():
+            pool.is_untried = False
         if mine is None:
             self._lose_permits()
             self._pools = {
-                name: pool for name, pool in self._pools.items() if pool.running or pool.refused
+                name: pool for name, pool in self._pools.items() if pool.running or pool.is_asking
             }
             return []
         self._until = proposal.began + self._ttl
@@ -303,17 +422,26 @@ class ShardPermits:
         for name, pool in list(self._pools.items()):
             share = mine.shares.get(name)
             if share is None:
-                if not pool.running and not pool.refused:
+                if not pool.running and not pool.is_asking:
                     del self._pools[name]
                 continue
             # Permits above our share that were released since the proposal are returned next time.
+            if share.held > pool.recorded:
+                pool.rotate_at = proposal.began + ROTATION_SECONDS
+                pool.keep_until = proposal.began + KEEP_SECONDS
             pool.recorded = share.held
-            pool.usable = min(share.held, max(pool.due, pool.running))
+            pool.usable = min(share.held, max(pool.due, pool.needed(proposal.began)))
             pool.most = pool.running
             if pool.running < pool.usable:
-                pool.refused = False
+                pool.is_untried, pool.refused = pool.refused, False
                 with_room.append(name)
         return with_room
+
+    def unchanged(self) -> None:
+        """Record that a round has ended without a write, because nothing has changed."""
+        for pool in self._pools.values():
+            pool.most = pool.running
+            pool.is_untried = False
 
     def renewal(self, ledger: PermitLedger) -> PermitLedger | None:
         """Return the ledger with a newer heartbeat of this node and nothing else changed; None if
@@ -322,7 +450,7 @@ class ShardPermits:
         if mine is None:
             return None
         self._beat = max(self._beat, mine.beat) + 1
-        renewed = Holding(self._beat, mine.shares)
+        renewed = Holding(self._beat, mine.shares, self._ends_at_once)
         return PermitLedger({**ledger.nodes, self._node: renewed}, ledger.rotation)
 
     def renewed(self, began: float) -> None:
@@ -338,7 +466,7 @@ class ShardPermits:
         before = ledger.nodes.get(self._node)
         used = {name: Share(pool.running, 0) for name, pool in self._pools.items() if pool.running}
         if used and before is not None:
-            nodes[self._node] = Holding(before.beat, used)
+            nodes[self._node] = Holding(before.beat, used, self._ends_at_once)
         return PermitLedger(nodes, ledger.rotation)
 
     def _lose_permits(self) -> None:
@@ -346,29 +474,23 @@ class ShardPermits:
         for pool in self._pools.values():
             pool.usable = pool.recorded = 0
 
-    def _living(self, ledger: PermitLedger, now: float) -> dict[str, Holding]:
-        """Return the other nodes without those whose heartbeat has not changed for longer than they
-        may use their permits."""
+    def _living(
+        self, ledger: PermitLedger, now: float, ended: Collection[str]
+    ) -> dict[str, Holding]:
+        """Return the other nodes without those that have ended, or whose heartbeat has not changed
+        for longer than they may use their permits."""
+        others = {node: holding for node, holding in ledger.nodes.items() if node != self._node}
         heartbeats: dict[str, tuple[int, float]] = {}
-        for node, holding in ledger.nodes.items():
-            if node != self._node:
-                beat, since = self._heartbeats.get(node, (-1, now))
-                heartbeats[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
+        for node, holding in others.items():
+            beat, since = self._heartbeats.get(node, (-1, now))
+            heartbeats[node] = (beat, since) if beat == holding.beat else (holding.beat, now)
         self._heartbeats = heartbeats
-        patience = (self._ttl + self._linger) * (1 + DRIFT)
+        self._ended = {node: self._ended.get(node, now) for node in ended}
+        linger = self._linger * (1 + DRIFT)
+        patience = linger + self._ttl * (1 + DRIFT)
         return {
             node: holding
-            for node, holding in ledger.nodes.items()
-            if node != self._node and now - heartbeats[node][1] <= patience
+            for node, holding in others.items()
+            if now - heartbeats[node][1] <= patience
+            and not (node in self._ended and now - self._ended[node] >= linger)
         }
-
-    def _rotation(self, ledger: PermitLedger, now: float) -> int:
-        """Advance the rotation if a trigger waits here and the rotation has not changed for a
-        while."""
-        rotation, since = self._last_rotation
-        if rotation != ledger.rotation:
-            rotation, since = ledger.rotation, now
-        if now - since >= ROTATION_SECONDS and any(pool.refused for pool in self._pools.values()):
-            rotation, since = rotation + 1, now
-        self._last_rotation = (rotation, since)
-        return rotation

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from fairlead.core.limits.permits import (
     Holding,
     PermitLedger,
+    Pool,
     ShardPermits,
     Share,
     decode,
@@ -62,8 +63,16 @@ class WriteShard(NamedTuple):
     version: int
 
 
-LedgerSteps = Generator[ReadShard | WriteShard, Any, T]
-"""Requests to the coordinator, which the caller carries out one by one."""
+class FindEnded(NamedTuple):
+    """Request for those of the nodes whose processes have surely ended."""
+
+    nodes: frozenset[str]
+
+
+Step = ReadShard | WriteShard | FindEnded
+
+LedgerSteps = Generator[Step, Any, T]
+"""Requests, mostly to the coordinator, which the caller carries out one by one."""
 
 
 class LedgerFull(Exception):
@@ -79,11 +88,12 @@ class Permits:
         ttl: float,
         linger: float = 0.0,
         busy: Callable[[bool], None] = lambda is_busy: None,
+        ends_at_once: bool = False,
     ) -> None:
         """See `ShardPermits`. `busy` is called for each shard."""
         self._node = node
         self._ttl = ttl
-        self._shards = {"": ShardPermits(node, ttl, linger, busy)}
+        self._shards = {"": ShardPermits(node, ttl, linger, busy, ends_at_once)}
 
     # acquire and release --------------------------------------------------------------------------
 
@@ -95,6 +105,10 @@ class Permits:
         """Release a permit; return True if this node may acquire it again at once, False if other
         nodes wait for it."""
         return self._shard_of(pool).release(pool)
+
+    def pool(self, pool: str) -> Pool:
+        """Return a pool that this node has acquired permits of, or tried to."""
+        return self._shard_of(pool).pool(pool)
 
     def must_return(self, pool: str) -> bool:
         """Return whether other nodes wait for a permit that is free here, so that a round should
@@ -140,14 +154,18 @@ class Permits:
         LedgerFull, msgspec.DecodeError."""
         permits = self._shards[shard]
         data, version = yield ReadShard(shard)
-        ledger, now = decode(data), clock()
+        ledger = decode(data)
         if ledger.is_closed:
             yield from _copy(shard, ledger, version)
             self._split(shard)
             return []
+        nodes = permits.may_have_ended(ledger)
+        ended = (yield FindEnded(nodes)) if nodes else ()
+        now = clock()
         permits.read_at = now + READ_EVERY
-        proposal = permits.propose(ledger, now)
+        proposal = permits.propose(ledger, now, ended)
         if not proposal.is_change and now < permits.renew_at:
+            permits.unchanged()
             return []
         written = encode(proposal.ledger)
         if len(written) > SPLIT_BYTES and _is_divisible(shard, proposal.ledger):
@@ -246,7 +264,7 @@ def _copy(shard: str, ledger: PermitLedger, version: int) -> LedgerSteps[None]:
         for pool, share in holding.shares.items():
             shares.setdefault(_part(shard, pool), {})[pool] = share
         for part, each in shares.items():
-            parts.setdefault(part, {})[node] = Holding(holding.beat, each)
+            parts.setdefault(part, {})[node] = Holding(holding.beat, each, holding.ends_at_once)
     for part, nodes in parts.items():
         # A part that exists already is the same copy, or what nodes have made of it since.
         yield WriteShard(part, encode(PermitLedger(nodes, ledger.rotation)), 0)

@@ -7,9 +7,11 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from fairlead.core.limits.cluster_limits import is_on_node
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits.limit_tree import TreeLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, StopsAll
+from fairlead.core.limits.permits import Pool
 from fairlead.model import Trigger
 
 log = logging.getLogger("fairlead.slots")
@@ -149,9 +151,7 @@ class SlotLedger:
 
     def needs_permits(self, queue: str, name: str) -> bool:
         """Return whether a limit of the cluster applies to tasks of this name."""
-        return any(
-            getattr(policy, "is_cluster_wide", False) for policy in self._chains[queue, name]
-        )
+        return any(is_on_node(policy) for policy in self._chains[queue, name])
 
     def limits(self, queue: str) -> Mapping[str, int]:
         """Return the limits set by `set_limits`: tasks at once on this node, by fairness key."""
@@ -235,6 +235,8 @@ class SlotLedger:
                 self._release_all(chain[:count], "cancel", trigger, now)
                 raise PolicyFailed(policy, trigger, error) from error
             if full is not None:
+                if count and is_on_node(policy):
+                    _keep_permits(chain[:count], trigger, policy.refused_by(full.limit), now)
                 self._release_all(chain[:count], "cancel", trigger, now)
                 return full
         if ordering_key is not None:
@@ -319,6 +321,14 @@ class SlotLedger:
                     "a concurrency policy failed to release a slot", extra={"task": trigger.name}
                 )
         return freed
+
+
+def _keep_permits(chain: Chain, trigger: Trigger, awaited: Pool | None, now: float) -> None:
+    """Keep the acquired permits of a trigger, if it has to wait for a permit of another limit."""
+    if awaited is None:
+        return
+    for policy in filter(is_on_node, chain):
+        policy.keep(trigger, awaited, now)
 
 
 def _checked(full: Full, now: float) -> Full:

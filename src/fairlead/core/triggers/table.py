@@ -17,8 +17,9 @@ from fairlead.core.limits.slot_ledger import (
     SlotLedger,
     stops_all_nodes,
 )
+from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Column, ColumnPosition, Order, Parked
-from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
 
 
 class Held(NamedTuple):
@@ -63,8 +64,10 @@ class TriggerTable:
     however many columns wait for it, and no column is left behind.
     """
 
-    def __init__(self, slot_ledger: SlotLedger) -> None:
+    def __init__(self, slot_ledger: SlotLedger, aging: Aging | None = None) -> None:
+        """`aging`: which lower priorities are served although a higher one has work; None: none."""
         self._slot_ledger = slot_ledger
+        self._aging = aging
         self._columns: dict[tuple[int, Hashable], Column] = {}
         self._ready: list[ColumnPosition] = []
         self._parked = Parked()
@@ -150,6 +153,24 @@ class TriggerTable:
             entry[4] for column in self._ordered.get(ordering_key, ()) for entry in column.entries
         ]
 
+    def beyond(self, kept: Mapping[FifoLane, int]) -> list[Trigger]:
+        """Return the triggers of fifo queues beyond the first `kept` of each lane; but none
+        that another node has granted or that has no position in the channel."""
+        waiting: dict[FifoLane, list[tuple[Order, Trigger]]] = {lane: [] for lane in kept}
+        for column in self._columns.values():
+            if not column.entries:
+                continue
+            lane = FifoLane(column.entries.first[4].queue, column.priority)
+            if lane in kept:
+                waiting[lane] += [
+                    (order, trigger)
+                    for *_, order, trigger in column.entries
+                    if trigger.level is None and trigger.seq and _is_own(trigger)
+                ]
+        return [
+            trigger for lane, found in waiting.items() for _, trigger in sorted(found)[kept[lane] :]
+        ]
+
     def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
         """Return the triggers of a fair lane that limits stop, by column, with the number of
         triggers that left each column since the last call; but none that a limit of all these
@@ -195,12 +216,20 @@ class TriggerTable:
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
-        ready = self._ready
+        ready, aging = self._ready, self._aging
+        if aging is not None:
+            aging.begin(now)
         while ready and (left := limit - len(taken) - len(failed)) > 0:
-            position = heappop(ready)
-            column = position[2]
-            if column.position is not position:
-                continue
+            aged = None if aging is None else aging.next()
+            if aged is None:
+                position = heappop(ready)
+                column = position[2]
+                if column.position is not position:
+                    continue
+            else:
+                column = aged
+                if self._full.get(column.key) is column:
+                    self._lift(column)
             column.position = None
             if not column.entries:
                 self._drop(column)
@@ -213,9 +242,19 @@ class TriggerTable:
             elif parked is not None and parked.priority < column.priority:
                 parked.behind.append(column)
                 column.is_held = True
+                if aging is not None:
+                    aging.release(column)
+                    aging.hold(queue, column, is_behind=True)
                 self._pass_on(column)
-            else:
+            elif aging is None:
                 self._take_from(column, left, now, taken, failed)
+            else:
+                before, most = len(taken), min(left, aging.left) if aged is None else 1
+                self._take_from(column, most, now, taken, failed, is_aged=aged is not None)
+                if aged is None:
+                    aging.started(queue, column.priority, len(taken) - before)
+                else:
+                    aging.tried(queue, column.priority, len(taken) > before)
         return taken, failed
 
     @property
@@ -360,8 +399,10 @@ class TriggerTable:
         now: float,
         taken: list[Trigger],
         failed: list[PolicyFailed],
+        is_aged: bool = False,
     ) -> None:
-        """Take at most `left` triggers from one column, as long as its head is the first of all."""
+        """Take at most `left` triggers from one column, as long as its head is the first of all or
+        the column `is_aged`."""
         entries, ready, acquire, priority = (
             column.entries,
             self._ready,
@@ -373,7 +414,7 @@ class TriggerTable:
         first = entries.first[3]
         while entries:
             _, _, _, order, trigger = entries.first
-            if not left or (ready and ready[0] < (priority, order)):
+            if not left or (not is_aged and ready and ready[0] < (priority, order)):
                 self._offer(column)
                 break
             try:
@@ -381,6 +422,9 @@ class TriggerTable:
             except PolicyFailed as failure:
                 failed.append(failure)
             else:
+                if stop is not None and is_aged:
+                    self._offer(column)  # it waits for the limit in its own turn, behind others
+                    break
                 if stop is not None:
                     if stop.retry_at is not None:
                         self._set_retry(stop.limit, stop.retry_at)
@@ -412,6 +456,8 @@ class TriggerTable:
 
     def _delete(self, column: Column) -> None:
         del self._columns[column.priority, column.key]
+        if self._aging is not None:
+            self._aging.release(column)
         if column.ordering_key is not None:
             left = self._ordered[column.ordering_key]
             left.remove(column)
@@ -423,11 +469,15 @@ class TriggerTable:
         column.position = (column.priority, order, column)
         column.is_held = False
         heappush(self._ready, column.position)
+        if self._aging is not None and column.entries:
+            self._aging.offer(column.entries.first[4].queue, column.position)
 
     def _park(self, column: Column, limit: Hashable) -> None:
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_held = True
+        if self._aging is not None:
+            self._aging.hold(column.entries.first[4].queue, column, is_behind=False)
         parked = self._full.get(column.key)
         # A column of an ordering key never makes lower priorities wait: the task that must run
         # next may have a lower priority than the parked one.

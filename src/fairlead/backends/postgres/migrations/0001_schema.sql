@@ -217,7 +217,7 @@ CREATE TABLE fairlead_events (
     seq          bigint           GENERATED ALWAYS AS IDENTITY,
     task_id      uuid             NOT NULL,
     version      integer          NOT NULL,       -- version of the task before the change
-    kind         text             NOT NULL,       -- resumed, rescheduled, cancelled or marked_failed
+    kind         text             NOT NULL,       -- resumed, rescheduled, changed, cancelled or marked_failed
     at           bigint           NOT NULL,
     queue        text             NOT NULL,
     name         text             NOT NULL,

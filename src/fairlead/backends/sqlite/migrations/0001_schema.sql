@@ -215,7 +215,7 @@ CREATE TABLE fairlead_events (
     seq          INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id      TEXT    NOT NULL,
     version      INTEGER NOT NULL,                -- version of the task before the change
-    kind         TEXT    NOT NULL,                -- resumed, rescheduled, cancelled or marked_failed
+    kind         TEXT    NOT NULL,                -- resumed, rescheduled, changed, cancelled or marked_failed
     at           INTEGER NOT NULL,
     queue        TEXT    NOT NULL,
     name         TEXT    NOT NULL,
