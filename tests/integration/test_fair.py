@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Draft, Limit, LimitTree, RateLimit
+from fairlead.backends.sql import channel
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
@@ -178,6 +179,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
     """The lookup lasts until the stored tasks and a newcomer have run."""
     monkeypatch.setattr(fair_partition, "_REMEMBERED", 0)
     monkeypatch.setattr(fair_partition, "PAGE", 20)
+    monkeypatch.setattr(channel, "LONG_LANE", 1000)  # so that all tasks are stored
     lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
 
     async def slow(*args: Any) -> set[str]:
