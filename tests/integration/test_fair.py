@@ -60,7 +60,9 @@ async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(ap
 
 
 async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
-    """A flood far beyond memory stays in the store, and a key that comes behind it runs next."""
+    """A flood far beyond memory gets few levels, and a key that comes behind it runs next."""
+    if app.channel.carries_triggers:
+        pytest.skip("all triggers of this channel get levels in the order of arrival")
     ran, push = recorder(app)
     push("a" * 12_000)
     push("b" * 3)
@@ -75,7 +77,7 @@ async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
             while "c" not in ran:
                 await asyncio.sleep(0.01)
         assert ran.index("c") - began < 50
-        assert not stored(app)
+        assert stored(app) < 4000  # of 12,000
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
