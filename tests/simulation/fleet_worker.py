@@ -62,8 +62,8 @@ class Worker:
             concurrency=self.concurrency,
             drain=DRAIN,
             look_ahead=look_ahead,
-            # With a small look-ahead, all lanes together may hold what one queue may.
-            # Few lanes have all they may hold; with less, evictions of four triggers take minutes.
+            # With a small look-ahead, all lanes together may hold what four queues may: evictions
+            # of a few triggers at a time take minutes.
             look_ahead_bytes=min(LOOK_AHEAD_BYTES, 4 * look_ahead * LOOK_AHEADS * TRIGGER_BYTES),
             restart_seconds=restart_seconds,
             intervals=INTERVALS,

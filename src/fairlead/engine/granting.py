@@ -215,8 +215,8 @@ class Granting(SimplePart):
         """Node by task id."""
 
         def is_wanted(trigger: Trigger) -> bool:
-            # Of a task with several triggers, the others wait until the first has come back: a
-            # report names only the task.
+            # A report names only the task: further triggers of a task wait until the first has
+            # come back.
             if trigger.id in nodes or trigger.id in self._open or _is_long(trigger):
                 return False
             node = self._credits.spend(trigger.queue, trigger.name)
