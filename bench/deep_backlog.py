@@ -58,7 +58,7 @@ def main() -> int:
         url = f"sqlite:///{folder}/tasks.db"
         if given.store == "postgres":
             server = stack.enter_context(PostgresServer())
-            url = server.create_database("deep")
+            url = server.create_database()
         found = asyncio.run(measure(url, given.tasks, given.keys, given.json))
     if given.json:
         print(json.dumps(found))

@@ -1,7 +1,7 @@
 """How long keys that arrive beside a flood wait: under a limit of the queue, and under as many
 slots of the node.
 
-python bench/newcomers.py [--flood 100000] [--seconds 30] [--json]
+python bench/newcomers.py [--flood 100000] [--seconds 30] [--arriving] [--json]
 
 One worker on SQLite runs a flood of one key; 4 times a second a new key submits one task. The wait
 is the time from the submit to the start of the task. Aim: the 95th percentile under `Limit(20)` is
@@ -36,6 +36,9 @@ def main() -> int:
     )
     parser.add_argument("--flood", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each run")
+    parser.add_argument(
+        "--arriving", action="store_true", help="submit the flood after the start of the worker"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = []
@@ -46,7 +49,9 @@ def main() -> int:
             "RateLimit": (200, fairlead.RateLimit(SLOTS, per=task_seconds)),
         }
         for name, (slots, limit) in limits.items():
-            waits = asyncio.run(measure(given.flood, given.seconds, task_seconds, slots, limit))
+            waits = asyncio.run(
+                measure(given.flood, given.seconds, task_seconds, slots, limit, given.arriving)
+            )
             found.append({"limit": name, "task_seconds": task_seconds, **waits})
             if not given.json:
                 print(*(f"{key}={value}" for key, value in found[-1].items()), flush=True)
@@ -61,6 +66,7 @@ async def measure(
     task_seconds: float,
     slots: int,
     limit: ConcurrencyPolicy | None,
+    is_arriving: bool,
 ) -> dict[str, float]:
     """Return the waits of the newcomers in seconds, and how many did not start."""
     with tempfile.TemporaryDirectory() as folder:
@@ -75,9 +81,14 @@ async def measure(
                 waits.append(time.time() - submitted_at)
             await asyncio.sleep(task_seconds)
 
-        work.options(fairness_key="flood").submit_many([{"submitted_at": 0.0}] * flood)
+        key_of_flood = work.options(fairness_key="flood")
+        rows = [{"submitted_at": 0.0}] * flood
+        if not is_arriving:
+            key_of_flood.submit_many(rows)
         submitted = 0
         async with running(app, concurrency=slots, drain=0.0):
+            if is_arriving:
+                await asyncio.to_thread(key_of_flood.submit_many, rows)
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 submitted += 1

@@ -115,6 +115,9 @@ class Reader:
     def behind(self, lane: LaneKey) -> int:
         return 1000
 
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+        return None
+
     # as an owner ----------------------------------------------------------------------------------
 
     def on_gained(self, keys: Collection[PartitionKey]) -> None:

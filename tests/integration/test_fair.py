@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, Draft, Limit, LimitTree, RateLimit
+from fairlead.backends.sql import channel
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
@@ -56,6 +57,27 @@ async def test_tasks_that_are_claimed_together_start_in_the_order_of_dispatch(ap
     push("b" * 20)
     await drain(app, concurrency=40)
     assert "".join(ran) == "ab" * 20
+
+
+async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
+    """A flood far beyond memory gets few levels, and a key that comes behind it runs next."""
+    if app.channel.carries_triggers:
+        pytest.skip("all triggers of this channel get levels in the order of arrival")
+    ran, push = recorder(app)
+    push("a" * 12_000)
+    push("b" * 3)
+    async with running(app, concurrency=1, look_ahead=500):
+        async with asyncio.timeout(SOON):
+            while ran.count("a") < 50:
+                await asyncio.sleep(0.01)
+        assert ran.index("b") < 3 and ran[:10].count("b") == 3
+        began = len(ran)
+        await asyncio.to_thread(push, "c")
+        async with asyncio.timeout(SOON):
+            while "c" not in ran:
+                await asyncio.sleep(0.01)
+        assert ran.index("c") - began < 50
+        assert stored(app) < 4000  # of 12,000
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
@@ -159,6 +181,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
     """The lookup lasts until the stored tasks and a newcomer have run."""
     monkeypatch.setattr(fair_partition, "_REMEMBERED", 0)
     monkeypatch.setattr(fair_partition, "PAGE", 20)
+    monkeypatch.setattr(channel, "LONG_LANE", 1000)  # so that all tasks are stored
     lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
 
     async def slow(*args: Any) -> set[str]:

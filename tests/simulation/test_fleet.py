@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from fairlead import Fixed
+from fairlead.backends.sql import channel, keyed_reader
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.core.limits.limits import Limit
@@ -48,6 +49,22 @@ BLOCKS = int(os.environ.get("FAIRLEAD_FLEETS", "6000")) // FLEETS
 
 @pytest.mark.parametrize("block", seeds(BLOCKS, few=40))
 def test_random_fleets_keep_their_promises(block: int) -> None:
+    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
+        try:
+            simulate(seed)
+        except Failed as failed:
+            pytest.fail(str(failed), pytrace=False)
+
+
+@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=2))
+def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of two triggers make each lane with three tasks a long one."""
+    monkeypatch.setattr(channel, "PAGE", 2)
+    monkeypatch.setattr(channel, "LONG_LANE", 1)
+    for name, number in {"LOOK": 2, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 5}.items():
+        monkeypatch.setattr(keyed_reader, name, number)
     for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
         try:
             simulate(seed)

@@ -775,6 +775,62 @@ def test_all_stored_tasks_are_dispatched_with_any_capacity(capacity: int) -> Non
     assert lane.dispatched.total() == 60
 
 
+# keys whose triggers the channel keeps ------------------------------------------------------------
+
+
+def flooded(of_a: int, of_b: int = 0, capacity: int = 80) -> Backlog:
+    """Make a backlog with triggers of a and b in memory, and more in the channel."""
+    backlog = backlog_of(capacity)
+    add(backlog, [trigger(f"a{n}") for n in range(of_a)])
+    add(backlog, [trigger(f"b{n}") for n in range(of_b)])
+    return backlog
+
+
+def test_a_key_without_triggers_is_read_however_full_memory_is() -> None:
+    backlog = flooded(80)
+    assert backlog.choose_keys(["a", "new"], 2, 0)[0] == ["new"]
+
+
+def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
+    backlog = backlog_of(80)
+    count = 0
+    while "a" in (chosen := backlog.choose_keys(["a", "b"], 2, 0))[0]:
+        for key in chosen[0]:
+            count += chosen[1]
+            add(backlog, [trigger(f"{key}{count + n}") for n in range(chosen[1])])
+        assert len(backlog) <= 80
+    assert len(backlog) >= 60
+    assert not backlog.is_stored
+
+
+def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
+    backlog = flooded(50, 5)
+    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == ["b"]
+    add(backlog, [trigger(f"b{n}") for n in range(5, 20)])
+    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == []
+
+
+def test_the_channel_is_asked_again_when_memory_is_half_empty_or_keys_come_to_an_end() -> None:
+    backlog = flooded(60)
+    backlog.choose_keys(["a"], 1, 0)
+    assert not backlog.is_asking
+    done = first(backlog, 10)
+    backlog.take(done)
+    backlog.ack(done)
+    assert backlog.is_asking
+
+
+def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:
+    backlog = backlog_of()
+    add(backlog, [trigger("a1", seq=5)])
+    backlog.is_read_by_key = True
+    add(backlog, [trigger("b1", seq=900)])
+    assert (backlog.read_seq, backlog.highest_seq) == (5, 900)
+    record = backlog.record(are_all_stored=True)
+    later = backlog_of(record=record, range_id=2)
+    assert (later.read_seq, later.highest_seq) == (5, 900)
+
+
 # memory that shrinks ------------------------------------------------------------------------------
 
 

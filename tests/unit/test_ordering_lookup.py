@@ -198,6 +198,9 @@ class Spacious:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+        return None
+
 
 async def test_a_lane_is_behind_during_a_read_of_it_until_a_read_finds_the_end() -> None:
     store = SlowStore()
@@ -249,7 +252,9 @@ class Engine:
         lanes = LaneContext(
             store=self.store,
             table=self.table,
-            channel=SimpleNamespace(is_behind=lambda lane: False, room_freed=self._told.set),
+            channel=SimpleNamespace(
+                is_behind=lambda lane: False, floor=lambda lane: None, room_freed=self._told.set
+            ),
             ordering=ordering,
             events=self,
             most=look_ahead,

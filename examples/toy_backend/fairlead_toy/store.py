@@ -267,6 +267,20 @@ class ToyStore:
         return [row.trigger() for row in sorted(rows, key=lambda row: row.seq)[:limit]]
         yield
 
+    def ready_of(
+        self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
+    ) -> Steps[list[Trigger]]:
+        found: list[Trigger] = []
+        for key, above in keys:
+            rows = yield from self.ready(lane, above, len(self._rows))
+            found += [trigger for trigger in rows if trigger.fairness_key == key][:limit]
+        return sorted(found, key=lambda trigger: trigger.seq)
+
+    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
+        rows = yield from self.ready(lane, 0, len(self._rows))
+        last = {trigger.fairness_key: trigger.seq for trigger in rows}
+        return sorted((key, seq) for key, seq in last.items() if key > above)[:limit]
+
     def lanes(self) -> Steps[list[LaneKey]]:
         return sorted({row.lane for row in self._in(State.SUBMITTED)})
         yield

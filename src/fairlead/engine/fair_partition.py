@@ -105,6 +105,13 @@ class _FairLane:
     """Triggers in `LookAhead.inboxes`: of both, and of the write."""
     read_again_at: float = 0.0
     """Monotonic seconds from which more triggers may be read again."""
+    unread: int = 0
+    """Fairness keys whose other triggers the channel keeps."""
+    is_asked: bool = True
+    """Whether the channel asked for keys after the last call of `room_freed`."""
+    is_evicting: bool = False
+    """Whether evicted triggers may be stored. All others get their levels then, because those that
+    may run can lie behind any of them."""
     write: BacklogWrite | None = None
     reweighed: set[str] = field(default_factory=set)
     """Keys with new weights, whose triggers have levels at the old ones."""
@@ -274,12 +281,33 @@ class FairPartition:
             return PAGE
         return 0 if lane.unchecked or self._clock.monotonic() < lane.read_again_at else PAGE_AGAIN
 
+    def of_keys(
+        self, priority: int, keys: Collection[str], unread: int
+    ) -> tuple[Sequence[str], int]:
+        """Return which of these keys of a lane to read next from the channel, and how many triggers
+        of each. `unread`: number of keys with unread triggers."""
+        if priority in self._unreadable:
+            return (), 0
+        lane = self._lanes.get(priority) or self._add_lane(priority, None)
+        lane.unread, lane.is_asked = unread, True
+        arriving = len(lane.inbox) + len(lane.unchecked)
+        if lane.backlog.is_asking:
+            lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
+        if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
+            lane.backlog.ask_at = 0
+            return (), 0
+        chosen, limit = lane.backlog.choose_keys(keys, unread, arriving)
+        if lane.is_evicting:
+            chosen = [*dict.fromkeys([*chosen, *keys])][: max(len(chosen), PAGE // limit)]
+        return chosen, limit
+
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         if priority in self._unreadable:
             self._events.on_dropped(triggers)  # Once the record is readable, they are read again.
             return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
+        self._note_floor(lane)
         if lane.backlog.is_stored:
             self._separate(lane, triggers)
         else:
@@ -302,9 +330,18 @@ class FairPartition:
         if were_full and not look_ahead.are_inboxes_full:
             self._context.channel.room_freed()
 
+    def _note_floor(self, lane: _FairLane) -> None:
+        """Note up to which position the channel has delivered all triggers."""
+        floor = self._context.channel.floor(lane.key)
+        if floor is not None:
+            lane.backlog.is_read_by_key = True
+            lane.backlog.read_seq = min(lane.backlog.read_seq, floor)
+        elif not lane.inbox and not lane.unchecked:
+            lane.backlog.is_read_by_key, lane.unread = False, 0
+
     def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed = lane.backlog.read_seq
+        passed = lane.backlog.highest_seq
         levelled = []
         for trigger in triggers:
             if _is_recent(lane, trigger):
@@ -327,6 +364,7 @@ class FairPartition:
             return 0
         has_more = (
             not lane.backlog.is_at_end
+            or lane.unread
             or lane.inbox
             or lane.unchecked
             or lane.write is not None
@@ -357,9 +395,16 @@ class FairPartition:
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
         self._look_ahead.took(lane.key, len(triggers))
+        self._ask(lane)
         if lane.shares is not None:
             lane.shares.taken(triggers, self._clock.monotonic())
             self._push_next(lane, lane.shares)
+
+    def _ask(self, lane: _FairLane) -> None:
+        """Let the channel ask for keys if their triggers in memory come to an end."""
+        if lane.unread and lane.is_asked and (lane.is_evicting or lane.backlog.is_asking):
+            lane.is_asked = False
+            self._context.channel.room_freed()
 
     def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Acknowledge triggers whose claim ended, won or lost."""
@@ -481,8 +526,11 @@ class FairPartition:
         """Do one round of reads and writes for the lane; return False if there was nothing to
         do."""
         backlog, key = lane.backlog, lane.key
+        self._note_floor(lane)
+        lane.is_evicting &= backlog.is_stored
         if lane.inbox and _can_level(lane):
             self._assign_levels(lane)
+            self._ask(lane)
         if lane.write is None:
             self._make_room(lane)
         if lane.write is None:
@@ -569,8 +617,9 @@ class FairPartition:
         lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
         del lane.unchecked[: len(asked)]
         new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
-        lane.inbox += new
+        lane.inbox[:0] = new  # older than the others of their keys
         self._count(lane)
+        self._ask(lane)
         kept = set(map(id, new))
         self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
         self._work.set()
@@ -595,7 +644,7 @@ class FairPartition:
     def _make_room(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back, in favour of stored ones that may run."""
         now = self._clock.monotonic()
-        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
+        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now, lane.unread > 0):
             return
         held = self._table.held_back(lane.key, lane.backlog.names)
         if lane.shares is not None:
@@ -603,7 +652,7 @@ class FairPartition:
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
             self._remove(lane, [*chosen.kept, *chosen.evicted])
-            lane.write = lane.backlog.evict(*chosen)
+            lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
 
     def _shrink(self, lane: _FairLane) -> None:
         """Drop from memory what the lane's share no longer holds, after storing it."""
@@ -715,9 +764,10 @@ class FairPartition:
 
 
 def _can_level(lane: _FairLane) -> bool:
-    """Return whether new triggers can get their levels now. At a take-over they come after the
-    older ones, which the store must show first."""
-    return lane.write is None and lane.backlog.can_add and not (lane.is_ordering and lane.unchecked)
+    """Return whether new triggers can get their levels now. At a take-over, and in a lane that is
+    read by fairness key, they come after the older ones, which the store must show first."""
+    is_in_order = lane.is_ordering or lane.backlog.is_read_by_key
+    return lane.write is None and lane.backlog.can_add and not (is_in_order and lane.unchecked)
 
 
 def _is_recent(lane: _FairLane, trigger: Trigger) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from fairlead.core.triggers.table import Lent
 from fairlead.engine.backlogs import Backlogs
@@ -144,6 +144,13 @@ class Intake(SimplePart):
         fifo = FifoLane(lane.queue, lane.priority)
         capacity = self._capacity(fifo)
         return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
+
+    def of_keys(
+        self, lane: LaneKey, keys: Collection[str], unread: int
+    ) -> tuple[Sequence[str], int] | None:
+        """Return which of these fairness keys of a fair queue to read next, and how many triggers
+        of each; None for a fifo queue."""
+        return self._backlogs.of_keys(lane, keys, unread) if lane.queue in self._backlogs else None
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""

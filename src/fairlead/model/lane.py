@@ -48,6 +48,9 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """Highest pass dispatched."""
     read_seq: int = 0
     """Position in the channel up to which every trigger found has been given a level."""
+    highest_seq: int = 0
+    """Highest position in the channel of a trigger that has been given a level; above `read_seq`
+    while the lane is read by fairness key."""
     buffered: int = 0
     """Triggers in the owner's memory at the time of the write; only for people."""
     next_passes: list[tuple[str, int]] = []

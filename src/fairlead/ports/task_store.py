@@ -145,6 +145,19 @@ class TaskStore(ClusterState, Protocol):
         """Return SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than
         `above`, ascending, at most `limit`; never one twice."""
 
+    def ready_of(
+        self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
+    ) -> Steps[list[Trigger]]:
+        """Return SUBMITTED tasks of these fairness keys of one lane: of each (key, position) those
+        with a greater ready_seq, at most `limit`, the lowest first. All of them ascend by
+        ready_seq. The cost does not grow with the number of tasks of other keys."""
+
+    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
+        """Return the first `limit` fairness keys after `above` that have SUBMITTED tasks in the
+        lane, each with its greatest ready_seq, ascending in an order of the store. The empty key
+        comes before all others. Some keys may have only claimed tasks. The cost grows with the
+        number of keys, not with the number of tasks."""
+
     def lanes(self) -> Steps[list[LaneKey]]:
         """Return every lane that has SUBMITTED tasks, and maybe some whose tasks are all claimed.
         The cost grows with the number of these lanes, not with the number of tasks."""

@@ -20,6 +20,13 @@ class Room(Protocol):
         """Return the room for triggers that may have been received before. The channel reads them
         again in case a notification was lost."""
 
+    def of_keys(
+        self, lane: LaneKey, keys: Collection[str], unread: int
+    ) -> tuple[Sequence[str], int] | None:
+        """Return which of these fairness keys to read next, and how many triggers of each at most;
+        None if the lane is read in the order of arrival. `unread`: number of keys with unread
+        triggers. The room is not asked about keys again before it was freed."""
+
 
 class Owner(Protocol):
     """A node that a channel gives partitions to. The channel calls it in the event loop."""
@@ -145,12 +152,18 @@ class TriggerChannel(Protocol):
         before the position."""
 
     def is_behind(self, lane: LaneKey) -> bool:
-        """Return whether the lane may have more triggers than were received. A channel that decides
-        the order need not know."""
+        """Return whether the lane may have more triggers than were received; in a lane that is read
+        by fairness key, more that there is room for. A channel that decides the order need not
+        know."""
+
+    def floor(self, lane: LaneKey) -> int | None:
+        """Return the position up to which all triggers of the lane were received, while the lane is
+        read by fairness key; None if it is read in the order of arrival."""
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
-        """Return the next triggers of the owned partitions that have room, better priorities first,
-        those of a lane in the order of submission, unless the channel decides the order. Wait while
+        """Return the next triggers of the owned partitions that have room, better priorities first.
+        Those of a lane come in the order of submission, or those of each of its fairness keys if
+        `room.of_keys` says so, unless the channel decides the order. Wait while
         there are none; return nothing when a lane is no longer behind. A lane without room delays
         no other. A trigger may come twice. A trigger that commits late comes too, although its
         position is below those received. Cancelling loses nothing. Raises StoreUnavailable; call

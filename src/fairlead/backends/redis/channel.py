@@ -74,6 +74,9 @@ class _PageRoom:
     def behind(self, lane: LaneKey) -> int:
         return PAGE
 
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+        return None
+
 
 class RedisChannel(DatabaseChannel):
     """See `fairlead.ports.trigger_channel.TriggerChannel`."""

@@ -122,6 +122,9 @@ class RedisTaskChannel:
     def is_behind(self, lane: LaneKey) -> bool:
         return False
 
+    def floor(self, lane: LaneKey) -> int | None:
+        return None
+
     async def receive(self, room: Room) -> Sequence[Trigger]:
         if self._room is None:
             self._room = room

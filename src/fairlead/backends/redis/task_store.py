@@ -267,6 +267,18 @@ class RedisTaskStore:
         return []
         yield
 
+    def ready_of(
+        self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
+    ) -> RedisSteps[list[Trigger]]:
+        return []
+        yield
+
+    def ready_keys(
+        self, lane: LaneKey, above: str, limit: int
+    ) -> RedisSteps[list[tuple[str, int]]]:
+        return []
+        yield
+
     def lanes(self) -> RedisSteps[list[LaneKey]]:
         return []
         yield

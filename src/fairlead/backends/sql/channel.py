@@ -7,6 +7,9 @@ a later commit) has its own notification, which moves the reader back. Every `he
 the channel makes up for lost notifications: each reader looks for newer rows, and a sweep walks the
 rows behind the reader.
 
+The reader of a long lane of a fair queue reads by fairness key (`keyed_reader`), so that a flood
+delays no other key and stays in the store until there is room for it.
+
 A lane has a reader only once it has had a row, so empty lanes cost nothing: one search of the index
 finds the lanes that have rows, when partitions are assigned and before each sweep.
 """
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.clock import Clock
 from fairlead.model import (
     PRIORITIES,
@@ -37,6 +41,9 @@ from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaratio
 
 PAGE = 1000
 """Triggers in one read."""
+
+LONG_LANE = 2
+"""Full reads in a row after which a lane is read by fairness key, if its queue is fair."""
 
 SWEEP_SHARE = 0.05
 """Greatest share of the time that sweeps take. A sweep over many rows is spread over more time."""
@@ -61,8 +68,17 @@ class LaneReader:
     """True if the store may hold more rows above read_seq."""
     is_reading: bool = False
     """True while a read above read_seq is under way."""
+    full_pages: int = 0
+    """Reads in a row that found as many rows as they might."""
+    keyed: KeyedReader | None = None
+    """Reader by fairness key of the rows above read_seq, while there are many."""
     sweep_seq: int | None = None
     """Position of the sweep, which reads earlier rows again; None if no sweep is under way."""
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether earlier rows are to be read again."""
+        return self.sweep_seq is not None or (self.keyed is not None and self.keyed.is_sweeping)
 
     def set_back_to(self, position: int) -> None:
         """Read again the rows above a position."""
@@ -80,6 +96,9 @@ class DatabaseChannel:
     shares_partitions = False
     decides_order = False
     holds_tasks = False
+
+    _reads_by_key = True
+    """Whether all triggers come from the rows, so that long lanes can be read by fairness key."""
 
     def __init__(
         self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0
@@ -154,7 +173,13 @@ class DatabaseChannel:
         found = self._lanes.get(lane)
         if found is None:
             return self._is_unknown(PartitionKey(lane.queue, lane.partition))
+        if found.keyed is not None:
+            return found.keyed.is_searching
         return found.is_behind or found.is_reading
+
+    def floor(self, lane: LaneKey) -> int | None:
+        found = self._lanes.get(lane)
+        return None if found is None or found.keyed is None else found.keyed.floor
 
     def settled(self, triggers: Iterable[Trigger]) -> None:
         """Do nothing: a claimed task leaves its lane by itself."""
@@ -165,6 +190,9 @@ class DatabaseChannel:
                 lane.set_back_to(position - 1)
 
     def room_freed(self) -> None:
+        for lane in self._lanes.values():
+            if lane.keyed is not None:
+                lane.keyed.room_freed()
         self._changed.set()
 
     def redeliver(self) -> None:
@@ -182,14 +210,19 @@ class DatabaseChannel:
                 await self._search()
             behind = [lane for lane in self._lanes.values() if lane.is_behind]
             for lane in sorted(behind, key=lambda lane: lane.key.priority):
-                if (space := room.ahead(lane.key)) > 0:
-                    if triggers := await self._read(lane, min(space, PAGE)):
+                if lane.keyed is not None:
+                    was_searching = lane.keyed.is_searching
+                    if found := await self._read_keys(lane, lane.keyed, room):
+                        return found
+                    is_news |= was_searching
+                elif (space := room.ahead(lane.key)) > 0:
+                    if triggers := await self._read(lane, min(space, PAGE), room):
                         return [*self._arrived(room, triggers), *triggers]
                     is_news = True
             if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
-                for lane in [lane for lane in self._lanes.values() if lane.sweep_seq is not None]:
+                for lane in [lane for lane in self._lanes.values() if lane.is_sweeping]:
                     space = room.behind(lane.key)
                     if space > 0 and (found := await self._sweep(lane, space)):
                         return found
@@ -224,6 +257,8 @@ class DatabaseChannel:
             lane.is_behind |= is_new or is_sweeping
             if is_sweeping and lane.sweep_seq is None:
                 lane.sweep_seq = 0
+            if is_sweeping and lane.keyed is not None:
+                lane.keyed.begin_sweep()
         self._searching = set()
         others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
         is_first, self._has_searched = not self._has_searched, True
@@ -258,7 +293,7 @@ class DatabaseChannel:
         is room for, besides the triggers `read` just now."""
         return ()
 
-    async def _read(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
+    async def _read(self, lane: LaneReader, limit: int, room: Room) -> Sequence[Trigger]:
         """Return the next triggers above the reader's position."""
         # Reset both before the read, because a notification during the read sets them again.
         lane.is_behind, lane.set_back = False, _NO_SEQ
@@ -271,6 +306,7 @@ class DatabaseChannel:
             raise
         finally:
             lane.is_reading = False
+        lane.full_pages = lane.full_pages + 1 if len(rows) == limit else 0
         if not rows:
             return ()
         if len(rows) == limit:
@@ -280,16 +316,35 @@ class DatabaseChannel:
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
+        is_long = lane.full_pages >= LONG_LANE and self._reads_by_key
+        if is_long and room.of_keys(lane.key, (), 0) is not None:
+            lane.keyed = KeyedReader(lane.key, lane.read_seq, lane.highest_seq, self._store)
         return rows if rows[0].seq > known else healed(rows, known)
+
+    async def _read_keys(
+        self, lane: LaneReader, keyed: KeyedReader, room: Room
+    ) -> Sequence[Trigger]:
+        """Return the next triggers of a long lane; read by position again when it is short."""
+        rows = await keyed.read(room)
+        lane.read_seq = keyed.floor
+        if rows is None and keyed.is_done:
+            lane.keyed, lane.full_pages = None, 0
+            lane.read_seq = lane.highest_seq = max(keyed.floor, keyed.highest)
+        return rows or ()
 
     async def _sweep(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
         """Return one page of the rows behind the reader. Rows that are new to the node had lost
         their notification."""
-        assert lane.sweep_seq is not None
         began = self._clock.monotonic()
-        rows = await self._rows(lane, lane.sweep_seq, limit)
+        if lane.sweep_seq is None:
+            assert lane.keyed is not None
+            rows = await lane.keyed.sweep(limit)
+        else:
+            rows = await self._rows(lane, lane.sweep_seq, limit)
         took = self._clock.monotonic() - began
         self._sweep_at = began + took / SWEEP_SHARE
+        if lane.sweep_seq is None:
+            return healed(rows, lane.keyed.highest if lane.keyed else lane.highest_seq)
         if lane.sweep_seq is not None:
             lane.sweep_seq = (
                 rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
@@ -306,7 +361,7 @@ class DatabaseChannel:
         self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
-        is_sweeping = any(lane.sweep_seq is not None for lane in self._lanes.values())
+        is_sweeping = any(lane.is_sweeping for lane in self._lanes.values())
         soonest = self._clock.monotonic() + 0.01
         until = self._heal_at
         if is_sweeping:
@@ -329,7 +384,10 @@ class DatabaseChannel:
     def _read_again(self, news: Lane) -> None:
         """Read the lane again from the position that `news` announces."""
         found = self._reader(LaneKey(news.queue, news.partition, news.priority))
-        if found is not None:
+        if found is not None and found.keyed is not None:
+            found.keyed.look_from(news.first_seq)
+            self._changed.set()
+        elif found is not None:
             found.set_back_to(news.first_seq - 1)
             self._changed.set()
 

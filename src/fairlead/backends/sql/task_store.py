@@ -348,26 +348,18 @@ class SqlTaskStore:
     # the node's side ------------------------------------------------------------------------------
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
-        queue, partition, priority = lane
-        rows = yield self.statement("ready", queue, partition, priority, above, limit)
-        one = shared()
+        return _triggers(lane, (yield self.statement("ready", *lane, above, limit)))
+
+    def ready_of(
+        self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
+    ) -> Steps[list[Trigger]]:
+        return _triggers(lane, (yield self.statement("ready_of", *lane, batch(keys), limit)))
+
+    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
         return [
-            Trigger(
-                id,
-                version,
-                queue,
-                partition,
-                one(name),
-                priority,
-                one(key),
-                weight,
-                ordering_key and one(ordering_key),
-                TriggerPath.HOOK,
-                seq,
-                None,
-                order_at,
-            )
-            for seq, id, version, name, key, weight, ordering_key, order_at in rows
+            (key, seq)
+            for key, seq in (yield self.statement("ready_keys", *lane, above, limit))
+            if seq is not None
         ]
 
     def lanes(self) -> Steps[list[LaneKey]]:
@@ -703,3 +695,26 @@ class SqlTaskStore:
             queue: QueueSettings(count, bool(paused), version)
             for queue, count, paused, version in rows
         }
+
+
+def _triggers(lane: LaneKey, rows: Iterable[Row]) -> list[Trigger]:
+    queue, partition, priority = lane
+    one = shared()
+    return [
+        Trigger(
+            id,
+            version,
+            queue,
+            partition,
+            one(name),
+            priority,
+            one(key),
+            weight,
+            ordering_key and one(ordering_key),
+            TriggerPath.HOOK,
+            seq,
+            None,
+            order_at,
+        )
+        for seq, id, version, name, key, weight, ordering_key, order_at in rows
+    ]

@@ -27,6 +27,36 @@ SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesc
  ORDER BY ready_seq
  LIMIT ?5
 
+-- name: ready_of
+-- ?4: [[fairness_key, position], ...]; ?5: maximum number of tasks of each key
+SELECT t.ready_seq, t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, coalesce(t.order_at, 0)
+  FROM json_each(?4) j
+ CROSS JOIN fairlead_tasks t
+    ON t.seq IN (SELECT o.seq FROM fairlead_tasks o
+                  WHERE o.state = 'SUBMITTED' AND o.queue = ?1 AND o.partition = ?2 AND o.priority = ?3
+                    AND o.fairness_key = j.value ->> 0 AND o.ready_seq > j.value ->> 1
+                  ORDER BY o.ready_seq LIMIT ?5)
+ ORDER BY t.ready_seq
+
+-- name: ready_keys
+-- Walks the index from key to key. ?4: key to begin after; ?5: maximum number of keys
+WITH RECURSIVE keys (fairness_key, number) AS (
+    SELECT ?4, 0
+    UNION ALL
+    SELECT (SELECT t.fairness_key FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND t.queue = ?1 AND t.partition = ?2 AND t.priority = ?3
+               AND t.fairness_key > k.fairness_key
+             ORDER BY t.fairness_key LIMIT 1), k.number + 1
+      FROM keys k
+     WHERE k.fairness_key IS NOT NULL AND k.number < ?5
+)
+SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
+                         WHERE t.ready_seq IS NOT NULL AND t.queue = ?1 AND t.partition = ?2 AND t.priority = ?3
+                           AND t.fairness_key = k.fairness_key
+                         ORDER BY t.ready_seq DESC LIMIT 1)
+  FROM keys k
+ WHERE k.number > 0 AND k.fairness_key IS NOT NULL
+
 -- name: lanes
 -- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
 WITH RECURSIVE lanes (id, queue, partition, priority) AS (

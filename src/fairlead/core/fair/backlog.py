@@ -30,6 +30,9 @@ MOST_REMEMBERED = 10_000
 """Maximum number of acked levels above A that are remembered, so that a second read does not
 dispatch them again. Beyond this number the oldest are dropped, at the cost of a refused claim."""
 
+MOST_OF_KEY = 2000
+"""Maximum number of triggers of one key in one read."""
+
 HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
@@ -125,6 +128,13 @@ class Backlog:
         write may have landed after it."""
         self.virtual_time = max(record.virtual_time, record.ack_level.pass_, FIRST_PASS)
         self.read_seq = record.read_seq
+        """Position in the channel up to which every trigger found has been given a level."""
+        self.highest_seq = max(record.read_seq, record.highest_seq)
+        """Highest position in the channel of a trigger that has a level."""
+        self.is_read_by_key = False
+        """Whether triggers come by fairness key, so that their positions say nothing of others."""
+        self.ask_at = 0
+        """Virtual time from which keys with unread triggers may need more of them in memory."""
         self.range_id = range_id
         self._passes = passes
         self._timing = timing
@@ -219,6 +229,42 @@ class Backlog:
             self._passes.observe(key, weight, pass_, self.virtual_time)
         self.unknown_above = through
 
+    # triggers that the channel keeps -------------------------------------------------------------
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether keys with unread triggers may need more of them in memory now."""
+        return self.virtual_time >= self.ask_at or (
+            self.is_at_end and len(self._loaded) <= self.capacity // 2
+        )
+
+    def choose_keys(
+        self, keys: Collection[str], unread: int, arriving: int
+    ) -> tuple[list[str], int]:
+        """Return which of these keys with unread triggers to read next, and how many triggers of
+        each. `unread`: number of such keys in all. `arriving`: triggers received and without a
+        level.
+
+        Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
+        are read whose triggers in memory soon end, and always those that have none, such as new
+        ones.
+        """
+        limit = max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
+        start = max(self.virtual_time, self.ack_level.pass_)
+        ahead = max(0, self.read_level.pass_ - start)
+        held = len(self._loaded) + arriving
+        is_low = self.is_at_end and held <= self.capacity // 2
+        fill = -(-(self.capacity * 3 // 4 - held) // limit) if is_low else 0
+        spare = (self.capacity * 7 // 8 - held) // limit
+        self.ask_at = start + max(1, ahead // 8)
+        next_pass = self._passes.next_pass
+        ranked = sorted((max(start, next_pass(key)), key) for key in keys)
+        return [
+            key
+            for number, (pass_, key) in enumerate(ranked)
+            if number < fill or pass_ <= start or (pass_ <= start + ahead // 4 and number < spare)
+        ], limit
+
     # new triggers ---------------------------------------------------------------------------------
 
     @property
@@ -250,6 +296,7 @@ class Backlog:
         arrived, as start-time fair queueing treats a flow that could not be served. Not allowed
         while a write is under way."""
         assert self._writing is None
+        self.is_at_end = False  # only the store keeps the evicted ones
         for level in map(_level, [*kept, *evicted]):
             self._taken[level] = self._loaded.pop(level)
         for trigger in evicted:
@@ -603,6 +650,7 @@ class Backlog:
             max_level=self.max_level,
             virtual_time=self.virtual_time,
             read_seq=self.read_seq if first is None else min(self.read_seq, first - 1),
+            highest_seq=self.highest_seq,
             buffered=len(self._loaded) + len(self._taken),
             next_passes=self._passes.heaviest(
                 HEAVIEST_KEPT,
@@ -622,7 +670,9 @@ class Backlog:
             # holds back keeps its own.
             self._served[name] = self.virtual_time
         self._last_id += 1
-        self.read_seq = max(self.read_seq, trigger.seq)
+        self.highest_seq = max(self.highest_seq, trigger.seq)
+        if not self.is_read_by_key:
+            self.read_seq = max(self.read_seq, trigger.seq)
         start = max(self._served[name], self.ack_level.pass_)
         if self._reweighing is not None and trigger.fairness_key in self._reweighing.keys:
             level = self._level_amid(trigger, start, self._reweighing)

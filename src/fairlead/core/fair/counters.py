@@ -13,7 +13,10 @@ from heapq import nsmallest
 
 EXACT_KEYS = 10_000
 _DEPTH = 4
-_NARROWEST = 1 << 12
+_NARROWEST = 1 << 16
+"""Cells in a row of a new sketch (2 MB in all). A narrower one makes new keys share cells with keys
+that are ahead, and delays them by a task of each other key."""
+
 WIDEST = 1 << 18
 """Maximum number of cells in a row of the sketch: 4 rows of 8 bytes a cell, 8 MB."""
 

@@ -123,7 +123,7 @@ async def _position(context: OperateContext, record: TaskRecord) -> tuple[str, s
         ahead = await store.database.read(store.records.ahead(record.id))
         if owned is None:
             return f"{ahead:,} tasks arrived before it", limits
-        return f"in its owner's memory, at most {ahead:,} tasks ahead of it", limits
+        return f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level)
     loads, _ = await store.database.read(store.records.heaviest_keys(record.queue, _EVERY_KEY))
     share = next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)

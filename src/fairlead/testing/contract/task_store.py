@@ -12,7 +12,15 @@ import msgspec
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.model import ClaimedTask, IncidentKind, IncidentReport, LaneKey, State, Submitted
+from fairlead.model import (
+    ClaimedTask,
+    IncidentKind,
+    IncidentReport,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+)
 from fairlead.ports.notification import Lane
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
@@ -207,6 +215,44 @@ async def test_a_lane_is_read_in_order_and_no_trigger_comes_twice(store: TaskSto
         above = page[-1].seq
         read += [trigger.id for trigger in page]
     assert read == [task.id for task in tasks]
+
+
+async def test_the_tasks_of_fairness_keys_are_read_each_from_its_position(
+    store: TaskStore,
+) -> None:
+    """`ready_of` brings the next tasks of each key above its position, and none of other keys,
+    lanes or states."""
+    tasks = [task for _ in range(4) for key in ("", AWKWARD, "b", "c") for task in of_key(key)]
+    submit(store, tasks)
+    submit(store, [*of_key("b", partition=1), *of_key("b", priority=4)])
+    submit(store, of_key("b", run_at=NOW + SECOND))
+    seqs = {trigger.id: trigger.seq for trigger in ready(store)}
+    by_key = {key: [t for t in tasks if t.fairness_key == key] for key in ("", AWKWARD, "b")}
+    await claimed(store, [by_key["b"][2]])
+    wanted = [("", 0), (AWKWARD, 0), ("b", seqs[by_key["b"][0].id]), ("none", 0)]
+    found = store.database.run(store.ready_of(LaneKey("mail", 0, 5), wanted, 2))
+    expected = [*by_key[""][:2], *by_key[AWKWARD][:2], by_key["b"][1], by_key["b"][3]]
+    assert {trigger.id for trigger in found} == {task.id for task in expected}
+    assert [trigger.seq for trigger in found] == sorted(seqs[task.id] for task in expected)
+    assert {trigger.id: trigger for trigger in found}.items() <= {
+        trigger.id: trigger for trigger in ready(store)
+    }.items()
+
+
+async def test_the_fairness_keys_of_a_lane_are_listed_with_their_last_positions(
+    store: TaskStore,
+) -> None:
+    """Pages of `ready_keys` list each key of one lane once, after the empty key."""
+    keys = ["", AWKWARD, *(f"k{n}" for n in range(7))]
+    submit(store, [task for _ in range(3) for key in keys for task in of_key(key)])
+    submit(store, [*of_key("other", partition=1), *of_key("later", run_at=NOW + SECOND)])
+    last = {trigger.fairness_key: trigger.seq for trigger in ready(store)}
+    found: list[tuple[str, int]] = []
+    lane, above = LaneKey("mail", 0, 5), ""
+    while page := store.database.run(store.ready_keys(lane, above, 3)):
+        found += page
+        above = page[-1][0]
+    assert sorted(found) == sorted((key, seq) for key, seq in last.items() if key)
 
 
 async def test_of_many_nodes_exactly_one_wins_each_task(store: TaskStore) -> None:
@@ -530,6 +576,11 @@ async def test_a_stuck_task_is_found_and_released_by_its_version(store: TaskStor
 
 
 # incidents ----------------------------------------------------------------------------------------
+
+
+def of_key(key: str, **changes: Any) -> list[NewTask]:
+    """Return one new task of a fairness key."""
+    return make(1, fairness_key=key, **changes)
 
 
 async def in_error(store: TaskStore, count: int) -> list[str]:

@@ -1,0 +1,228 @@
+"""The reader of a long lane by fairness key: what it reads, in which order, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.backends.sql import keyed_reader
+from fairlead.backends.sql.keyed_reader import KeyedReader
+from fairlead.errors import StoreUnavailable
+from fairlead.model import LaneKey, Trigger
+from tests.tiers import examples
+
+LANE = LaneKey("q", 0, 5)
+
+
+class Rows:
+    """The rows of one lane, by position, as the task store returns them."""
+
+    def __init__(self) -> None:
+        self.keys: dict[int, str] = {}
+        self.reads = 0
+        self.fails = False
+
+    @property
+    def database(self) -> Rows:
+        return self
+
+    async def read(self, found: list[Any]) -> list[Any]:
+        self.reads += 1
+        if self.fails:
+            raise StoreUnavailable("as wanted")
+        return found
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
+        return [_trigger(seq, self.keys[seq]) for seq in sorted(self.keys) if seq > above][:limit]
+
+    def ready_of(self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int) -> list[Trigger]:
+        found = []
+        for key, above in keys:
+            seqs = [seq for seq in sorted(self.keys) if seq > above and self.keys[seq] == key]
+            found += [_trigger(seq, key) for seq in seqs[:limit]]
+        return sorted(found, key=lambda trigger: trigger.seq)
+
+    def ready_keys(self, lane: LaneKey, above: str, limit: int) -> list[tuple[str, int]]:
+        last = {self.keys[seq]: seq for seq in sorted(self.keys)}
+        return sorted((key, seq) for key, seq in last.items() if key > above)[:limit]
+
+
+def _trigger(seq: int, key: str) -> Trigger:
+    return Trigger(f"t{seq}", 1, "q", 0, "pay", 5, key, 1.0, None, seq=seq)
+
+
+class Choosing:
+    """Room that takes `limit` triggers of each of some keys."""
+
+    def __init__(self, limit: int = 3, chosen: Iterator[bool] | None = None) -> None:
+        self.limit = limit
+        self._chosen = chosen
+        self.takes_old = True
+
+    def ahead(self, lane: LaneKey) -> int:
+        return 0
+
+    def behind(self, lane: LaneKey) -> int:
+        return 0
+
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> tuple[list[str], int]:
+        return [
+            key
+            for key in keys
+            if (self.takes_old or key != "flood")
+            and (self._chosen is None or next(self._chosen, True))
+        ], self.limit
+
+
+async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:
+    """Read until nothing is left, with room for all."""
+    received: list[Trigger] = []
+    while not reader.is_done:
+        reader.room_freed()
+        received += await reader.read(room) or ()
+    return received
+
+
+@pytest.mark.parametrize("flood", [100, 1000, 5000])
+def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int) -> None:
+    rows, room = Rows(), Choosing()
+    rows.keys = dict.fromkeys(range(1, flood + 1), "flood")
+    reader = KeyedReader(LANE, 0, 0, rows)
+
+    async def main() -> None:
+        await reader.read(room)
+        room.takes_old = False
+        rows.keys[flood + 1] = "newcomer"
+        reader.look_from(flood + 1)
+        began = rows.reads
+        received: list[Trigger] = []
+        while not received:
+            received += [t for t in await reader.read(room) or () if t.fairness_key != "flood"]
+        assert [trigger.seq for trigger in received] == [flood + 1]
+        assert rows.reads - began <= 3
+
+    asyncio.run(main())
+
+
+def test_a_key_inside_a_flood_is_found_by_the_walk_over_the_keys() -> None:
+    rows, room = Rows(), Choosing()
+    reader = KeyedReader(LANE, 0, 0, rows)
+    rows.keys = dict.fromkeys(range(1, 2001), "flood")
+
+    async def main() -> None:
+        while await reader.read(room) is not None:
+            pass
+        room.takes_old = False
+        rows.keys |= dict.fromkeys(range(2001, 4001), "flood") | {4001: "inside"}
+        rows.keys |= dict.fromkeys(range(4002, 6001), "flood")
+        reader.look_from(2001)
+        began, received = rows.reads, []
+        while not received:
+            received += [t for t in await reader.read(room) or () if t.fairness_key == "inside"]
+        assert rows.reads - began <= 4
+
+    asyncio.run(main())
+
+
+def test_a_sweep_reads_again_what_the_node_dropped() -> None:
+    rows = Rows()
+    rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | dict.fromkeys(
+        range(31, 60), "flood"
+    )
+    reader, room = KeyedReader(LANE, 0, 0, rows), Choosing(limit=100)
+
+    async def main() -> None:
+        while await reader.read(room) is not None:
+            pass
+        reader.begin_sweep()
+        again: list[Trigger] = []
+        while reader.is_sweeping:
+            again += await reader.sweep(4)
+        assert {trigger.seq for trigger in again} == set(range(1, 60))
+        assert len(again) == 59
+
+    asyncio.run(main())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=9)),
+        st.tuples(st.just("begin"), st.lists(st.sampled_from("abc"), min_size=1, max_size=9)),
+        st.tuples(st.just("commit"), st.just(None)),
+        st.tuples(st.just("read"), st.booleans()),
+        st.tuples(st.just("fail"), st.just(None)),
+        st.tuples(st.just("run"), st.integers(0, 20)),
+        st.tuples(st.just("lose"), st.sampled_from("xyz")),
+        st.tuples(st.just("sweep"), st.just(None)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(STEPS, st.integers(1, 4), st.lists(st.booleans(), max_size=40))
+def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
+    steps: list[tuple[str, Any]], limit: int, choices: list[bool]
+) -> None:
+    """Draws submits, transactions that commit late, reads that fail, tasks that run, and
+    notifications that are lost."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in {"LOOK": 3, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 2}.items():
+            patch.setattr(keyed_reader, name, number)
+        asyncio.run(_run_steps(steps, limit, choices))
+
+
+async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[bool]) -> None:
+    rows, room = Rows(), Choosing(limit, iter(choices))
+    reader = KeyedReader(LANE, 0, 0, rows)
+    last = 0
+    begun: list[dict[int, str]] = []
+    late: set[int] = set()
+    committed: set[int] = set()
+    received: list[Trigger] = []
+    for what, value in steps:
+        if what in ("submit", "begin", "lose"):
+            new = {last + n: key for n, key in enumerate(value, 1)}
+            last += len(value)
+            if what == "begin":
+                begun.append(new)
+                continue
+            rows.keys |= new
+            committed |= new.keys()
+            if what == "submit":
+                reader.look_from(min(new))
+        elif what == "commit" and begun:
+            new = begun.pop(0)
+            late |= new.keys()
+            rows.keys |= new
+            committed |= new.keys()
+            reader.look_from(min(new))
+        elif what == "read":
+            if value:
+                reader.room_freed()
+            received += await reader.read(room) or ()
+        elif what == "fail":
+            rows.fails = True
+            with suppress(StoreUnavailable):
+                await reader.read(room)
+            rows.fails = False
+        elif what == "run":
+            for trigger in received[:value]:
+                rows.keys.pop(trigger.seq, None)
+        elif what == "sweep":
+            reader.begin_sweep()
+    reader.begin_sweep()  # finds what was lost
+    received += await _read_all(reader, Choosing(limit))
+    assert {trigger.seq for trigger in received} >= committed
+    first: dict[int, str] = {}
+    for trigger in received:
+        first.setdefault(trigger.seq, trigger.fairness_key)
+    for key in set(first.values()):
+        seqs = [seq for seq, of in first.items() if of == key and seq not in late]
+        assert seqs == sorted(seqs)
