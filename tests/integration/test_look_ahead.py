@@ -173,8 +173,8 @@ async def test_an_idle_queue_gives_memory_back_to_the_store_and_loses_no_task(
         def of_first() -> int:
             return sum(
                 trigger.queue == "queue-0"
-                for column in context.table._columns.values()
-                for *_, trigger in column.entries
+                for column in context.table._board.columns.values()
+                for trigger in column.in_order()
             )
 
         await deep.until(lambda: of_first() <= 125)

@@ -83,10 +83,12 @@ class Intake(SimplePart):
             return self._backlogs.room(lane)
         fifo = FifoLane(lane.queue, lane.priority)
         queued = self._queued.get(fifo, 0)
-        if queued > self._capacity(fifo) // 2:
+        # Asks for memory first: the lane may hold more than before while limits stop its triggers.
+        capacity = self._look_ahead.refill(fifo, self._most)
+        if queued > capacity // 2:
             return 0
         self._asked.setdefault(fifo, set()).add(lane.partition)
-        return self._look_ahead.refill(fifo, self._most) - queued
+        return capacity - queued
 
     def _capacity(self, lane: FifoLane) -> int:
         """Return how many triggers of a fifo lane may be in memory."""

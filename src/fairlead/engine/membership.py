@@ -195,11 +195,14 @@ class Membership(SimplePart):
     async def silent_nodes(self) -> Sequence[str]:
         """Return the nodes that have been silent for so long that they count as dead. Raises
         StoreUnavailable."""
-        now = self._context.clock.now()
-        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
+        clock = self._context.clock
+        began = clock.monotonic()
+        silent = await self._store.silent_nodes(clock.now(), round(SILENT_SECONDS * MICROS))
         if silent:
             await self._beat()  # afterwards, because the clock may have stepped just before
-        return () if self._steps.is_within(SILENT_SECONDS) else silent
+        # After a long pause of this process, the others may be back.
+        is_late = clock.monotonic() - began > SILENT_SECONDS / 2
+        return () if is_late or self._steps.is_within(SILENT_SECONDS) else silent
 
     async def _beat(self) -> list[NodeRecord]:
         """Send a heartbeat, and return all nodes."""

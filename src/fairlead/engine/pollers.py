@@ -58,6 +58,10 @@ class ElectedPollers(SimplePart):
                 await changed.wait()
 
 
+FRESH_SECONDS = 5.0
+"""Seconds for which the knowledge that a node is dead is acted on."""
+
+
 class Pollers:
     """Rounds of the engine's own pollers."""
 
@@ -111,22 +115,29 @@ class Pollers:
         """Move the tasks that these nodes had claimed back to SUBMITTED, and drop the nodes."""
         if not dead:
             return
-        total = await self._resume_and_drop(dead)
+        until = self._clock.monotonic() + FRESH_SECONDS
+        total = await self._resume_and_drop(dead, until)
         # A node that only hung may have claimed more meanwhile; after the drop it claims nothing.
-        while more := await self._resume_and_drop(dead):
+        while more := await self._resume_and_drop(dead, until):
             total += more
         log.warning(
             "nodes stopped; their tasks were resumed", extra={"nodes": dead, "resumed": total}
         )
         self._observer.counted("resumed_tasks", total)
 
-    async def _resume_and_drop(self, dead: Sequence[str]) -> int:
+    async def _resume_and_drop(self, dead: Sequence[str], until: float) -> int:
+        """Return the number of resumed tasks. After `until` (monotonic seconds), do nothing: if
+        this process paused for long, the nodes may be back."""
         now, total = self._clock.now(), 0
-        while (woken := await self._store.resume_lost(dead, now, BATCH)).moved:
+        while self._clock.monotonic() < until:
+            woken = await self._store.resume_lost(dead, now, BATCH)
+            if not woken.moved:
+                break
             self._announce_woken(woken)
             total += woken.moved
         for node in dead:
-            self._announce(await self._store.drop_node(node))
+            if self._clock.monotonic() < until:
+                self._announce(await self._store.drop_node(node))
         return total
 
     async def stuck(self) -> float | None:
