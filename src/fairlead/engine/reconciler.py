@@ -59,3 +59,6 @@ class Reconciler(SimplePart):
                 context.channel.redeliver()
             except StoreUnavailable:
                 self._requested.set()
+            except asyncio.CancelledError:
+                self._requested.set()  # the node ends, and may still hold these tasks
+                raise
