@@ -79,7 +79,7 @@ def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
         300903,  # a new owner did not know which tasks the former one had kept out of memory
         457,  # the permits of killed nodes were free only after 16 s, and each new node waited anew
         185,  # a task with two levels, one of them refused, was put back and never ran
-        700183,  # a node left while it looked for the tasks of a lost claim, and held one for ever
+        700183,  # the late end of a run hid the next run of its task, and the node left during it
         21025,  # a node found another silent, hung, and then took its tasks away though it was back
         500522,  # two triggers of one task were granted, and the first never came back
         301493,  # the permit of a killed node was free late, and then rotated to a node that was full

@@ -112,8 +112,11 @@ class TaskClaimer:
         self._completion.add(execution, finish)
 
     def settle(self, executions: Sequence[Execution]) -> None:
+        in_flight = self._context.in_flight
         for execution in executions:
-            self._context.in_flight.pop(execution.claimed.id, None)
+            # This node may run the task again already: the end was recorded, but not the response.
+            if in_flight.get(execution.claimed.id) is execution:
+                del in_flight[execution.claimed.id]
         self._sources.settled(executions)
 
     async def hand_back(self, executions: Sequence[Execution]) -> None:
