@@ -234,9 +234,10 @@ class Board:
             entry = cell.first
             strand: Strand | None = entry[4]
             if strand is not None:
-                if is_lent and not self._slot_ledger.may_have_key(entry[3]):
-                    strand.head = None
-                if strand.head is not entry:
+                is_head = strand.head is entry
+                if is_head and is_lent and not self._slot_ledger.may_have_key(entry[3]):
+                    strand.head, is_head = None, False
+                if not is_head:
                     heads.pop()
                     self.pass_over(cell, is_lent)
                     continue
