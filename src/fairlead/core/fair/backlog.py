@@ -372,7 +372,7 @@ class Backlog:
         for trigger in triggers:
             pass_ = reweighing.next_pass(trigger, self._passes, self.virtual_time)
             if pass_ != _level(trigger).pass_:
-                self._last_id += 1
+                self._last_id += 2
                 old.append(trigger)
                 new.append(renewed(trigger, pass_, self._last_id))
         return old, new
@@ -669,7 +669,7 @@ class Backlog:
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
             # holds back keeps its own.
             self._served[name] = self.virtual_time
-        self._last_id += 1
+        self._last_id += 2
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
@@ -715,7 +715,7 @@ class Backlog:
             key = trigger.fairness_key
             pass_ = next_passes.get(key, start)
             next_passes[key] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
-            self._last_id += 1
+            self._last_id += 2
             yield msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
 
     def _load(self, trigger: Trigger) -> None:
