@@ -712,7 +712,8 @@ class TriggerChannelContract:
     async def test_a_reader_begins_at_the_position_given_for_a_priority(
         self, app: App, note: Any
     ) -> None:
-        """Read each priority from the given position, or from the beginning."""
+        """Read each priority from the given position, or from the beginning; read earlier triggers
+        again only afterwards, because a former owner may have kept some out of memory."""
         if app.channel.decides_order or app.channel.shares_partitions:
             pytest.skip("this channel also delivers triggers before the position, for safety")
         old = await submitted(note, 12, priority=5)
@@ -723,8 +724,8 @@ class TriggerChannelContract:
         new = await submitted(note, 12, priority=5)
         async with reading(app, positions={5: last}) as reader:
             await reader.until_received([*new, *other_priority])
-            await reader.until_up_to_date()
-            assert reader.ids == {*new, *other_priority}
+            first = [trigger.id for trigger in reader.received[: len(new) + len(other_priority)]]
+            assert {*first} == {*new, *other_priority}
 
     # start and stop -----------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
         300903,  # a new owner did not know which tasks the former one had kept out of memory
         457,  # the permits of killed nodes were free only after 16 s, and each new node waited anew
         185,  # a task with two levels, one of them refused, was put back and never ran
+        23863,  # a new owner found a task that its ordering key had kept out of memory after 15 s
         721406,  # the first task of an ordering key left the table because an earlier one could not run
         700183,  # the late end of a run hid the next run of its task, and the node left during it
         21025,  # a node found another silent, hung, and then took its tasks away though it was back

@@ -255,7 +255,9 @@ class DatabaseChannel:
             if (lane := self._reader(key)) is None:
                 continue
             lane.is_behind |= is_new or is_sweeping
-            if is_sweeping and lane.sweep_seq is None:
+            # A former owner may have kept tasks of ordering keys out of memory behind its position.
+            is_inherited = is_new and lane.read_seq > 0
+            if (is_sweeping or is_inherited) and lane.sweep_seq is None:
                 lane.sweep_seq = 0
             if is_sweeping and lane.keyed is not None:
                 lane.keyed.begin_sweep()
