@@ -6,8 +6,9 @@ import asyncio
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,7 +18,8 @@ import fairlead
 from fairlead import App, Fixed, NoRetry, State
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.clock import MICROS
-from fairlead.engine.execution import CancelReason
+from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.invocation import Invocation
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
 
@@ -182,40 +184,66 @@ async def test_a_transaction_that_cannot_begin_spends_no_try(store_url: str, kin
 @pytest.mark.stores
 @pytest.mark.system_time
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_timeout_before_a_transaction_begins_spends_no_try(app: App, kind: str) -> None:
-    holding, release = threading.Semaphore(0), threading.Event()
+async def test_a_timeout_before_a_transaction_begins_spends_no_try(
+    app: App, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = list[int](), threading.Event()
     runs: list[str] = []
+    most = getattr(app.store.database, "pool_size", 1)
     if kind == "async":
 
         @app.task(transactional=True)
         async def hold(connection: Any) -> None:
-            holding.release()
+            begun.append(1)
             while not release.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     else:
 
         @app.task(transactional=True)
         def hold(connection: Any) -> None:
-            holding.release()
+            begun.append(1)
             release.wait(SOON)
 
-    effect = declare(app, kind, lambda: runs.append("effect"), retry=NoRetry(), timeout=0.2)
-    most = getattr(app.store.database, "pool_size", 1)
-    hold.submit_many([{}] * most)
-    handle = effect.options(priority=9).submit()
+    effect = declare(app, kind, lambda: runs.append("effect"), retry=NoRetry(), timeout=1.0)
+    _begin_after(begun, most, monkeypatch)
+    # One claim takes all: while a transaction holds SQLite, there is no other.
+    *_, handle = app.submit_many([*[hold.draft()] * most, effect.draft()])
     observer = App(app.url)  # with connections of its own
-    async with running(app) as node:
-        async with asyncio.timeout(SOON):
-            while not (_stopped(node, handle.id) or outcomes(observer, handle)):
-                await asyncio.sleep(0.01)
-        release.set()
+    try:
+        async with running(app) as node:
+            async with asyncio.timeout(SOON):
+                while not (_stopped(node, handle.id) or outcomes(observer, handle)):
+                    await asyncio.sleep(0.01)
+            release.set()
+            await settled(app, node)
+    finally:
+        release.set()  # a failure must not keep the handlers
         observer.close()
-        await settled(app, node)
     assert runs == ["effect"]
     assert handle.state() == State.DONE
     attempts = app.management.attempts(handle.id)
     assert {attempt.outcome for attempt in attempts[:-1]} == {"snoozed"}
-    assert "did not begin within its timeout of 0.2 s" in str(attempts[0].error_text)
+    assert "did not begin within its timeout of 1.0 s" in str(attempts[0].error_text)
+
+
+def _begin_after(begun: list[int], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `effect` ask for its transaction when `most` others have begun."""
+    begin, begin_async = Invocation._transaction, Invocation._transaction_async
+
+    def transaction(self: Invocation, execution: Execution) -> Any:
+        while execution.trigger.name == "effect" and len(begun) < most:
+            time.sleep(0.001)
+        return begin(self, execution)
+
+    @asynccontextmanager
+    async def transaction_async(self: Invocation, execution: Execution) -> AsyncIterator[Any]:
+        while execution.trigger.name == "effect" and len(begun) < most:
+            await asyncio.sleep(0.001)
+        async with begin_async(self, execution) as connection:
+            yield connection
+
+    monkeypatch.setattr(Invocation, "_transaction", transaction)
+    monkeypatch.setattr(Invocation, "_transaction_async", transaction_async)
 
 
 def _stopped(node: Node, task_id: str) -> bool:
