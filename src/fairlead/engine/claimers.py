@@ -98,6 +98,8 @@ class TaskClaimer:
             execution = Execution(trigger, task, handlers.get(trigger.name), holds_slots)
             in_flight[task.id] = execution
             executions.append(execution)
+        if len(executions) < len(claimed):
+            raise RuntimeError("the store claimed tasks at versions that this node did not name")
         self._batches.update(task.batch for task in claimed)
         if lost:
             context.observer.counted("lost_claims", len(lost))
