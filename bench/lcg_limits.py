@@ -75,7 +75,7 @@ async def worst_excess(keys: list[str], limit: ConcurrencyPolicy | None) -> int:
 
         app.submit_many([work.options(fairness_key=key).draft(key=key) for key in keys])
         async with running(app, concurrency=SLOTS) as node:
-            await settled(app, node)
+            await settled(app, node, timeout=3600.0)
         app.close()
     runs = [
         HistoryRun(str(number), 1, 0, key, "", "", None, number, number)

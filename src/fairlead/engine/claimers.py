@@ -31,7 +31,8 @@ class Claimer(Protocol):
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
         """Claim the tasks of triggers taken from the table; return the won claims as executions.
 
-        Release the slots of lost claims if `holds_slots`.
+        Release the slots of lost claims if `holds_slots`. Raise RuntimeError if the store claimed
+        a task at a version that was not named.
         """
 
     def end(self, execution: Execution, finish: Finish) -> None:

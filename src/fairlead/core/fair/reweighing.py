@@ -16,8 +16,8 @@ from fairlead.core.fair.passes import Passes
 from fairlead.model import Level, ReweighingRecord, Trigger
 
 RENEWED = 1
-"""Bit of a level's id that marks a level given by a reweighing: the lowest, so that ids ascend in the
-order in which levels are given."""
+"""Bit of a level's id that marks a level given by a reweighing: the lowest, so that ids ascend in
+the order in which levels are given."""
 
 
 class Reweighing:
