@@ -130,7 +130,7 @@ async def measure(url: str, tasks: int, keys: int, is_quiet: bool) -> dict[str, 
     async with running(app, concurrency=SLOTS, drain=0.0) as node:
         began = time.monotonic()
         await newcomers("while_levelled")
-        while any(lane.is_ordering or lane.inbox for lane in _lanes(node)):
+        while any(lane.is_ordering or lane.arrivals for lane in _lanes(node)):
             await asyncio.sleep(0.5)
         show(ordered_after_seconds=round(time.monotonic() - began, 1))
         await newcomers("later")

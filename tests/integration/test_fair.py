@@ -19,7 +19,7 @@ from fairlead.core.fair import backlog
 from fairlead.core.triggers import evictions
 from fairlead.core.triggers.aging import EVERY
 from fairlead.declare.options import Options
-from fairlead.engine import fair_partition
+from fairlead.engine import arrivals, fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
@@ -179,8 +179,8 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lookup lasts until the stored tasks and a newcomer have run."""
-    monkeypatch.setattr(fair_partition, "_REMEMBERED", 0)
-    monkeypatch.setattr(fair_partition, "PAGE", 20)
+    monkeypatch.setattr(arrivals, "_REMEMBERED", 0)
+    monkeypatch.setattr(arrivals, "PAGE", 20)
     monkeypatch.setattr(channel, "LONG_LANE", 1000)  # so that all tasks are stored
     lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
 

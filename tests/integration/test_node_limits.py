@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-import fairlead
 from fairlead import (
     App,
     LimitTree,
@@ -14,14 +13,9 @@ from fairlead import (
     State,
 )
 from fairlead.testing import drain, running
+from tests.attempts import SOON, outcomes
 
 pytestmark = pytest.mark.virtual_time
-
-SOON = 20.0
-
-
-def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
-    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
 
 
 async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_no_other_name(

@@ -18,12 +18,9 @@ from fairlead import (
     State,
 )
 from fairlead.testing import drain, running, settled
+from tests.attempts import outcomes
 
 pytestmark = pytest.mark.virtual_time
-
-
-def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
-    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])

@@ -19,16 +19,9 @@ from fairlead import (
 )
 from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed
 from fairlead.testing import drain, running, settled
+from tests.attempts import SOON, reaches
 
 pytestmark = pytest.mark.virtual_time
-
-SOON = 20.0
-
-
-async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
-    async with asyncio.timeout(SOON):
-        while handle.state() != state:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.smoke

@@ -15,20 +15,9 @@ from fairlead import (
     State,
 )
 from fairlead.testing import running, settled
+from tests.attempts import SOON, outcomes, reaches
 
 pytestmark = pytest.mark.virtual_time
-
-SOON = 20.0
-
-
-def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
-    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
-
-
-async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
-    async with asyncio.timeout(SOON):
-        while handle.state() != state:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.system_time

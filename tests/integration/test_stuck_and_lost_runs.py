@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 from unittest.mock import AsyncMock
 
 import pytest
 
-import fairlead
 from fairlead import (
     App,
     Processing,
@@ -16,23 +16,25 @@ from fairlead import (
 )
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
+from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
 from fairlead.testing import drain, running
+from tests.attempts import outcomes, reaches
 
 pytestmark = pytest.mark.virtual_time
 
-SOON = 20.0
 
-
-def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
-    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
-
-
-async def reaches(app: App, handle: fairlead.TaskHandle, state: State) -> None:
-    async with asyncio.timeout(SOON):
-        while handle.state() != state:
-            await asyncio.sleep(0.01)
+def pollers(app: App, announce: Callable[[Notification], None]) -> Pollers:
+    return Pollers(
+        app.store,
+        announce,
+        Silent(),
+        app.clock,
+        Intervals(),
+        lambda reports: None,
+        silent_nodes=AsyncMock(),
+    )
 
 
 async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app: App) -> None:
@@ -57,15 +59,7 @@ async def test_a_stuck_task_is_resumed_put_into_error_or_ignored_as_declared(app
     ]
     await store.register_node("ghost", [], [], now)
     assert len(await store.claim("ghost", wanted, now)) == 3
-    await Pollers(
-        store,
-        lambda notification: None,
-        Silent(),
-        app.clock,
-        Intervals(),
-        lambda reports: None,
-        silent_nodes=AsyncMock(),
-    ).stuck()
+    await pollers(app, lambda notification: None).stuck()
     assert [handle.state() for handle in handles] == [
         State.SUBMITTED,
         State.ERROR,
@@ -93,15 +87,7 @@ async def test_a_stuck_task_is_judged_by_the_policy_of_its_own_application(
     async with running(app, intervals=Intervals(stuck=1e9), concurrency=1) as node:
         await reaches(app, handle, State.PROCESSING)
         await asyncio.sleep(0.1)
-        await Pollers(
-            app.store,
-            node.parts.context.channel.announce,
-            Silent(),
-            app.clock,
-            Intervals(),
-            lambda reports: None,
-            silent_nodes=AsyncMock(),
-        ).stuck()
+        await pollers(app, node.parts.context.channel.announce).stuck()
         state = handle.state()
         gate.set()
         if what == "error":  # "skip": the next task of the key runs

@@ -22,14 +22,9 @@ from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.invocation import Invocation
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
+from tests.attempts import SOON, outcomes
 
 pytestmark = pytest.mark.virtual_time
-
-SOON = 20.0
-
-
-def outcomes(app: App, handle: fairlead.TaskHandle) -> list[str]:
-    return [attempt.outcome for attempt in app.management.attempts(handle.id)]
 
 
 def declare(app: App, kind: str, call: Callable[[], None], **options: Any) -> Any:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
 from tests import tiers
@@ -134,7 +135,7 @@ class SharedIds(Backlog):
         self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing
     ) -> None:
         super().__init__(range_id, record, passes, capacity, timing)
-        self._last_id = 0
+        self._levels.last_id = 0
 
 
 class Unfenced(MemoryBacklogStore):
@@ -207,10 +208,11 @@ async def test_a_record_that_takes_effect_after_a_later_write_of_the_same_owner_
     None
 ):
     store = MemoryBacklogStore()
-    owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
+    owned = (await store.take_over([PARTITION]))[PARTITION]
+    owner = _backlog(owned)
     late = owner.record()  # times out and may take effect later
-    await _write_three(store, owner)
-    await store.write(LANE, owner.range_id, (), late)
+    await _write_three(store, owner, owned.range_id)
+    await store.write(LANE, owned.range_id, (), late)
     assert _backlog((await store.take_over([PARTITION]))[PARTITION]).next_read() is not None
 
 
@@ -218,23 +220,24 @@ async def test_rows_that_a_crash_left_at_or_below_the_ack_level_are_deleted_by_t
     None
 ):
     store = MemoryBacklogStore()
-    owner = _backlog((await store.take_over([PARTITION]))[PARTITION])
-    await _write_three(store, owner)
+    owned = (await store.take_over([PARTITION]))[PARTITION]
+    owner = _backlog(owned)
+    await _write_three(store, owner, owned.range_id)
     while (reading := owner.next_read()) is not None or len(owner):
         if reading is not None:
             owner.read(await store.read_above(LANE, reading.above, reading.limit))
         triggers = owner.loaded()
         owner.take(triggers)
         owner.ack(triggers)
-    await store.write(LANE, owner.range_id, (), owner.record())
+    await store.write(LANE, owned.range_id, (), owner.record())
     following = _backlog((await store.take_over([PARTITION]))[PARTITION])
     assert following.next_delete(now=0.0) == following.ack_level
 
 
-async def _write_three(store: MemoryBacklogStore, owner: Backlog) -> None:
+async def _write_three(store: MemoryBacklogStore, owner: Backlog, range_id: int) -> None:
     write = owner.add([_trigger(1), _trigger(2), _trigger(3)])
     assert isinstance(write, BacklogWrite)
-    await store.write(LANE, owner.range_id, write.entries, write.record)
+    await store.write(LANE, range_id, write.entries, write.record)
     owner.written(write)
 
 

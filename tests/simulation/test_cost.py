@@ -14,10 +14,11 @@ from heapq import heappop, heappush
 
 import pytest
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.lab.fairness import jain
 from fairlead.lab.list_store import ListStore

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import pytest
 
@@ -285,15 +286,22 @@ def test_permits_of_a_node_whose_process_has_ended_are_free_at_once() -> None:
     assert hanging.acquire(trigger(3), 0.6), "node 1 lives"
 
 
-def test_permits_of_a_node_whose_runs_may_outlive_its_process_expire() -> None:
-    """Child processes of a node may run on after it was killed."""
-    cluster = Cluster(ClusterLimit(1), 2, ends_at_once=False)
+def after_the_end_of_the_holder(cluster: Cluster) -> Any:
+    """Let node 0 acquire the only permit and its process end; return the policy of node 1, which
+    asks for the permit."""
     dead, other = cluster.policies
     dead.acquire(trigger(1), 0.0)
     cluster.round(0, 0.0)
     assert dead.acquire(trigger(1), 0.0) is None
     cluster.ledger.ended.add("node 0")
     other.acquire(trigger(2), 0.0)
+    return other
+
+
+def test_permits_of_a_node_whose_runs_may_outlive_its_process_expire() -> None:
+    """Child processes of a node may run on after it was killed."""
+    cluster = Cluster(ClusterLimit(1), 2, ends_at_once=False)
+    other = after_the_end_of_the_holder(cluster)
     for now in (0.0, 1.0, TTL * (1 + DRIFT)):
         cluster.round(1, now)
         assert other.acquire(trigger(2), now)
@@ -304,12 +312,7 @@ def test_permits_of_a_node_whose_runs_may_outlive_its_process_expire() -> None:
 def test_starts_by_a_node_whose_process_has_ended_count_until_their_window_is_over() -> None:
     per = 100.0
     cluster = Cluster(ClusterRateLimit(1, per), 2)
-    dead, other = cluster.policies
-    dead.acquire(trigger(1), 0.0)
-    cluster.round(0, 0.0)
-    assert dead.acquire(trigger(1), 0.0) is None
-    cluster.ledger.ended.add("node 0")
-    other.acquire(trigger(2), 0.0)
+    other = after_the_end_of_the_holder(cluster)
     for now in (1.0, 50.0, per * (1 + DRIFT)):
         cluster.round(1, now)
         assert isinstance(other.acquire(trigger(2), now), Full)

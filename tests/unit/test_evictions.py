@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.steps import BacklogWrite, Timing
 from fairlead.core.triggers.evictions import FIRST_PAUSE, LONGEST_PAUSE, Eviction, Evictions
 from fairlead.core.triggers.table import Held
 from fairlead.model import LaneRecord, Trigger

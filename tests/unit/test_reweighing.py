@@ -11,9 +11,10 @@ from random import Random
 import pytest
 
 from fairlead.backends.memory.backlog import MemoryBacklogStore
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from tests.tiers import seeds
 

@@ -9,10 +9,11 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair.backlog import Backlog, Changes, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.steps import Changes, Timing
 from fairlead.core.fair.time_passes import MOST_OWED, TimePasses
 from fairlead.model import LaneRecord, Level, RunTimesRecord, Trigger
 from tests.tiers import examples

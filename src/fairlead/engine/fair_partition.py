@@ -13,41 +13,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import Backlog, BacklogWrite, Changes, Timing
+from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.core.look_ahead import LEAST
 from fairlead.core.triggers.evictions import Evictions
 from fairlead.core.triggers.table import Held, TriggerTable
+from fairlead.engine.arrivals import PAGE, Arrivals
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
+from fairlead.engine.unreadable_lanes import Readable, UnreadableLanes
 from fairlead.errors import StoreUnavailable
-from fairlead.model import (
-    IncidentKind,
-    IncidentReport,
-    LaneKey,
-    LaneRecord,
-    PartitionKey,
-    Trigger,
-)
+from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from fairlead.ports.trigger_channel import TriggerChannel
 
 log = logging.getLogger("fairlead.fair_partition")
-
-PAGE = 2000
-"""Maximum number of triggers in one write; as many more may wait for the next write."""
-
-PAGE_AGAIN = 10_000
-"""Maximum number of triggers behind the position that one read returns again."""
-
-AGAIN_SHARE = 0.05
-"""Greatest share of time spent on reading triggers again (0 to 1)."""
 
 MOST_READ = 5000
 """Triggers in one read from the backlog store."""
@@ -61,30 +47,11 @@ MOST_LEARNT = 50_000
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
-_REMEMBERED = 10_000
-"""Maximum number of remembered ids of a lane, in each of two generations: the triggers that got a
-level last. They show which triggers of a repeated read have a level already."""
-
-
-CHECK_SECONDS = 30.0
-"""Seconds between two reads of lane records that could not be read."""
-
 _SHORTEST_WAIT = 0.001
 """Shortest pause, in seconds, between two steps without work."""
 
 _LONGEST_WAIT = 1.0
 """Longest pause, in seconds, between checks for records to delete or save."""
-
-
-_CURE = (
-    "the tasks of the lane wait until the record is repaired; other lanes continue. Correct the"
-    " record, or delete it to let the lane start again from the rows of its tasks. The owner reads"
-    " the record again every 30 s"
-)
-
-
-class _Readable(Exception):
-    """Raised when a lane record that could not be read can be read again."""
 
 
 @dataclass(eq=False)
@@ -98,13 +65,9 @@ class _FairLane:
     is_ordering: bool = True
     """Whether triggers found at the take-over still get levels; the lane dispatches none until
     then."""
-    inbox: list[Trigger] = field(default_factory=list)
-    unchecked: list[Trigger] = field(default_factory=list)
-    """Triggers from behind the channel position; the store must show which have a level."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
     counted: int = 0
-    """Triggers in `LookAhead.inboxes`: of both, and of the write."""
-    read_again_at: float = 0.0
-    """Monotonic seconds from which more triggers may be read again."""
+    """Triggers in `LookAhead.inboxes`: the arrivals, and those of the write."""
     unread: int = 0
     """Fairness keys whose other triggers the channel keeps."""
     is_asked: bool = True
@@ -116,10 +79,6 @@ class _FairLane:
     reweighed: set[str] = field(default_factory=set)
     """Keys with new weights, whose triggers have levels at the old ones."""
     evictions: Evictions = field(default_factory=Evictions)
-    recent: dict[str, int] = field(default_factory=dict)
-    """Version by id of the triggers that got a level last."""
-    less_recent: dict[str, int] = field(default_factory=dict)
-    """Version by id of the generation before `recent`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +120,7 @@ class FairPartition:
         self._events = context.events
         self._clock = context.clock
         self._lanes: dict[int, _FairLane] = {}
-        self._unreadable: dict[int, str] = {}
-        """Record and error, by priority, of the lanes that stand still."""
-        self._check_at = 0.0
-        """Monotonic seconds from which these records are read again."""
+        self._unreadable = UnreadableLanes(key, context.store, context.events, context.clock)
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
@@ -178,9 +134,7 @@ class FairPartition:
         self._began = self._clock.monotonic()
         for priority, record in sorted(owned.lanes.items()):
             self._add_lane(priority, record)
-        self._unreadable = owned.unreadable
-        if self._unreadable:
-            self._report_unreadable()
+        self._unreadable.found(owned.unreadable)
         self.is_started = True
         self._events.on_positions_changed(self.key)
 
@@ -203,7 +157,7 @@ class FairPartition:
                 extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
             pause = outage_pause()
-        except* _Readable:
+        except* Readable:
             log.info("a lane record can be read again", extra={"partition": self.key})
         if (task := asyncio.current_task()) is not None and task.cancelling():
             # A group that ends with an error forgets that it was cancelled meanwhile.
@@ -241,13 +195,13 @@ class FairPartition:
             if lane.shares is not None
             for t in lane.shares.waiting()
         ]
-        waiting = [t for lane in self._lanes.values() for t in [*lane.inbox, *lane.unchecked]]
+        waiting = [t for lane in self._lanes.values() for t in lane.arrivals.clear()]
         unwritten = [
             t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
         ]
         for lane in self._lanes.values():
             self._look_ahead.leave(lane.key)
-            lane.inbox, lane.unchecked, lane.write = [], [], None
+            lane.write = None
             self._count(lane)
         self._lanes.clear()
         self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
@@ -264,12 +218,10 @@ class FairPartition:
         if priority in self._unreadable:
             return 0
         lane = self._lanes.get(priority)
-        waiting = 0 if lane is None else len(lane.inbox)
         if self._look_ahead.are_inboxes_full:
-            is_empty = lane is None or not (waiting or lane.write is not None)
+            is_empty = lane is None or not (lane.arrivals.new or lane.write is not None)
             return self._look_ahead.least_in_inbox if is_empty else 0
-        is_flooded = lane is not None and len(lane.unchecked) > PAGE_AGAIN
-        return 0 if waiting > PAGE or is_flooded else 2 * PAGE - waiting
+        return 2 * PAGE if lane is None else lane.arrivals.room
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -279,7 +231,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
-        return 0 if lane.unchecked or self._clock.monotonic() < lane.read_again_at else PAGE_AGAIN
+        return lane.arrivals.room_behind(self._clock.monotonic())
 
     def of_keys(
         self, priority: int, keys: Collection[str], unread: int
@@ -290,7 +242,7 @@ class FairPartition:
             return (), 0
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         lane.unread, lane.is_asked = unread, True
-        arriving = len(lane.inbox) + len(lane.unchecked)
+        arriving = len(lane.arrivals)
         if lane.backlog.is_asking:
             lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
         if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
@@ -309,19 +261,19 @@ class FairPartition:
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         self._note_floor(lane)
         if lane.backlog.is_stored:
-            self._separate(lane, triggers)
+            self._events.on_dropped(lane.arrivals.separate(triggers, lane.backlog.highest_seq))
         else:
-            lane.inbox += triggers  # a trigger unknown in memory is new
+            lane.arrivals.add(triggers)  # a trigger unknown in memory is new
         if _can_level(lane):
             self._assign_levels(lane)
         self._count(lane)
         self._work.set()
-        if lane.unchecked:
+        if lane.arrivals.unchecked:
             self._has_unchecked.set()
 
     def _count(self, lane: _FairLane) -> None:
         """Count the triggers on their way into memory or the store among those of the node."""
-        look_ahead, counted = self._look_ahead, len(lane.inbox) + len(lane.unchecked)
+        look_ahead, counted = self._look_ahead, len(lane.arrivals)
         if lane.write is not None:
             counted += len(lane.write.entries)
         were_full = look_ahead.are_inboxes_full
@@ -336,21 +288,8 @@ class FairPartition:
         if floor is not None:
             lane.backlog.is_read_by_key = True
             lane.backlog.read_seq = min(lane.backlog.read_seq, floor)
-        elif not lane.inbox and not lane.unchecked:
+        elif not lane.arrivals:
             lane.backlog.is_read_by_key, lane.unread = False, 0
-
-    def _separate(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        """Separate new triggers from stored ones, while the lane has a stored backlog."""
-        passed = lane.backlog.highest_seq
-        levelled = []
-        for trigger in triggers:
-            if _is_recent(lane, trigger):
-                levelled.append(trigger)
-            elif trigger.seq > passed:
-                lane.inbox.append(trigger)
-            else:
-                lane.unchecked.append(trigger)
-        self._events.on_dropped(levelled)
 
     def limit(self, most: int) -> None:
         """Allow at most that many triggers of each lane in memory, whatever its share is."""
@@ -365,8 +304,7 @@ class FairPartition:
         has_more = (
             not lane.backlog.is_at_end
             or lane.unread
-            or lane.inbox
-            or lane.unchecked
+            or lane.arrivals
             or lane.write is not None
             or self._context.channel.is_behind(lane.key)
         )
@@ -418,7 +356,7 @@ class FairPartition:
     def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Note triggers whose claim was lost: a later trigger of the same task is new."""
         if (lane := self._lanes.get(priority)) is not None:
-            self._drop_recent(lane, triggers)
+            lane.arrivals.drop_recent(triggers)
             for trigger in triggers:
                 self.ended(trigger, 0)
 
@@ -470,46 +408,13 @@ class FairPartition:
                     )
                     await self._clock.sleep(outage_pause())
                     is_busy = True
-            if self._unreadable and self._clock.monotonic() >= self._check_at:
-                await self._check_unreadable()
+            await self._unreadable.check()
             if not is_busy:
                 try:
                     async with asyncio.timeout(self._until_due()):
                         await self._work.wait()
                 except TimeoutError:
                     pass
-
-    def _report_unreadable(self) -> None:
-        """Report the lanes whose record cannot be read, as incidents."""
-        self._check_at = self._clock.monotonic() + CHECK_SECONDS
-        for priority, error in self._unreadable.items():
-            log.error(
-                "lane stands still: its record cannot be read",
-                extra={"partition": self.key, "priority": priority, "error": error},
-            )
-        self._events.on_incidents(
-            [
-                IncidentReport(
-                    kind=IncidentKind.LANE_UNREADABLE,
-                    subject=f"{self.key.queue}/{self.key.partition}/{priority}",
-                    details=f"cannot read {error}; {_CURE}",
-                    since=self._clock.now(),
-                    queue=self.key.queue,
-                )
-                for priority, error in self._unreadable.items()
-            ]
-        )
-
-    async def _check_unreadable(self) -> None:
-        """Read the records again. Raise _Readable when one of them can be read or was deleted."""
-        try:
-            unreadable = await self._store.unreadable(self.key)
-        except StoreUnavailable:
-            self._check_at = self._clock.monotonic() + outage_pause()
-            return
-        if self._unreadable.keys() - unreadable.keys():
-            raise _Readable
-        self._report_unreadable()
 
     def _until_due(self) -> float:
         """Return the seconds until the next work that no event announces."""
@@ -528,7 +433,7 @@ class FairPartition:
         backlog, key = lane.backlog, lane.key
         self._note_floor(lane)
         lane.is_evicting &= backlog.is_stored
-        if lane.inbox and _can_level(lane):
+        if lane.arrivals.new and _can_level(lane):
             self._assign_levels(lane)
             self._ask(lane)
         if lane.write is None:
@@ -596,7 +501,7 @@ class FairPartition:
         while True:
             await self._has_unchecked.wait()
             self._has_unchecked.clear()
-            for lane in [lane for lane in self._lanes.values() if lane.unchecked]:
+            for lane in [lane for lane in self._lanes.values() if lane.arrivals.unchecked]:
                 try:
                     await self._check_lane(lane)
                 except StoreUnavailable as error:
@@ -608,33 +513,26 @@ class FairPartition:
                     await self._clock.sleep(outage_pause())
 
     async def _check_lane(self, lane: _FairLane) -> None:
-        asked, began = [*lane.unchecked], self._clock.monotonic()
+        asked, began = [*lane.arrivals.unchecked], self._clock.monotonic()
         levelled = await self._store.levelled(
             lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
         )
         if self._lanes.get(lane.key.priority) is not lane:
             return  # dropped meanwhile
-        lane.read_again_at = began + (self._clock.monotonic() - began) / AGAIN_SHARE
-        del lane.unchecked[: len(asked)]
-        new = [t for t in asked if t.id not in levelled and not _is_recent(lane, t)]
-        lane.inbox[:0] = new  # older than the others of their keys
+        now = self._clock.monotonic()
+        found = lane.arrivals.checked(asked, levelled, now - began, now)
         self._count(lane)
         self._ask(lane)
-        kept = set(map(id, new))
-        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
+        self._events.on_dropped(found)
         self._work.set()
 
     def _assign_levels(self, lane: _FairLane) -> None:
-        triggers, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
-        if not triggers:
+        if not (triggers := lane.arrivals.take_page()):
             return
         if not lane.backlog.is_stored:
             count = len(lane.backlog) + len(triggers)
             lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
-        remembered = min(_REMEMBERED, max(LEAST, lane.backlog.capacity // 2))
-        if len(lane.recent) > remembered:
-            lane.recent, lane.less_recent = {}, lane.recent
-        lane.recent.update([(trigger.id, trigger.version) for trigger in triggers[-remembered:]])
+        lane.arrivals.remember(triggers, lane.backlog.capacity)
         added = lane.backlog.add(triggers)
         if isinstance(added, BacklogWrite):
             lane.write = added
@@ -701,7 +599,7 @@ class FairPartition:
     def _drop_untaken(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
         """Drop triggers of held ordering keys, which do not advance the lane's virtual time."""
         lane.backlog.ack(triggers)
-        self._drop_recent(lane, triggers)
+        lane.arrivals.drop_recent(triggers)
         self._events.on_dropped(triggers)
 
     def _push(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
@@ -722,20 +620,12 @@ class FairPartition:
             self._table.remove(lane.shares.remove(triggers))
             self._push_next(lane, lane.shares)
 
-    def _drop_recent(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        for trigger in triggers:
-            lane.recent.pop(trigger.id, None)
-            lane.less_recent.pop(trigger.id, None)
-
     def _begin_dispatch(self, lane: _FairLane) -> None:
         """Begin to dispatch once every trigger found at the take-over has a level."""
         if not lane.is_ordering:
             return
         is_waiting = (
-            lane.inbox
-            or lane.unchecked
-            or lane.write is not None
-            or self._context.channel.is_behind(lane.key)
+            lane.arrivals or lane.write is not None or self._context.channel.is_behind(lane.key)
         )
         if not is_waiting or self._clock.monotonic() >= lane.order_until:
             lane.is_ordering = False
@@ -767,13 +657,11 @@ def _can_level(lane: _FairLane) -> bool:
     """Return whether new triggers can get their levels now. At a take-over, and in a lane that is
     read by fairness key, they come after the older ones, which the store must show first."""
     is_in_order = lane.is_ordering or lane.backlog.is_read_by_key
-    return lane.write is None and lane.backlog.can_add and not (is_in_order and lane.unchecked)
-
-
-def _is_recent(lane: _FairLane, trigger: Trigger) -> bool:
-    """Return whether the trigger is one of those that got a level last."""
-    levelled = max(lane.recent.get(trigger.id, 0), lane.less_recent.get(trigger.id, 0))
-    return levelled >= trigger.version
+    return (
+        lane.write is None
+        and lane.backlog.can_add
+        and not (is_in_order and lane.arrivals.unchecked)
+    )
 
 
 def _with_followers(held: Held, shares: RuntimeShares) -> Held:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sys import maxsize
 
-from fairlead.core.fair.backlog import Changes
 from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.steps import Changes
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers.table import TriggerTable

@@ -14,16 +14,13 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
-import msgspec
-
+from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
-from fairlead.core.fair.reweighing import RENEWED, Reweighing, renewed
+from fairlead.core.fair.reweighing import Reweighing
+from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
@@ -37,73 +34,9 @@ HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
 
-FIRST_PASS = 1
-"""Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
-
-MOST_EARLY = 1000
-"""Maximum number of idle keys that go ahead of other keys at once."""
-
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
 last moved."""
-
-_ID_BITS = 40
-"""Low bits of a level's id, which count within one owner; the high bits are its range id, so that
-no two owners give the same id."""
-
-
-class Changes(NamedTuple):
-    """Triggers that came into memory and may be dispatched, and triggers that left memory and are
-    only in the store now."""
-
-    added: Sequence[Trigger] = ()
-    dropped: Sequence[Trigger] = ()
-
-
-NO_CHANGES = Changes()
-
-
-@dataclass(eq=False)
-class BacklogWrite:
-    """A write of entries and record, both or neither. Repeat it until it is known to have landed,
-    or the owner is fenced."""
-
-    entries: list[Trigger]
-    record: LaneRecord
-    leaving: Sequence[Trigger] = ()
-    """Triggers to ack at their old levels once the write has landed; the entries hold them at new
-    levels."""
-    moved: Sequence[Level] = ()
-    """Levels to delete in the same step; the entries hold their triggers at new levels."""
-
-
-@dataclass(eq=False)
-class Read:
-    """A read to do: entries stored above a level, ascending, at most `limit`."""
-
-    above: Level
-    limit: int
-
-
-@dataclass(eq=False)
-class Renewal:
-    """A read to do: the entries of some keys among the first `limit` stored above a level."""
-
-    above: Level
-    keys: Collection[str]
-    limit: int
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Intervals (seconds) and ack counts at which dispatched entries leave the store.
-
-    After a crash, at most `persist_seconds` times the dispatch rate is dispatched again.
-    """
-
-    delete_seconds: float = 15.0
-    delete_acks: int = 1000
-    persist_seconds: float = 60.0
 
 
 class Backlog:
@@ -126,7 +59,6 @@ class Backlog:
         self.is_at_end = is_new
         """Whether nothing is stored above R. A record that says so is not trusted, because an older
         write may have landed after it."""
-        self.virtual_time = max(record.virtual_time, record.ack_level.pass_, FIRST_PASS)
         self.read_seq = record.read_seq
         """Position in the channel up to which every trigger found has been given a level."""
         self.highest_seq = max(record.read_seq, record.highest_seq)
@@ -135,10 +67,9 @@ class Backlog:
         """Whether triggers come by fairness key, so that their positions say nothing of others."""
         self.ask_at = 0
         """Virtual time from which keys with unread triggers may need more of them in memory."""
-        self.range_id = range_id
         self._passes = passes
         self._timing = timing
-        self._last_id = range_id << _ID_BITS
+        self._levels = Levels(range_id, max(record.virtual_time, record.ack_level.pass_), passes)
         self._loaded: dict[Level, Trigger] = {}
         """Triggers in memory that are not yet taken for dispatch."""
         self._taken: dict[Level, Trigger] = {}
@@ -151,13 +82,6 @@ class Backlog:
         """Names of the triggers levelled or read so far."""
         self._knows_names = is_new
         """Whether no trigger of another name is stored."""
-        self._waiting: defaultdict[str, int] = defaultdict(int)
-        """Number of loaded or taken triggers by task name."""
-        self._served: dict[str, int] = {}
-        """Virtual time by task name; behind the lane's while a limit holds the name back."""
-        self._early = 0
-        """Number of idle keys that may still go ahead of the keys whose turn is at the same
-        pass."""
         self._writing: BacklogWrite | None = None
         self._landed: BacklogWrite | None = None
         """Write that landed while a read was under way; merged after the read."""
@@ -200,6 +124,11 @@ class Backlog:
     def loaded(self) -> list[Trigger]:
         """Return the triggers that may be dispatched, lowest level first."""
         return [self._loaded[level] for level in sorted(self._loaded)]
+
+    @property
+    def virtual_time(self) -> int:
+        """Highest pass taken."""
+        return self._levels.virtual_time
 
     @property
     def is_stored(self) -> bool:
@@ -302,7 +231,8 @@ class Backlog:
         for trigger in evicted:
             self._passes.withdraw(trigger.fairness_key, trigger.name)
         return self._write(
-            [*self._start_again(kept), *map(self._level, evicted)], [*kept, *evicted]
+            [*self._levels.assign_again(kept, self.ack_level), *map(self._level, evicted)],
+            [*kept, *evicted],
         )
 
     # new weights ----------------------------------------------------------------------------------
@@ -319,11 +249,10 @@ class Backlog:
         that lose their levels, and what follows: a write, or the same triggers at new levels. Not
         allowed while `can_reweigh` is false."""
         assert self.can_reweigh
-        reweighing = Reweighing(keys, LOWEST, self.max_level, self._last_id, {})
+        reweighing = Reweighing(keys, LOWEST, self.max_level, self._levels.last_id, {})
         waiting = [self._loaded[level] for level in sorted(self._loaded)]
-        old, new = self._renew(
-            [t for t in waiting if t.fairness_key in reweighing.keys], reweighing
-        )
+        due = [trigger for trigger in waiting if trigger.fairness_key in reweighing.keys]
+        old, new = self._levels.renew(due, reweighing)
         has_met_all = self.is_at_end
         reweighing.at = max(self.read_level, self.max_level) if has_met_all else self.read_level
         self._reweighing = reweighing
@@ -355,7 +284,7 @@ class Backlog:
         reweighing, self._renewing = self._reweighing, None
         assert reweighing is not None and self._writing is None
         due = [t for t in entries if reweighing.is_due(t) and self._is_new_level(_level(t))]
-        old, new = self._renew(due, reweighing)
+        old, new = self._levels.renew(due, reweighing)
         reweighing.at = reweighing.last if through is None else through
         self._end_reweighing()
         return self._write(new, [], [*map(_level, old)]) if new else None
@@ -364,26 +293,11 @@ class Backlog:
         """Record that the read of a renewal failed."""
         self._renewing = None
 
-    def _renew(
-        self, triggers: Sequence[Trigger], reweighing: Reweighing
-    ) -> tuple[list[Trigger], list[Trigger]]:
-        """Return the triggers whose levels change, ascending, and the same at their new levels."""
-        old, new = [], []
-        for trigger in triggers:
-            pass_ = reweighing.next_pass(trigger, self._passes, self.virtual_time)
-            if pass_ != _level(trigger).pass_:
-                self._last_id += 2
-                old.append(trigger)
-                new.append(renewed(trigger, pass_, self._last_id))
-        return old, new
-
     def _end_reweighing(self) -> None:
         """End the reweighing if it has met all entries."""
-        reweighing = self._reweighing
-        if reweighing is not None and reweighing.is_done:
+        if self._reweighing is not None and self._reweighing.is_done:
+            self._levels.end(self._reweighing)
             self._reweighing = None
-            for key in reweighing.keys:
-                self._passes.renew(key, reweighing.next_passes.get(key), self.virtual_time)
 
     # writing --------------------------------------------------------------------------------------
 
@@ -504,11 +418,7 @@ class Backlog:
         new = [trigger for trigger in entries if self._is_new_level(_level(trigger))]
         for trigger in new:
             self._load(trigger)
-            pass_, number = _level(trigger)
-            if number >> _ID_BITS != self.range_id:
-                self._passes.observe(
-                    trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
-                )
+            self._levels.observe(trigger)
         if entries:
             self.read_level = max(self.read_level, _level(entries[-1]))
             self.max_level = max(self.max_level, self.read_level)
@@ -539,21 +449,13 @@ class Backlog:
 
     # dispatch -------------------------------------------------------------------------------------
 
-    def take(self, triggers: Iterable[Trigger]) -> None:
+    def take(self, triggers: Collection[Trigger]) -> None:
         """Take triggers for dispatch, to be claimed."""
-        loaded, taken, served = self._loaded, self._taken, self._served
-        furthest, early = self.virtual_time, self._early
+        loaded, taken = self._loaded, self._taken
         for trigger in triggers:
             level = _level(trigger)
-            pass_ = level.pass_
-            early += pass_ >= furthest
             taken[level] = loaded.pop(level)
-            if pass_ > served[trigger.name]:
-                served[trigger.name] = pass_
-            if pass_ > furthest:
-                furthest = pass_
-        self.virtual_time = furthest
-        self._early = min(early, MOST_EARLY)
+        self._levels.took(triggers)
 
     def take_back(self, triggers: Iterable[Trigger]) -> None:
         """Make taken triggers dispatchable again, because the outcome of their claim is unknown."""
@@ -663,75 +565,22 @@ class Backlog:
     # levels ---------------------------------------------------------------------------------------
 
     def _level(self, trigger: Trigger) -> Trigger:
-        name = trigger.name
-        self._names.add(name)
-        if not self._waiting.get(name):
-            # A name that was idle or is new starts at the lane's virtual time; a name that a limit
-            # holds back keeps its own.
-            self._served[name] = self.virtual_time
-        self._last_id += 2
+        self._names.add(trigger.name)
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
-        start = max(self._served[name], self.ack_level.pass_)
-        if self._reweighing is not None and trigger.fairness_key in self._reweighing.keys:
-            level = self._level_amid(trigger, start, self._reweighing)
-        else:
-            is_idle = self._passes.next_pass(trigger.fairness_key) < start
-            pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
-            level = Level(pass_, self._last_id)
-            if is_idle and self._early:
-                level = self._before_ties(level)
-        return msgspec.structs.replace(trigger, level=level)
-
-    def _before_ties(self, level: Level) -> Level:
-        """Return the level of the first task of an idle key: before the keys whose turns are at the
-        same pass. With many keys, the task would otherwise wait for one of each. At most every
-        second trigger that runs comes from such a key."""
-        before = Level(level.pass_ - 1, level.id)
-        if before <= self.ack_level:
-            return level
-        self._early -= 1
-        return before
-
-    def _level_amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
-        """Return a level for a new trigger of a key whose entries are getting new levels."""
-        key, weight, name = trigger.fairness_key, trigger.weight, trigger.name
-        if reweighing.has_met_all(key, self._passes.next_pass(key)):
-            pass_ = max(start, reweighing.next_passes.get(key, 0))
-            reweighing.next_passes[key] = pass_ + self._passes.step(key, weight, name)
-            return Level(pass_, self._last_id | RENEWED)
-        # Behind the entries from before, with which the reweighing will meet it.
-        level = Level(self._passes.assign(key, weight, start, name), self._last_id)
-        reweighing.last = max(reweighing.last, level)
-        return level
-
-    def _start_again(self, triggers: Sequence[Trigger]) -> Iterator[Trigger]:
-        """Yield the triggers with levels from the virtual time on, a step apart for each key, so
-        that a key that arrives later waits for one task of each of them and not for all."""
-        start = max(self.virtual_time, self.ack_level.pass_)
-        next_passes: dict[str, int] = {}
-        for trigger in sorted(triggers, key=_level):
-            key = trigger.fairness_key
-            pass_ = next_passes.get(key, start)
-            next_passes[key] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
-            self._last_id += 2
-            yield msgspec.structs.replace(trigger, level=Level(pass_, self._last_id))
+        return self._levels.assign(trigger, self.ack_level, self._reweighing)
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
         self._loaded[level] = trigger
-        if not self._waiting[trigger.name]:
-            self._served[trigger.name] = min(self.virtual_time, level.pass_)
-        self._waiting[trigger.name] += 1
+        self._levels.came(trigger.name, level.pass_)
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
         if trigger is not None:
-            left = self._waiting[trigger.name] = self._waiting[trigger.name] - 1
-            if not left:
-                del self._waiting[trigger.name]
+            self._levels.left(trigger.name)
         return trigger
 
 

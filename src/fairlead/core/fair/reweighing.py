@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
-
 from fairlead.core.fair.passes import Passes
 from fairlead.model import Level, ReweighingRecord, Trigger
 
@@ -85,8 +83,3 @@ class Reweighing:
         pass_ = max(pass_, min(before, virtual_time))
         self.next_passes[key] = pass_ + step
         return pass_
-
-
-def renewed(trigger: Trigger, pass_: int, number: int) -> Trigger:
-    """Return the trigger at a new level. `number`: number of the level, without the mark."""
-    return msgspec.structs.replace(trigger, level=Level(pass_, number | RENEWED))

@@ -1,0 +1,158 @@
+"""The levels that one owner gives to the triggers of a lane: their passes, and ids that no other
+owner gives.
+
+The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), by fairness key.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.reweighing import RENEWED, Reweighing
+from fairlead.model import Level, Trigger
+
+FIRST_PASS = 1
+"""Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
+
+MOST_EARLY = 1000
+"""Maximum number of idle keys that go ahead of other keys at once."""
+
+_ID_BITS = 40
+"""Low bits of a level's id, which count within one owner; the high bits are its range id, so that
+no two owners give the same id."""
+
+
+class Levels:
+    """The levels of one lane under one owner."""
+
+    def __init__(self, range_id: int, virtual_time: int, passes: Passes) -> None:
+        self.virtual_time = max(virtual_time, FIRST_PASS)
+        """Highest pass taken."""
+        self.last_id = range_id << _ID_BITS
+        """Last id given, without the mark of a reweighing."""
+        self._range_id = range_id
+        self._passes = passes
+        self._waiting: defaultdict[str, int] = defaultdict(int)
+        """Number of triggers in memory by task name."""
+        self._served: dict[str, int] = {}
+        """Virtual time by task name; behind the lane's while a limit holds the name back."""
+        self._early = 0
+        """Number of idle keys that may still go ahead of the keys whose turn is at the same
+        pass."""
+
+    def came(self, name: str, pass_: int) -> None:
+        """Note that a trigger of this task name and pass came into memory."""
+        if not self._waiting[name]:
+            self._served[name] = min(self.virtual_time, pass_)
+        self._waiting[name] += 1
+
+    def left(self, name: str) -> None:
+        """Note that a trigger of this task name left memory."""
+        left = self._waiting[name] = self._waiting[name] - 1
+        if not left:
+            del self._waiting[name]
+
+    def took(self, triggers: Iterable[Trigger]) -> None:
+        """Advance the virtual time by triggers that were taken for dispatch."""
+        served, furthest, early = self._served, self.virtual_time, self._early
+        for trigger in triggers:
+            assert trigger.level is not None
+            pass_ = trigger.level.pass_
+            early += pass_ >= furthest
+            if pass_ > served[trigger.name]:
+                served[trigger.name] = pass_
+            if pass_ > furthest:
+                furthest = pass_
+        self.virtual_time = furthest
+        self._early = min(early, MOST_EARLY)
+
+    def observe(self, trigger: Trigger) -> None:
+        """Advance the next pass of a key beyond a trigger to which another owner gave its level."""
+        assert trigger.level is not None
+        pass_, number = trigger.level
+        if number >> _ID_BITS != self._range_id:
+            self._passes.observe(
+                trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
+            )
+
+    def assign(self, trigger: Trigger, above: Level, reweighing: Reweighing | None) -> Trigger:
+        """Return a new trigger with its level, which lies above `above`. `reweighing`: the one that
+        goes on."""
+        name = trigger.name
+        if not self._waiting.get(name):
+            # A name that was idle or is new starts at the lane's virtual time; a name that a limit
+            # holds back keeps its own.
+            self._served[name] = self.virtual_time
+        self.last_id += 2
+        start = max(self._served[name], above.pass_)
+        if reweighing is not None and trigger.fairness_key in reweighing.keys:
+            level = self._amid(trigger, start, reweighing)
+        else:
+            pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
+            level = Level(pass_, self.last_id)
+            if pass_ == start and self._early:
+                level = self._before_ties(level, above)
+        return msgspec.structs.replace(trigger, level=level)
+
+    def _before_ties(self, level: Level, above: Level) -> Level:
+        """Return the level of the first task of an idle key: before the keys whose turns are at the
+        same pass. With many keys, the task would otherwise wait for one of each. At most every
+        second trigger that runs comes from such a key."""
+        before = Level(level.pass_ - 1, level.id)
+        if before <= above:
+            return level
+        self._early -= 1
+        return before
+
+    def _amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
+        """Return a level for a new trigger of a key whose entries are getting new levels."""
+        key, weight, name = trigger.fairness_key, trigger.weight, trigger.name
+        if reweighing.has_met_all(key, self._passes.next_pass(key)):
+            pass_ = max(start, reweighing.next_passes.get(key, 0))
+            reweighing.next_passes[key] = pass_ + self._passes.step(key, weight, name)
+            return Level(pass_, self.last_id | RENEWED)
+        # Behind the entries from before, with which the reweighing will meet it.
+        level = Level(self._passes.assign(key, weight, start, name), self.last_id)
+        reweighing.last = max(reweighing.last, level)
+        return level
+
+    def assign_again(self, triggers: Iterable[Trigger], above: Level) -> Iterator[Trigger]:
+        """Yield triggers that have waited, with levels from the virtual time on, a step apart for
+        each key, so that a key that arrives later waits for one task of each and not for all."""
+        start = max(self.virtual_time, above.pass_)
+        next_passes: dict[str, int] = {}
+        for trigger in sorted(triggers, key=_level):
+            key = trigger.fairness_key
+            pass_ = next_passes.get(key, start)
+            next_passes[key] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            self.last_id += 2
+            yield msgspec.structs.replace(trigger, level=Level(pass_, self.last_id))
+
+    def renew(
+        self, triggers: Sequence[Trigger], reweighing: Reweighing
+    ) -> tuple[list[Trigger], list[Trigger]]:
+        """Return the triggers whose levels a reweighing changes, ascending, and the same at their
+        new levels."""
+        old, new = [], []
+        for trigger in triggers:
+            pass_ = reweighing.next_pass(trigger, self._passes, self.virtual_time)
+            if pass_ != _level(trigger).pass_:
+                self.last_id += 2
+                old.append(trigger)
+                level = Level(pass_, self.last_id | RENEWED)
+                new.append(msgspec.structs.replace(trigger, level=level))
+        return old, new
+
+    def end(self, reweighing: Reweighing) -> None:
+        """Continue the keys of a reweighing that has met all entries."""
+        for key in reweighing.keys:
+            self._passes.renew(key, reweighing.next_passes.get(key), self.virtual_time)
+
+
+def _level(trigger: Trigger) -> Level:
+    assert trigger.level is not None
+    return trigger.level
