@@ -14,6 +14,7 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
@@ -21,6 +22,7 @@ from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
+from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
@@ -65,9 +67,10 @@ class Backlog:
         """Highest position in the channel of a trigger that has a level."""
         self.is_read_by_key = False
         """Whether triggers come by fairness key, so that their positions say nothing of others."""
-        self.ask_at = 0
-        """Virtual time from which keys with unread triggers may need more of them in memory."""
         self._passes = passes
+        self._unread = UnreadKeys(passes)
+        self._announced: dict[str, None] = {}
+        """Keys with new triggers that the channel keeps."""
         self._weights = dict(passes.weights if record.weights is None else record.weights)
         """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
@@ -164,37 +167,94 @@ class Backlog:
 
     @property
     def is_asking(self) -> bool:
-        """Whether keys with unread triggers may need more of them in memory now."""
-        return self.virtual_time >= self.ask_at or (
-            self.is_at_end and len(self._loaded) <= self.capacity // 2
-        )
+        """Whether to ask the channel for triggers of remembered keys: of new ones, of those that
+        are soon due if memory has room, and of others if memory is half empty."""
+        held = len(self._loaded)
+        if self._announced and held < self._most_with_new:
+            return True
+        due_at = self._unread.due_at
+        if due_at is None:
+            return False
+        if self.is_at_end and held <= self.capacity // 2:
+            return True
+        start, ahead = self._window
+        has_room = held <= self._most_with_due(ahead) - self.capacity // 16
+        return has_room and due_at <= start + ahead // 8
 
-    def choose_keys(
-        self, keys: Collection[str], unread: int, arriving: int
-    ) -> tuple[list[str], int]:
-        """Return which of these keys with unread triggers to read next, and how many triggers of
-        each. `unread`: number of such keys in all. `arriving`: triggers received and without a
+    def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
+        """Remember keys with triggers that the channel keeps. `announced`: those of new triggers.
+        Keys that `choose_keys` returns are forgotten."""
+        self._announced |= dict.fromkeys(announced)
+        self._unread.add(found)
+
+    def choose_keys(self, unread: int, arriving: int) -> list[tuple[str, int]]:
+        """Return which remembered keys to read next, and how many triggers of each at most.
+        `unread`: number of keys with unread triggers. `arriving`: triggers received and without a
         level.
 
         Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
-        are read whose triggers in memory soon end, and always those that have none, such as new
-        ones.
+        are read whose triggers in memory soon end or that have none. A key that is due and has new
+        triggers does not wait until memory has room.
         """
-        limit = max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
-        start = max(self.virtual_time, self.ack_level.pass_)
-        ahead = max(0, self.read_level.pass_ - start)
+        least = self._least_of_key(unread)
+        start, ahead = self._window
         held = len(self._loaded) + arriving
+        count, chosen = 0, dict[str, int]()
+        for key in [*self._announced]:
+            if self._passes.next_pass(key) > start:
+                self._unread.add([key])
+            elif held + count < self._most_with_new:
+                chosen[key] = least
+                count += least
+            else:
+                break
+            del self._announced[key]
         is_low = self.is_at_end and held <= self.capacity // 2
-        fill = -(-(self.capacity * 3 // 4 - held) // limit) if is_low else 0
-        spare = (self.capacity * 7 // 8 - held) // limit
-        self.ask_at = start + max(1, ahead // 8)
-        next_pass = self._passes.next_pass
-        ranked = sorted((max(start, next_pass(key)), key) for key in keys)
-        return [
-            key
-            for number, (pass_, key) in enumerate(ranked)
-            if number < fill or pass_ <= start or (pass_ <= start + ahead // 4 and number < spare)
-        ], limit
+        fill = self.capacity * 3 // 4 - held if is_low else 0
+        spare = self._most_with_due(ahead) - held
+        for most, through in ((fill, None), (spare, start + ahead // 4)):
+            if count >= most:
+                continue
+            for key in self._unread.take(through):
+                chosen[key] = number = self._number_of(key, least)
+                count += number
+                if count >= most:
+                    break
+        return [*chosen.items()]
+
+    def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
+        """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
+        has room or not."""
+        self._unread.add(self._announced)
+        self._announced.clear()
+        least = self._least_of_key(unread)
+        return [(key, least) for key in islice(self._unread.take(), max(1, most // least))]
+
+    def _number_of(self, key: str, least: int) -> int:
+        """Return how many triggers of a key to read, by its weight if that was set at run time; a
+        few different numbers, so that many keys are read together."""
+        weight = min(self._passes.weights.get(key, 1.0), MOST_OF_KEY)
+        return least if weight <= 1 else min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+
+    def _least_of_key(self, unread: int) -> int:
+        return max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
+
+    @property
+    def _most_with_new(self) -> int:
+        """Number of triggers in memory up to which it takes those of new keys."""
+        return self.capacity + self.capacity // 4
+
+    def _most_with_due(self, ahead: int) -> int:
+        """Number of triggers in memory up to which it takes those that are soon due. Fewer if no
+        other in memory comes a turn later, as with more keys than memory."""
+        is_urgent = ahead > self._passes.step("", 1.0)
+        return self.capacity * (9 if is_urgent else 7) // 8
+
+    @property
+    def _window(self) -> tuple[int, int]:
+        """Virtual time from which levels are given, and how far those in memory reach beyond it."""
+        start = max(self.virtual_time, self.ack_level.pass_)
+        return start, max(0, self.read_level.pass_ - start)
 
     # new triggers ---------------------------------------------------------------------------------
 
@@ -309,6 +369,8 @@ class Backlog:
         """End the reweighing if it has met all entries."""
         if self._reweighing is not None and self._reweighing.is_done:
             self._levels.end(self._reweighing)
+            if self.is_read_by_key:
+                self._unread.add(self._reweighing.keys)  # they may be due sooner
             self._reweighing = None
 
     # writing --------------------------------------------------------------------------------------
