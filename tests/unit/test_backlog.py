@@ -838,7 +838,7 @@ def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
 def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
     backlog = flooded(50, 5)
     assert [*chosen_of(backlog, found="ab")] == ["b"]
-    add(backlog, [trigger(f"b{n}") for n in range(5, 20)])
+    add(backlog, [trigger(f"b{n}") for n in range(5, 30)])
     assert not chosen_of(backlog, found="b")
 
 

@@ -179,7 +179,7 @@ class Backlog:
             return True
         start, ahead = self._window
         has_room = held <= self._most_with_due(ahead) - self.capacity // 16
-        return has_room and due_at <= start + ahead // 8
+        return has_room and due_at <= start + ahead // 2
 
     def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
         """Remember keys with triggers that the channel keeps. `announced`: those of new triggers.
@@ -212,7 +212,7 @@ class Backlog:
         is_low = self.is_at_end and held <= self.capacity // 2
         fill = self.capacity * 3 // 4 - held if is_low else 0
         spare = self._most_with_due(ahead) - held
-        for most, through in ((fill, None), (spare, start + ahead // 4)):
+        for most, through in ((fill, None), (spare, start + ahead // 2)):
             if count >= most:
                 continue
             for key in self._unread.take(through):
