@@ -82,7 +82,6 @@ class KeyedReader:
         self._plans: list[_Plan] = []
         self._has_room = True
         """Whether the node may have got room for more triggers."""
-        self._add("", self._found)
 
     @property
     def is_searching(self) -> bool:
@@ -133,7 +132,6 @@ class KeyedReader:
 
     def _begin_walk(self) -> None:
         self._walk, self._is_walk_due, self._walked = "", False, 0.0
-        self._add("", self._found)
 
     def _add(self, key: str, new: list[str]) -> None:
         if key not in self._unread:
@@ -243,7 +241,12 @@ class KeyedReader:
 
     async def _walk_on(self, above: str) -> None:
         began = self._clock.monotonic()
-        keys = await self._store.database.read(self._store.ready_keys(self.lane, above, WALK))
+        database, store = self._store.database, self._store
+        keys = await database.read(store.ready_keys(self.lane, above, WALK))
+        if not above:
+            without = await database.read(store.ready_of(self.lane, [("", self._position(""))], 1))
+            for trigger in without:
+                self._add(trigger.fairness_key, self._found)
         now = self._clock.monotonic()
         self._walked += now - began
         for key, seq in keys:
