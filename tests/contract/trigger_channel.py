@@ -116,7 +116,12 @@ class Reader:
         return 1000
 
     def of_keys(
-        self, lane: LaneKey, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> None:
         return None
 

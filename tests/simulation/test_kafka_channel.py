@@ -69,7 +69,12 @@ class Node:
         return 5
 
     def of_keys(
-        self, lane: LaneKey, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> None:
         return None
 

@@ -788,38 +788,43 @@ def chosen_of(
     return dict(backlog.choose_keys(unread, 0))
 
 
-def test_a_key_with_new_triggers_is_read_however_full_memory_is() -> None:
-    backlog = flooded(80)
-    assert backlog.is_asking is False
-    backlog.remember("n", "a")
+def test_a_key_with_new_triggers_is_read_although_others_wait_for_room() -> None:
+    backlog = flooded(72)
+    backlog.remember((), "abc")
+    assert not backlog.is_asking and not chosen_of(backlog)
+    backlog.remember("n", ())
     assert backlog.is_asking
     assert [*chosen_of(backlog)] == ["n"]
 
 
 def test_keys_that_are_due_wait_until_memory_has_room() -> None:
     backlog = backlog_of(80)
-    add(backlog, [trigger(f"{chr(1000 + n)}1") for n in range(78)])
+    add(backlog, [trigger(f"{chr(1000 + n)}1") for n in range(70)])
     assert not chosen_of(backlog, found="bcd", unread=100) and not backlog.is_asking
-    done = first(backlog, 13)
+    done = first(backlog, 15)
     backlog.take(done)
     assert backlog.is_asking
     assert [*chosen_of(backlog, unread=100)] == ["b", "c", "d"]
 
 
 def test_keys_that_are_due_do_not_wait_for_triggers_that_come_turns_later() -> None:
-    backlog = flooded(80)
+    backlog = flooded(60)
     assert [*chosen_of(backlog, found="bcd", unread=100)] == ["b", "c", "d"]
 
 
-def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:
-    backlog = flooded(90, capacity=90)
-    new = "".join(chr(1000 + n) for n in range(25))
-    assert chosen_of(backlog, announced=new, unread=100).keys() == {*new[:22]}
-    add(backlog, [trigger(f"{key}1") for key in new[:22]])
+def test_new_keys_take_what_is_left_of_memory_and_a_quarter_more_if_others_are_stored() -> None:
+    backlog = flooded(70)
+    new = "".join(chr(1000 + n) for n in range(40))
+    assert chosen_of(backlog, announced=new, unread=100).keys() == {*new[:10]}
+    add(backlog, [trigger(f"{key}1") for key in new[:10]])
     assert not backlog.is_asking and not chosen_of(backlog, unread=100)
     backlog.take(first(backlog, 2))
     assert backlog.is_asking
-    assert chosen_of(backlog, unread=100).keys() == {*new[22:24]}
+    assert chosen_of(backlog, unread=100).keys() == {*new[10:12]}
+    write = backlog.add([trigger("z1"), trigger("z2"), trigger("z3")])
+    assert isinstance(write, BacklogWrite)
+    backlog.written(write)
+    assert chosen_of(backlog, unread=100).keys() == {*new[12:31]}
 
 
 def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:

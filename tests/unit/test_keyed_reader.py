@@ -75,7 +75,12 @@ class Choosing:
         return 0
 
     def of_keys(
-        self, lane: LaneKey, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> list[tuple[str, int]]:
         told = [*announced, *found]
         assert not self.remembered.keys() & told, "a key was told twice"

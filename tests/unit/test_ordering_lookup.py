@@ -199,7 +199,12 @@ class Spacious:
         return 0
 
     def of_keys(
-        self, lane: LaneKey, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> None:
         return None
 

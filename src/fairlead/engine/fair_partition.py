@@ -234,7 +234,12 @@ class FairPartition:
         return lane.arrivals.room_behind(self._clock.monotonic())
 
     def of_keys(
-        self, priority: int, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        priority: int,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> Sequence[tuple[str, int]]:
         """Return which keys of a lane to read next from the channel, and how many triggers of each;
         see `fairlead.ports.trigger_channel.Room`."""
@@ -250,7 +255,7 @@ class FairPartition:
             return ()
         if lane.is_evicting:
             return backlog.choose_all(unread, PAGE)
-        return backlog.choose_keys(unread, arriving)
+        return backlog.choose_keys(unread, planned + arriving)
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""

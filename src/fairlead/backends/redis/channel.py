@@ -75,7 +75,12 @@ class _PageRoom:
         return PAGE
 
     def of_keys(
-        self, lane: LaneKey, announced: Iterable[str], found: Iterable[str], unread: int
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
     ) -> None:
         return None
 

@@ -200,7 +200,7 @@ class DatabaseChannel:
         self._search_at = self._sweep_at = 0.0
         for lane in self._lanes.values():
             if lane.keyed is not None:
-                lane.keyed.walk()
+                lane.keyed.look_on()
         self._changed.set()
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
@@ -322,7 +322,7 @@ class DatabaseChannel:
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
         is_long = lane.full_pages >= LONG_LANE and self._reads_by_key
-        if is_long and room.of_keys(lane.key, (), (), 0) is not None:
+        if is_long and room.of_keys(lane.key, (), (), 0, 0) is not None:
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock
             )

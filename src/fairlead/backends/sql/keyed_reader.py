@@ -56,6 +56,8 @@ class KeyedReader:
         self.lane = lane
         self.floor = floor
         self.highest = highest
+        self._last = highest
+        """Highest position seen, also of rows that were not read."""
         self._store = store
         self._clock = clock
         self._unread: dict[str, int] = {}
@@ -71,6 +73,8 @@ class KeyedReader:
         """Positions from which announced rows are to be looked at."""
         self._walk: str | None = ""
         """Key after which the walk continues; None if no walk is under way."""
+        self._has_walked = False
+        """Whether a walk has ended."""
         self._is_walk_due = False
         """Whether another walk follows: keys may have come behind the one under way."""
         self._walk_at = 0.0
@@ -109,6 +113,10 @@ class KeyedReader:
     def look_from(self, seq: int) -> None:
         """Look at the rows from this position on, which a notification announces."""
         self._looks.add(seq)
+
+    def look_on(self) -> None:
+        """Look at the rows that have come since, because notifications were lost."""
+        self._looks.add(self._last + 1)
 
     def begin_sweep(self) -> None:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
@@ -163,7 +171,8 @@ class KeyedReader:
         self._has_room = False
         by_limit: defaultdict[int, list[str]] = defaultdict(list)
         plans: list[_Plan] = []
-        for key, limit in room.of_keys(self.lane, announced, found, unread) or ():
+        planned = sum(len(plan.keys) * plan.limit for plan in self._plans)
+        for key, limit in room.of_keys(self.lane, announced, found, unread, planned) or ():
             by_limit[limit].append(key)
         for limit, keys in by_limit.items():
             at_once = max(1, PAGE // limit)
@@ -209,6 +218,8 @@ class KeyedReader:
             self._looks |= looks
             raise
         self.floor = min(self.floor, first - 1)
+        if rows:
+            self._last = max(self._last, rows[-1].seq)
         if len(rows) == LOOK:
             last = rows[-1].seq
             self._looks |= {seq for seq in looks if seq > last}
@@ -249,11 +260,16 @@ class KeyedReader:
                 self._add(trigger.fairness_key, self._found)
         now = self._clock.monotonic()
         self._walked += now - began
+        last = self._last
         for key, seq in keys:
+            self._last = max(self._last, seq)
             if seq > self._position(key):
-                self._add(key, self._found)
+                # The first walk cannot know which rows are new.
+                is_new = self._has_walked and seq > last
+                self._add(key, self._announced if is_new else self._found)
         self._walk = keys[-1][0] if len(keys) == WALK else None
         if self._walk is None:
+            self._has_walked = True
             self._walk_at = now + self._walked / WALK_SHARE
             if self._is_walk_due:
                 self._begin_walk()

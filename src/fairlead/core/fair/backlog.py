@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from fairlead.core.fair.levels import Levels
+from fairlead.core.fair.levels import MOST_EARLY, Levels
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
@@ -31,6 +31,10 @@ dispatch them again. Beyond this number the oldest are dropped, at the cost of a
 
 MOST_OF_KEY = 2000
 """Maximum number of triggers of one key in one read."""
+
+EARLY_CREDIT = 100
+"""Number of new keys that go ahead of keys that wait in the channel, beyond those that were
+earned."""
 
 HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
@@ -71,6 +75,8 @@ class Backlog:
         self._unread = UnreadKeys(passes)
         self._announced: dict[str, None] = {}
         """Keys with new triggers that the channel keeps."""
+        self._new_keys: set[str] = set()
+        """Announced keys whose first trigger has not got its level yet."""
         self._weights = dict(passes.weights if record.weights is None else record.weights)
         """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
@@ -187,10 +193,10 @@ class Backlog:
         self._announced |= dict.fromkeys(announced)
         self._unread.add(found)
 
-    def choose_keys(self, unread: int, arriving: int) -> list[tuple[str, int]]:
+    def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
         """Return which remembered keys to read next, and how many triggers of each at most.
-        `unread`: number of keys with unread triggers. `arriving`: triggers received and without a
-        level.
+        `unread`: number of keys with unread triggers. `coming`: triggers that were chosen before or
+        have arrived, and have no level yet.
 
         Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
         are read whose triggers in memory soon end or that have none. A key that is due and has new
@@ -198,17 +204,20 @@ class Backlog:
         """
         least = self._least_of_key(unread)
         start, ahead = self._window
-        held = len(self._loaded) + arriving
+        held = len(self._loaded) + coming
         count, chosen = 0, dict[str, int]()
         for key in [*self._announced]:
             if self._passes.next_pass(key) > start:
                 self._unread.add([key])
             elif held + count < self._most_with_new:
+                self._new_keys.add(key)
                 chosen[key] = least
                 count += least
             else:
                 break
             del self._announced[key]
+        if len(self._new_keys) > MOST_EARLY:
+            self._new_keys.clear()  # their rows may be gone
         is_low = self.is_at_end and held <= self.capacity // 2
         fill = self.capacity * 3 // 4 - held if is_low else 0
         spare = self._most_with_due(ahead) - held
@@ -241,14 +250,15 @@ class Backlog:
 
     @property
     def _most_with_new(self) -> int:
-        """Number of triggers in memory up to which it takes those of new keys."""
-        return self.capacity + self.capacity // 4
+        """Number of triggers in memory up to which it takes those of new keys. Beyond the capacity
+        only if dropping others needs no write."""
+        return self.capacity + (self.capacity // 4 if self.is_stored else 0)
 
     def _most_with_due(self, ahead: int) -> int:
         """Number of triggers in memory up to which it takes those that are soon due. Fewer if no
         other in memory comes a turn later, as with more keys than memory."""
         is_urgent = ahead > self._passes.step("", 1.0)
-        return self.capacity * (9 if is_urgent else 7) // 8
+        return self._most_with_new * 7 // 8 if is_urgent else self.capacity * 3 // 4
 
     @property
     def _window(self) -> tuple[int, int]:
@@ -644,7 +654,11 @@ class Backlog:
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
-        return self._levels.assign(trigger, self.ack_level, self._reweighing)
+        credit = 0
+        if self.is_read_by_key:
+            credit = EARLY_CREDIT if trigger.fairness_key in self._new_keys else -MOST_EARLY
+            self._new_keys.discard(trigger.fairness_key)
+        return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
