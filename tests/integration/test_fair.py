@@ -110,7 +110,7 @@ async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: 
                 await asyncio.sleep(0.01)
         go_on.set()
         await settled(app, node)
-    assert most_stored <= 2000  # read before the lane was known to be long
+    assert most_stored < 3000  # of 6,001; 2,000 were read before the lane was known to be long
     assert ("new", 0) in ran[3000:3010]
     begun: Counter[str] = Counter()
     for key, n in ran:

@@ -64,7 +64,7 @@ class KeyedReader:
         """Keys that may have rows above this position, at or below which their rows have been
         read."""
         self._read: dict[str, int] = {}
-        """The same position of keys without unread rows."""
+        """Position of keys without unread rows, at or below which their rows have been read."""
         self._announced: list[str] = []
         """Unread keys of new rows that the node does not know of yet."""
         self._found: list[str] = []

@@ -176,7 +176,7 @@ class Backlog:
         """Whether to ask the channel for triggers of remembered keys: of new ones, of those that
         are soon due if memory has room, and of others if memory is half empty."""
         held = len(self._loaded)
-        if self._announced and held < self._most_with_new:
+        if self._announced and held < self._most_kept:
             return True
         due_at = self._unread.due_at
         if due_at is None:
@@ -209,7 +209,7 @@ class Backlog:
         for key in [*self._announced]:
             if self._passes.next_pass(key) > start:
                 self._unread.add([key])
-            elif held + count < self._most_with_new:
+            elif held + count < self._most_kept:
                 self._new_keys.add(key)
                 chosen[key] = least
                 count += least
@@ -248,17 +248,11 @@ class Backlog:
     def _least_of_key(self, unread: int) -> int:
         return max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
 
-    @property
-    def _most_with_new(self) -> int:
-        """Number of triggers in memory up to which it takes those of new keys. Beyond the capacity
-        only if dropping others needs no write."""
-        return self.capacity + (self.capacity // 4 if self.is_stored else 0)
-
     def _most_with_due(self, ahead: int) -> int:
         """Number of triggers in memory up to which it takes those that are soon due. Fewer if no
         other in memory comes a turn later, as with more keys than memory."""
         is_urgent = ahead > self._passes.step("", 1.0)
-        return self._most_with_new * 7 // 8 if is_urgent else self.capacity * 3 // 4
+        return self._most_kept * 7 // 8 if is_urgent else self.capacity * 3 // 4
 
     @property
     def _window(self) -> tuple[int, int]:
@@ -282,7 +276,9 @@ class Backlog:
         of all keys are known."""
         assert self._writing is None and self.unknown_above is None
         levelled = [self._level(trigger) for trigger in triggers]
-        fits = len(self._loaded) + len(levelled) <= self.capacity
+        # In a lane that is read by key, memory asked for these triggers.
+        most = self._most_kept if self.is_read_by_key else self.capacity
+        fits = len(self._loaded) + len(levelled) <= most
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
             for trigger in levelled:
                 self._load(trigger)
@@ -447,8 +443,13 @@ class Backlog:
         return self._write([], []) if self._unstored else Changes(dropped=self._trim())
 
     @property
+    def _most_kept(self) -> int:
+        """Number of triggers in memory above which some are dropped."""
+        return self.capacity + self.capacity // 4
+
+    @property
     def _is_too_full(self) -> bool:
-        return len(self._loaded) > self.capacity + self.capacity // 4
+        return len(self._loaded) > self._most_kept
 
     def _trim(self) -> list[Trigger]:
         """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
