@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql pgbouncer java redis
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -25,12 +25,12 @@ help:  ## list the targets
 demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; needs the package only
 	@$(BIN)/fairlead demo
 
-test: $(STAMP) postgresql java redis  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
+test: $(STAMP) postgresql pgbouncer java redis  ## test each behaviour once, in minutes, with fixed seeds; start the servers it needs
 	@$(TESTS) -m 'not full and not spark'
 
 test-all: test-matrix test-pipeline  ## test everything, in hours: all stores, channels and seeds, and all of Spark
 
-test-matrix: $(STAMP) postgresql java redis  ## test all stores and channels without Spark, with outages and new seeds; half an hour
+test-matrix: $(STAMP) postgresql pgbouncer java redis  ## test all stores and channels without Spark, with outages and new seeds; half an hour
 	@$(TESTS) $(SEEDS) -m 'not spark'
 
 test-again: $(STAMP)  ## run the tests that failed in the last run
@@ -42,7 +42,7 @@ test-pipeline: $(STAMP) postgresql java  ## run the tests that need Spark; more 
 test-fleets: $(STAMP)  ## simulate forty thousand random fleets on virtual time; half an hour
 	@FAIRLEAD_FLEETS=40000 $(TESTS) $(SEEDS) tests/simulation/test_fleet.py
 
-coverage: $(STAMP) postgresql java redis  ## measure the lines and branches that `make test` runs; also write coverage.json
+coverage: $(STAMP) postgresql pgbouncer java redis  ## measure the lines and branches that `make test` runs; also write coverage.json
 	@$(TESTS) -m 'not full and not spark' --cov=fairlead --cov-branch --cov-report=term --cov-report=json
 
 docs: $(DOCS)  ## build the site into docs/_build/html; a warning is an error
@@ -125,6 +125,9 @@ $(DOCS): $(STAMP)
 
 postgresql:
 	@sh scripts/need_postgresql.sh
+
+pgbouncer:
+	@sh scripts/need_pgbouncer.sh
 
 java:
 	@sh scripts/need_java.sh

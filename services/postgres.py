@@ -53,7 +53,8 @@ class PostgresServer(Server):
         super().__init__()
         self._connections = connections
         self._programs = _programs()
-        self._user = _user()
+        self.user = _user()
+        """User that the server runs as; None for our own."""
         self._password = secrets.token_urlsafe(16)
 
     @property
@@ -89,17 +90,14 @@ class PostgresServer(Server):
             )
 
     def _make_folder(self) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix="fairlead-postgres-", dir=_parent_folder(self._user)))
-        if self._user is not None:
-            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
-        return folder
+        return make_folder(self.name, self.user)
 
     def _prepare(self) -> None:
         password_file = self.folder / "password"
         password_file.touch(mode=0o600)
         password_file.write_text(self._password)
-        if self._user is not None:
-            os.chown(password_file, self._user.pw_uid, self._user.pw_gid)
+        if self.user is not None:
+            os.chown(password_file, self.user.pw_uid, self.user.pw_gid)
         made = subprocess.run(
             [
                 self._programs / "initdb",
@@ -151,9 +149,22 @@ class PostgresServer(Server):
         )
 
     def _as_user(self) -> dict[str, Any]:
-        if self._user is None:
-            return {}
-        return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        return as_user(self.user)
+
+
+def make_folder(name: str, user: pwd.struct_passwd | None) -> Path:
+    """Make a folder for a server that runs as `user`."""
+    folder = Path(tempfile.mkdtemp(prefix=f"fairlead-{name}-", dir=_parent_folder(user)))
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    return folder
+
+
+def as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    """Return arguments for `subprocess` with the user to run as."""
+    if user is None:
+        return {}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 def _programs() -> Path:

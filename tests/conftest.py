@@ -17,6 +17,7 @@ from services import MissingProgram
 from services.cassandra import CassandraServer
 from services.java_server import JavaServer
 from services.kafka import KafkaServer
+from services.pgbouncer import PgBouncerServer
 from services.postgres import PostgresServer
 from services.redis import RedisServer
 from services.server import Server
@@ -148,6 +149,21 @@ def migrated_postgres_url(migrated_databases: Databases) -> Iterator[str]:
     url = migrated_databases.take()
     yield url
     migrated_databases.release(url)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
+    """Pooler in transaction mode, in front of the PostgreSQL server of this process."""
+    with skip_if_missing(PgBouncerServer.name):
+        server = PgBouncerServer(postgres_server)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def pooled_url(pgbouncer_server: PgBouncerServer, migrated_postgres_url: str) -> str:
+    """URL of a migrated database without rows, through PgBouncer in transaction mode."""
+    return pgbouncer_server.url_of(migrated_postgres_url)
 
 
 @pytest.fixture(scope="session")

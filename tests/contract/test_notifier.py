@@ -669,7 +669,9 @@ class Proxy:
             f":{self._parts.password}" if self._parts.password else ""
         )
         return PostgresDatabase(
-            urlunsplit(self._parts._replace(netloc=f"{user}@127.0.0.1:{self.port}"))
+            urlunsplit(
+                self._parts._replace(netloc=f"{user}@127.0.0.1:{self.port}", query="pooler=none")
+            )
         )
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

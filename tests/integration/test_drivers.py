@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from fairlead.backends.postgres.database import Kind, PostgresDatabase
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.sessions import Kind
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import is_async
 from fairlead.backends.sql.migrate import migrate

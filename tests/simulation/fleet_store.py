@@ -242,6 +242,11 @@ class FleetDatabase:
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         return await drive_async(steps, await executor_async(connection))
 
+    complete, complete_async = join, join_async
+
+    def connections(self) -> None:
+        """Return None: the database is a file."""
+
     async def close_async(self) -> None:
         """Do nothing: all processes share the connection."""
 

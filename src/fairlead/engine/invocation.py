@@ -113,7 +113,7 @@ class Invocation:
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
-                completed = self._database.join(
+                completed = self._database.complete(
                     connection, self._store.completion(self._node, [finish])
                 )
                 self._check(execution, completed)
@@ -132,7 +132,7 @@ class Invocation:
                 result = await handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(execution, result)
                 steps = self._store.completion(self._node, [finish])
-                completed = await self._database.join_async(connection, steps)
+                completed = await self._database.complete_async(connection, steps)
                 self._check(execution, completed)
             finally:
                 current.connection = None

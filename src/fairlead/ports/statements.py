@@ -77,6 +77,13 @@ class Database(Protocol):
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         """Run the steps as `join` does, on an asynchronous connection or session."""
 
+    def complete(self, connection: Any, steps: Steps[T]) -> T:
+        """Run the steps that complete the task of a handler, at the end of its `transaction`,
+        under the settings that the connection had at its beginning."""
+
+    async def complete_async(self, connection: Any, steps: Steps[T]) -> T:
+        """Run the steps as `complete` does, at the end of `transaction_async`."""
+
     async def close_async(self) -> None:
         """Close everything the event loop has opened, after pending writes are written."""
 
@@ -88,8 +95,28 @@ class Database(Protocol):
         """Close everything."""
 
 
+class ServerConnections(NamedTuple):
+    """Connections to the server of a database."""
+
+    ours: int
+    """Connections of Fairlead with the role of this process."""
+    used: int
+    """Connections of all roles; `most` is how many there may be."""
+    most: int
+    used_by_role: int
+    """Connections of this role; `most_of_role` is how many it may have, None without a limit."""
+    most_of_role: int | None
+    pool_size: int  # connections at most, per pool of a process
+    has_sessions: bool
+    """Whether a connection keeps its session. Without, workers poll and hold no locks."""
+
+
 class SqlDatabase(Database, Protocol):
     """A SQL database, for stores, channels and coordinators."""
+
+    def connections(self) -> ServerConnections | None:
+        """Return the connections to the server; None if the database is a file. Raises
+        StoreUnavailable."""
 
     dialect: str
     """Name of the folder of its migrations: "sqlite" or "postgres"."""

@@ -1,22 +1,29 @@
-"""A PostgreSQL database: connections, transactions, and the errors of its drivers."""
+"""A PostgreSQL database: connections and transactions, direct or through a pooler."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import select
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from enum import Enum
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 import asyncpg
 import psycopg
 
+from fairlead.backends.postgres.failures import translated
+from fairlead.backends.postgres.pools import LoopPool, ThreadPool
+from fairlead.backends.postgres.sessions import (
+    PREPARE_THRESHOLD,
+    SQL,
+    STAY,
+    Kind,
+    LoopConnection,
+    ThreadConnection,
+    setting,
+)
+from fairlead.backends.postgres.url import Pooler, PostgresUrl, read_url
 from fairlead.backends.sql.drivers import (
     asyncpg_executor,
     drive,
@@ -24,50 +31,11 @@ from fairlead.backends.sql.drivers import (
     executor,
     executor_async,
 )
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from fairlead.ports.statements import Row, Statement, Step, Steps
+from fairlead.ports.statements import Row, ServerConnections, Statement, Step, Steps
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT = 10
-"""Seconds to wait for a connection, unless the URL has connect_timeout."""
-
-_NODE_SETTINGS = {
-    # A batch finds its rows by primary key, a lane by its index. A plan made while the table was
-    # empty would scan the whole table and be kept while the table grows, so other plans are turned
-    # off. A statement without a useful index (counts, incidents) still scans.
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_material": "off",
-    "enable_bitmapscan": "off",
-    "enable_seqscan": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-}
-_HANDLER_SETTINGS: dict[str, str] = {}
-
-
-class Kind(Enum):
-    """Purpose of an asynchronous connection; the value has its server settings."""
-
-    NODE = _NODE_SETTINGS
-    RELAXED = _NODE_SETTINGS | {"synchronous_commit": "off"}
-    HANDLER = _HANDLER_SETTINGS  # a user's statements are planned by the server's own settings
-
-
-_RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
-"""SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
-shutdown, system, read-only standby, lock timeout, and a missing database or role."""
-
-_PROTOCOL_VIOLATION = "08P01"  # a connection error by its number, but a bug of ours
-_LIBPQ_ONLY = {
-    "connect_timeout",
-    "keepalives",
-    "keepalives_idle",
-    "keepalives_interval",
-    "keepalives_count",
-    "tcp_user_timeout",
-}
+_BEGIN_HANDLER = "BEGIN; " + setting(Kind.HANDLER.value, "SET LOCAL")
 
 
 class Single(Generator[Step, Sequence[Row], T]):
@@ -95,87 +63,104 @@ class Single(Generator[Step, Sequence[Row], T]):
 class PostgresDatabase:
     """Connections to one PostgreSQL database: psycopg from threads, asyncpg from event loops.
 
-    Threads share at most `pool_size` connections. Each event loop has at most `pool_size` of each
-    kind. A connection is opened when it is first needed, and dropped when it is found dead.
+    Threads share at most `pool_size` connections. Each event loop has at most `pool_size` for nodes
+    and as many for handlers. A connection is opened when it is first needed, and dropped when it is
+    found dead or was not used for a while.
+
+    Behind a pooler in transaction mode, a transaction sets what it needs, and nothing is prepared.
     """
 
     dialect = "postgres"
     has_one_writer = False
 
-    def __init__(self, url: str, pool_size: int = 8) -> None:
-        self.url, self.location, self._asyncpg_url, self._timeout = _read_url(url)
-        self.pool_size = pool_size
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._inherited: list[psycopg.Connection[Any]] = []
-        self._pid = os.getpid()
-        self._permits = threading.BoundedSemaphore(pool_size)
-        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Kind, _AsyncPool]] = (
+    def __init__(self, url: str, pool_size: int | None = None) -> None:
+        self._given = read_url(url)
+        self.url, self.location = self._given.psycopg, self._given.location
+        self.pool_size = pool_size or self._given.pool_size
+        self._pooler = self._given.pooler
+        self._finding_out = threading.Lock()
+        self._threads = ThreadPool(self.connect, self.pool_size)
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Kind, LoopPool]] = (
             WeakKeyDictionary()
         )
 
+    @property
+    def pooler(self) -> Pooler:
+        """Kind of the pooler in between; found out by a connection if necessary. Raise
+        StoreUnavailable."""
+        with self._finding_out:
+            if self._pooler is None:
+                with self._threads.lend():
+                    pass
+        assert self._pooler is not None
+        return self._pooler
+
+    async def _pooler_async(self) -> Pooler:
+        if self._pooler is None:
+            await asyncio.to_thread(lambda: self.pooler)
+        assert self._pooler is not None
+        return self._pooler
+
     # threads --------------------------------------------------------------------------------------
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> ThreadConnection:
         """Return a new psycopg connection in autocommit, which the caller closes.
 
         Raise StoreUnavailable if the server cannot be reached.
         """
+        return self._connect(self._given)
+
+    def _connect(self, to: PostgresUrl) -> ThreadConnection:
         with self.failures():
-            return psycopg.connect(
-                self.url,
+            connection = ThreadConnection.connect(
+                to.psycopg,
                 autocommit=True,
                 application_name="fairlead",
-                connect_timeout=self._timeout,
-                prepare_threshold=2,
+                connect_timeout=to.connect_timeout,
+                prepare_threshold=None,
             )
+            try:
+                if self._pooler is None:
+                    self._pooler = _pooler_of(connection)
+                connection.prepare_threshold = self._prepare_threshold
+            except BaseException:
+                connection.close()
+                raise
+            return connection
 
-    @contextmanager
-    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+    @property
+    def _prepare_threshold(self) -> int | None:
+        return None if self._pooler is Pooler.TRANSACTION else PREPARE_THRESHOLD
+
+    def connection(self) -> AbstractContextManager[ThreadConnection]:
         """Lend an idle connection, or a new one, for the block. A connection that is left inside a
         transaction is closed."""
-        with self._permits:
-            connection = self._take_idle() or self.connect()
-            try:
-                yield connection
-            finally:
-                if (
-                    not connection.closed
-                    and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-                ):
-                    self._idle.append(connection)
-                else:
-                    connection.close()
-
-    def _take_idle(self) -> psycopg.Connection[Any] | None:
-        if self._pid != os.getpid():
-            # After a fork these sockets belong to the parent: never use or close them.
-            self._inherited, self._idle, self._pid = self._idle, [], os.getpid()
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if _is_alive(connection):
-                return connection
-            connection.close()
-
-    def _close_idle(self) -> None:
-        while (connection := self._take_idle()) is not None:
-            connection.close()
+        return self._threads.lend()
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> Iterator[ThreadConnection]:
         with self.connection() as connection:
+            connection.is_restored = False
             with self.failures():
-                connection.execute("BEGIN")
+                connection.execute(_BEGIN_HANDLER, prepare=False)
             try:
                 yield connection
             except Exception:
                 if not connection.closed:
                     connection.rollback()
+                    self._restore(connection)
                 raise
             with self.failures():
                 connection.execute("COMMIT")
+            if not connection.is_restored:
+                self._restore(connection)
+
+    def _restore(self, connection: ThreadConnection) -> None:
+        """Restore the session after a handler; close it if it cannot be restored."""
+        try:
+            connection.restore(self._prepare_threshold)
+        except psycopg.Error:
+            connection.close()
 
     def run(self, steps: Steps[T]) -> T:
         with self.connection() as connection, self.failures(connection):
@@ -192,26 +177,66 @@ class PostgresDatabase:
 
     # event loops ----------------------------------------------------------------------------------
 
-    async def connect_async(self, kind: Kind = Kind.NODE) -> asyncpg.Connection:
+    async def connect_async(self, kind: Kind = Kind.NODE) -> LoopConnection:
         """Return a new asyncpg connection, which the caller closes.
 
         Raise StoreUnavailable if the server cannot be reached.
         """
+        return await self._connect_async(self._given, await self._pooler_async(), kind)
+
+    async def _connect_async(self, to: PostgresUrl, pooler: Pooler, kind: Kind) -> LoopConnection:
+        settings = STAY | (Kind.NODE.value if kind is Kind.RELAXED else kind.value)
         with self.failures():
-            return await asyncpg.connect(
-                self._asyncpg_url,
-                timeout=self._timeout,
-                statement_cache_size=256,
+            connection: LoopConnection = await asyncpg.connect(
+                to.asyncpg,
+                timeout=to.connect_timeout,
+                statement_cache_size=0 if pooler is Pooler.TRANSACTION else 256,
                 max_cached_statement_lifetime=0,
-                server_settings={"application_name": "fairlead", **kind.value},
+                server_settings={"application_name": "fairlead"}
+                | (settings if pooler is Pooler.NONE else {}),
+                connection_class=LoopConnection,
             )
+            try:
+                if pooler is Pooler.SESSION:
+                    await connection.execute(setting(settings, "SET"))
+                if kind is Kind.RELAXED:
+                    await self._change(connection, kind)
+            except BaseException:
+                connection.terminate()
+                raise
+            return connection
+
+    async def _change(self, connection: LoopConnection, kind: Kind) -> None:
+        """Make a NODE connection a RELAXED one, or the reverse. Raise StoreUnavailable."""
+        if await self._pooler_async() is not Pooler.TRANSACTION:  # else each transaction sets it
+            value = Kind.RELAXED.value["synchronous_commit"] if kind is Kind.RELAXED else "DEFAULT"
+            with self.failures(connection):
+                await connection.execute(f"SET synchronous_commit TO {value}")
+
+    async def connect_listening(self) -> LoopConnection | None:
+        """Return a new connection that stays one session of the server, which the caller closes;
+        None if the pooler allows none.
+
+        Raise StoreUnavailable if the server cannot be reached.
+        """
+        if self._given.direct is not None:
+            return await self._connect_async(self._given.direct, Pooler.NONE, Kind.NODE)
+        if await self._pooler_async() is Pooler.TRANSACTION:
+            return None
+        return await self.connect_async()
+
+    def connect_listening_now(self) -> ThreadConnection | None:
+        """Return such a connection for threads."""
+        if self._given.direct is not None:
+            return self._connect(self._given.direct)
+        return None if self.pooler is Pooler.TRANSACTION else self.connect()
 
     @asynccontextmanager
-    async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
+    async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[LoopConnection]:
         """Lend an idle connection of the running loop, or a new one, for the block. A connection
         that is left in a transaction is dropped."""
         pool = self._pool(kind)
-        connection = await pool.acquire()
+        connection = await pool.acquire(kind)
         is_cut_off = True
         try:
             yield connection
@@ -220,38 +245,68 @@ class PostgresDatabase:
             is_cut_off = False
             raise
         finally:
-            pool.release(connection, is_cut_off)
+            pool.release(kind, connection, is_cut_off or connection.is_spoiled)
 
-    def _pool(self, kind: Kind) -> _AsyncPool:
+    def _pool(self, kind: Kind) -> LoopPool:
         loop = asyncio.get_running_loop()
-        pools = self._pools.get(loop)
+        pools = self._loops.get(loop)
         if pools is None:
-            pools = self._pools[loop] = {each: _AsyncPool(self, each) for each in Kind}
+            for closed in [each for each in self._loops if each.is_closed()]:
+                self._loops.pop(closed, None)
+            node, handler = (
+                LoopPool(
+                    self.connect_async,
+                    self._change,
+                    self._threads.close_unused,
+                    self._make_room,
+                    self.pool_size,
+                )
+                for _ in range(2)
+            )
+            pools = self._loops[loop] = {
+                Kind.NODE: node,
+                Kind.RELAXED: node,
+                Kind.HANDLER: handler,
+            }
         return pools[kind]
 
+    def _make_room(self, needy: LoopPool) -> None:
+        """Close the idle connections of threads, and those of the running loop's other pool."""
+        self._threads.close()
+        for pool in self._loops.get(asyncio.get_running_loop(), {}).values():
+            if pool is not needy:
+                pool.terminate()
+
     @asynccontextmanager
-    async def transaction_async(self) -> AsyncIterator[asyncpg.Connection]:
+    async def transaction_async(self) -> AsyncIterator[LoopConnection]:
         async with self.connection_async(Kind.HANDLER) as connection:
+            connection.is_restored = False
             transaction = connection.transaction()
             with self.failures(connection):
                 await transaction.start()
+                if self._pooler is Pooler.TRANSACTION:
+                    await connection.execute(setting(Kind.HANDLER.value, "SET LOCAL"))
             try:
                 yield connection
             except Exception:
                 if not connection.is_closed():
                     await transaction.rollback()
+                    await _restore(connection)
                 raise
             with self.failures(connection):
                 await transaction.commit()
+            if not connection.is_restored:
+                await _restore(connection)
 
     async def run_async(self, steps: Steps[T], durable: bool = True) -> T:
-        async with self.connection_async(Kind.NODE if durable else Kind.RELAXED) as connection:
+        kind = Kind.NODE if durable else Kind.RELAXED
+        async with self.connection_async(kind) as connection:
             with self.failures(connection):
                 execute = asyncpg_executor(connection)
-                if isinstance(steps, Single):
+                if isinstance(steps, Single) and self._pooler is not Pooler.TRANSACTION:
                     single: T = steps.result(await execute(steps.statement))
                     return single
-                await connection.execute("BEGIN")
+                await connection.execute(self._begin(kind))
                 try:
                     result = await drive_async(steps, execute)
                     await connection.execute("COMMIT")
@@ -261,7 +316,15 @@ class PostgresDatabase:
                     raise
                 return result
 
+    def _begin(self, kind: Kind) -> str:
+        if self._pooler is Pooler.TRANSACTION:
+            return "BEGIN; " + setting(kind.value, "SET LOCAL")
+        return "BEGIN"
+
     async def read(self, steps: Steps[T]) -> T:
+        if await self._pooler_async() is Pooler.TRANSACTION:
+            # Two steps of asyncpg for one statement would reach two sessions without a transaction.
+            return await self.run_async(steps)
         async with self.connection_async() as connection:
             with self.failures(connection):
                 return await drive_async(steps, asyncpg_executor(connection))
@@ -274,57 +337,44 @@ class PostgresDatabase:
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         return await drive_async(steps, await executor_async(connection))
 
+    def complete(self, connection: ThreadConnection, steps: Steps[T]) -> T:
+        connection.restore(self._prepare_threshold)
+        return self.join(connection, steps)
+
+    async def complete_async(self, connection: LoopConnection, steps: Steps[T]) -> T:
+        await connection.restore()
+        return await self.join_async(connection, steps)
+
+    # the doctor -----------------------------------------------------------------------------------
+
+    def connections(self) -> ServerConnections:
+        row = self.read_now(Single(Statement(SQL["connections"]), lambda rows: rows[0]))
+        ours, used, most, used_by_role, most_of_role = row
+        return ServerConnections(
+            ours,
+            used,
+            most,
+            used_by_role,
+            None if most_of_role < 0 else most_of_role,
+            self.pool_size,
+            self.pooler is not Pooler.TRANSACTION or self._given.direct is not None,
+        )
+
     # errors and closing ---------------------------------------------------------------------------
 
-    @contextmanager
     def failures(
         self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None
-    ) -> Iterator[None]:
-        """Translate the drivers' errors.
-
-        Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or
-        columns, ConfigurationError for a bad setting of the connection.
-        """
-        try:
-            yield
-        except (psycopg.Error, asyncpg.PostgresError) as error:
-            state = error.sqlstate or ""
-            if state in ("42P01", "42703"):
-                raise SchemaMismatch(
-                    f"{self.location}: {_line(error)}; run `fairlead migrate`"
-                ) from error
-            is_stale_plan = "cached plan must not change result type" in str(error)
-            if is_stale_plan and isinstance(connection, psycopg.Connection):
-                # The other connections have the same stale plan. (asyncpg drops its own.)
-                connection.close()
-                self._close_idle()
-            lost = (
-                isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
-            )
-            if (
-                lost
-                or is_stale_plan
-                or (state.startswith(_RETRIABLE) and state != _PROTOCOL_VIOLATION)
-            ):
-                raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
-            raise
-        except (OSError, TimeoutError) as error:
-            raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
-        except asyncpg.ClientConfigurationError as error:
-            raise ConfigurationError(f"{self.location}: {_line(error)}") from None
-        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # InterfaceError can also mean a bug of ours; a lost connection is closed.
-            if isinstance(connection, asyncpg.Connection) and connection.is_closed():
-                raise StoreUnavailable(f"{self.location}: the connection was lost") from error
-            raise
+    ) -> AbstractContextManager[None]:
+        """Translate the drivers' errors; see `translated`."""
+        return translated(self.location, connection, self._threads.close)
 
     def close(self) -> None:
         """Close all idle connections; those of event loops without waiting for the server."""
-        self._close_idle()
-        for loop, pools in list(self._pools.items()):
+        self._threads.close()
+        for pools in list(self._loops.values()):
             for pool in pools.values():
-                pool.terminate(loop)
-        self._pools.clear()
+                pool.terminate()
+        self._loops.clear()
 
     async def close_async(self) -> None:
         """Close all idle connections; wait for the server with those of the running loop."""
@@ -333,98 +383,22 @@ class PostgresDatabase:
 
     async def close_loop(self) -> None:
         """Close the idle connections of the running loop."""
-        pools = self._pools.pop(asyncio.get_running_loop(), {})
-        await asyncio.gather(*(pool.close() for pool in pools.values()))
+        pools = self._loops.pop(asyncio.get_running_loop(), {})
+        await asyncio.gather(*(pool.close() for pool in set(pools.values())))
 
 
-class _AsyncPool:
-    """Idle connections of one event loop, last used first, so that a few busy connections have
-    their statements prepared."""
-
-    def __init__(self, database: PostgresDatabase, kind: Kind) -> None:
-        self._database = database
-        self._kind = kind
-        self._idle: list[asyncpg.Connection] = []
-        self._permits = asyncio.Semaphore(database.pool_size)
-
-    async def acquire(self) -> asyncpg.Connection:
-        await self._permits.acquire()
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        try:
-            return await self._database.connect_async(self._kind)
-        except BaseException:
-            self._permits.release()
-            raise
-
-    def release(self, connection: asyncpg.Connection, is_cut_off: bool) -> None:
-        """Take the connection back. A connection that was cut off during its work is dropped, so
-        that the server undoes the work."""
-        self._permits.release()
-        if connection.is_closed():
-            return
-        if not is_cut_off and not connection.is_in_transaction():
-            self._idle.append(connection)
-        else:
-            connection.terminate()
-
-    async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            try:
-                await connection.close(timeout=2)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                connection.terminate()
-
-    def terminate(self, loop: asyncio.AbstractEventLoop) -> None:
-        idle, self._idle = self._idle, []
-        if loop.is_closed():
-            return
-        for connection in idle:
-            loop.call_soon_threadsafe(connection.terminate)
-
-
-def _is_alive(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether the connection is usable, by its socket only, without a round trip.
-
-    A server that sent something to an idle connection has usually closed it.
-    """
-    if connection.closed:
-        return False
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return not poll.poll(0)
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of the error's text."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\s+", " ", text.splitlines()[0])
-
-
-def _read_url(url: str) -> tuple[str, str, str, int]:
-    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, and the
-    time-out of a connection attempt in seconds. Raise ConfigurationError."""
+async def _restore(connection: LoopConnection) -> None:
+    """Restore the session after a handler; close it if it cannot be restored."""
     try:
-        parts = urlsplit(url)
-        scheme = parts.scheme.partition("+")[0]
-        if scheme not in ("postgresql", "postgres"):
-            raise ValueError(scheme)
-        _ = parts.port  # raises ValueError if the port is not a number
-        parts = parts._replace(scheme="postgresql")
-        clean = urlunsplit(parts)
-        known = psycopg.conninfo.conninfo_to_dict(clean)
-        timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
-    except (ValueError, psycopg.Error):
-        # Neither chained nor quoted, because the text may contain a password.
-        raise ConfigurationError(
-            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
-        ) from None
-    query = urlencode(
-        [(name, value) for name, value in parse_qsl(parts.query) if name not in _LIBPQ_ONLY]
-    )
-    host, port = known.get("host") or "local socket", known.get("port") or 5432
-    location = f"PostgreSQL at {host}:{port}/{known.get('dbname') or ''}"
-    return clean, location, urlunsplit(parts._replace(query=query)), timeout
+        await connection.restore()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def _pooler_of(connection: psycopg.Connection[Any]) -> Pooler:
+    """Return the kind of pooler by the process that serves the session. A pooler shows clients a
+    number of its own, to cancel statements. It counts as one in transaction mode, because no
+    statement shows the mode for certain."""
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return Pooler.NONE if row[0] == connection.info.backend_pid else Pooler.TRANSACTION

@@ -1,7 +1,7 @@
 """The notifier of a PostgreSQL database: transactions contain NOTIFY, and listeners use LISTEN.
 
-To listen needs a connection that stays one session of the server, so a pooler in transaction mode
-does not work.
+To listen needs a connection that stays one session of the server. Behind a pooler in transaction
+mode, a node polls instead, and nodes send no messages to each other.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
-import asyncpg
 import psycopg
 
-from fairlead.backends.memory.notifier import OnNotification, WaitingThreads
+from fairlead.backends.memory.notifier import OnNotification, ThreadListener, WaitingThreads
+from fairlead.backends.postgres.polling import Polling, PollingListener
+from fairlead.backends.postgres.sessions import STAY, LoopConnection, ThreadConnection, setting
+from fairlead.errors import StoreUnavailable
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
+from fairlead.ports.statements import Database
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -46,31 +49,30 @@ _SILENCE = 60.0
 LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
 
+_STAY = setting(STAY, "SET")
 _LOCK = "SELECT pg_try_advisory_lock($1)"
 _SEND = """
 SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (channel, message)
 """
 
 
-class Connects(Protocol):
+class Connects(Database, Protocol):
     """The part of a PostgresDatabase that the notifier uses."""
 
-    @property
-    def location(self) -> str:
-        """The database for log lines, without secrets."""
+    def connect_listening_now(self) -> ThreadConnection | None:
+        """Return a new connection for threads that stays one session; None if there can be none."""
 
-    def connect(self) -> psycopg.Connection[Any]:
-        """Return a new connection in autocommit, for threads."""
-
-    async def connect_async(self) -> asyncpg.Connection:
-        """Return a new connection for the event loop."""
+    async def connect_listening(self) -> LoopConnection | None:
+        """Return such a connection for the event loop."""
 
 
 class PostgresNotifier:
     """A `fairlead.ports.notifier.Notifier` on PostgreSQL.
 
-    `notify` does nothing, because the transaction's own NOTIFY has sent the notification. Messages
-    between nodes go through the connection that listens, many in one statement.
+    `notify` does nothing while this notifier listens, because the transaction's own NOTIFY has sent
+    the notification. Messages between nodes go through the connection that listens, many in one
+    statement. Without such a connection, `notify` reaches this process only, and polls find the
+    rest.
     """
 
     def __init__(self, database: Connects) -> None:
@@ -83,10 +85,16 @@ class PostgresNotifier:
         """Set when there is something to send or to lock, or the connection is lost."""
         self._locks: dict[int, Callable[[], None]] = {}
         """Advisory locks that the listening connection holds, with a callback for their loss."""
-        self._waiting = WaitingThreads(lambda: _PostgresListener(database))
+        self._poller: tuple[asyncio.AbstractEventLoop, OnNotification] | None = None
+        """Loop and callback while this notifier polls."""
+        self._waiting = WaitingThreads(lambda: _listener(database))
 
     def notify(self, notification: Notification) -> None:
-        pass
+        if (poller := self._poller) is not None:
+            loop, on_notification = poller
+            with suppress(RuntimeError):  # the loop was closed before the notifier
+                loop.call_soon_threadsafe(on_notification, notification)
+            self._waiting.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
         if self._is_connected and len(self._outbox) < MOST_UNSENT:
@@ -172,7 +180,10 @@ class PostgresNotifier:
         connected: Callable[[], None],
     ) -> None:
         """Listen to these channels on one connection until it is lost."""
-        connection = await self._database.connect_async()
+        connection = await self._database.connect_listening()
+        if connection is None:
+            await self._poll(on_notification, connected)
+            return
         try:
             is_lost = False
 
@@ -214,28 +225,47 @@ class PostgresNotifier:
             if not connection.is_closed():
                 connection.terminate()
 
+    async def _poll(self, on_notification: OnNotification, connected: Callable[[], None]) -> None:
+        """Poll until the store is unavailable. Raise StoreUnavailable."""
+        polling = Polling(self._database)
+        await polling.poll()
+        self._poller = asyncio.get_running_loop(), on_notification
+        connected()
+        try:
+            while True:
+                await asyncio.sleep(polling.pause)
+                if (notification := await polling.poll()) is not None:
+                    on_notification(notification)
+        finally:
+            self._poller = None
+
 
 def _channel_of(node: str) -> str:
     """Return the channel of messages to one node, whose name may be longer than a channel's."""
     return f"{NOTIFY_CHANNEL}_{hashlib.sha256(node.encode()).hexdigest()[:32]}"
 
 
+def _listener(database: Connects) -> ThreadListener:
+    connection = database.connect_listening_now()
+    return PollingListener() if connection is None else _PostgresListener(database, connection)
+
+
 class _PostgresListener:
     """A `ThreadListener` with a connection of its own."""
 
-    def __init__(self, database: Connects) -> None:
+    def __init__(self, database: Connects, connection: ThreadConnection) -> None:
         self._database = database
-        self._connection = self._listen()
+        self._connection = connection
+        self._listen()
 
-    def _listen(self) -> psycopg.Connection[Any]:
-        connection = self._database.connect()
+    def _listen(self) -> None:
         try:
-            connection.execute(f"LISTEN {NOTIFY_CHANNEL}")
+            self._connection.execute(_STAY)
+            self._connection.execute(f"LISTEN {NOTIFY_CHANNEL}")
         except BaseException:
-            connection.close()
+            self._connection.close()
             raise
         self._received_at = time.monotonic()
-        return connection
 
     def receive(self, timeout: float) -> Sequence[Notification]:
         notifications = [
@@ -245,8 +275,12 @@ class _PostgresListener:
         if notifications:
             self._received_at = time.monotonic()
         elif time.monotonic() - self._received_at > _SILENCE:
-            old, self._connection = self._connection, self._listen()
-            old.close()
+            connection = self._database.connect_listening_now()
+            self._connection.close()
+            if connection is None:
+                raise StoreUnavailable("the pooler allows no connection that listens any more")
+            self._connection = connection
+            self._listen()
             return (LOOK_EVERYWHERE,)
         return notifications
 

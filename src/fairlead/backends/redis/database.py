@@ -50,6 +50,8 @@ class RedisDatabase:
     async def join_async(self, connection: Any, steps: Any) -> NoReturn:
         self._refuse()
 
+    complete, complete_async = join, join_async
+
     async def close_async(self) -> None:
         """Do nothing: there is no client for the event loop alone."""
 

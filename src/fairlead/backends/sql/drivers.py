@@ -7,6 +7,7 @@ The owner of the connection begins and ends the transaction; nothing here does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from fairlead.errors import ConfigurationError
@@ -145,12 +146,34 @@ def _aiosqlite(connection: Any) -> ExecuteAsync:
     return execute
 
 
-def _psycopg(connection: Any) -> Execute:
+@cache
+def _psycopg_cursors() -> tuple[Any, Any]:
+    """Return the classes of cursors, for Connection and AsyncConnection, that ignore the adapters
+    and the row factory which the caller has set on the connection."""
     import psycopg
     from psycopg.rows import tuple_row
 
+    class Adapters:
+        @property
+        def adapters(self) -> Any:
+            return psycopg.adapters
+
+    class Cursor(Adapters, psycopg.RawCursor[Any]):
+        def __init__(self, connection: Any) -> None:
+            super().__init__(connection, row_factory=tuple_row)
+
+    class AsyncCursor(Adapters, psycopg.AsyncRawCursor[Any]):
+        def __init__(self, connection: Any) -> None:
+            super().__init__(connection, row_factory=tuple_row)
+
+    return Cursor, AsyncCursor
+
+
+def _psycopg(connection: Any) -> Execute:
+    new_cursor, _ = _psycopg_cursors()
+
     def execute(step: Step) -> Sequence[Row]:
-        with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
+        with new_cursor(connection) as cursor:
             if isinstance(step, Statement):
                 cursor.execute(step.sql.encode(), step.params)
                 return cursor.fetchall() if cursor.description else ()
@@ -167,11 +190,10 @@ def _psycopg(connection: Any) -> Execute:
 
 
 def _psycopg_async(connection: Any) -> ExecuteAsync:
-    import psycopg
-    from psycopg.rows import tuple_row
+    _, new_cursor = _psycopg_cursors()
 
     async def execute(step: Step) -> Sequence[Row]:
-        async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+        async with new_cursor(connection) as cursor:
             if isinstance(step, Statement):
                 await cursor.execute(step.sql.encode(), step.params)
                 return await cursor.fetchall() if cursor.description else ()

@@ -98,7 +98,7 @@ class SqliteDatabase:
 
     def _take(self) -> sqlite3.Connection:
         try:
-            return self._idle.pop()
+            return _restore(self._idle.pop())
         except IndexError:
             return self.connect()
 
@@ -245,6 +245,16 @@ class SqliteDatabase:
     async def join_async(self, connection: Any, steps: Steps[T]) -> T:
         return await drive_async(steps, await executor_async(connection))
 
+    def complete(self, connection: sqlite3.Connection, steps: Steps[T]) -> T:
+        _restore(connection)
+        return self.join(connection, steps)
+
+    async def complete_async(self, connection: sqlite3.Connection, steps: Steps[T]) -> T:
+        return self.complete(connection, steps)
+
+    def connections(self) -> None:
+        """Return None: the database is a file."""
+
     async def close_async(self) -> None:
         await asyncio.to_thread(self.close)
 
@@ -277,6 +287,12 @@ def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
         # SQLite fails at once if several processes open a new file, because they could wait for
         # each other forever.
         time.sleep(0.02)
+
+
+def _restore(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Undo what a handler may have changed in the form of rows."""
+    connection.row_factory, connection.text_factory = None, str
+    return connection
 
 
 @contextmanager

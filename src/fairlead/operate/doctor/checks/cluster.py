@@ -5,14 +5,45 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fairlead.errors import StoreUnavailable
-from fairlead.operate.doctor.finding import Finding, ok, problem
+from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
+
+NEARLY_ALL = 0.9
+"""Share of the allowed connections from which on their number is a problem."""
 
 
 async def check_store(survey: Survey) -> AsyncIterator[Finding]:
     """Report the task store, which the survey has reached."""
     tables = "" if survey.sql is None else ", its tables are up to date"
     yield ok(f"{survey.context.store.database.location}: reachable{tables}")
+
+
+async def check_connections(survey: Survey) -> AsyncIterator[Finding]:
+    """Report the connections to the server of the task store, and how close they are to a limit."""
+    found = None if survey.sql is None else survey.sql.database.connections()
+    if found is None:
+        return
+    limits = [(found.used, found.most, "max_connections of the server")]
+    if found.most_of_role is not None:
+        limits.append((found.used_by_role, found.most_of_role, "the CONNECTION LIMIT of the role"))
+    for used, most, name in limits:
+        if used >= most * NEARLY_ALL:
+            yield problem(
+                f"{used} of {most} connections are in use ({name}); {found.ours} are Fairlead's",
+                "lower pool_size in the URL, run fewer workers, put a pooler in between, or raise"
+                f" {name}",
+            )
+            return
+    yield ok(
+        f"{found.used} of {found.most} connections are in use, {found.ours} by Fairlead; each pool"
+        f" of a process has at most {found.pool_size}"
+    )
+    if not found.has_sessions:
+        yield note(
+            "a pooler in transaction mode is in between: workers poll instead of listening, share"
+            " no work of one partition, and a killed worker is noticed after 10 s",
+            "add ?direct=host:port to the URL of workers for the one connection that listens",
+        )
 
 
 async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:

@@ -1,0 +1,99 @@
+"""Errors of the PostgreSQL drivers, translated into those of Fairlead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import psycopg
+
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+
+_RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
+"""SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
+shutdown, system, read-only standby, time limits, and a missing database or role."""
+
+_NEVER = ("08P01", "25P01", "25P02")
+"""Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
+that needs a transaction, and a statement in a failed transaction."""
+
+_CURES = {
+    "25P03": "the server's idle_in_transaction_session_timeout ended a transaction that waited for"
+    " longer; raise it for this role or database",
+    "25P04": "the server's transaction_timeout ended a transaction; raise it for this role or"
+    " database, or set it to 0",
+    "53300": "lower pool_size in the URL or run fewer workers, or raise max_connections of the"
+    " server or the CONNECTION LIMIT of the role or database",
+    "55P03": "another session holds the lock for longer than lock_timeout; raise lock_timeout for"
+    " this role or database, or end that session",
+    "57P05": "the server's idle_session_timeout ended a connection that was not used; raise it for"
+    " this role or database",
+}
+_CANCELED = {
+    "statement timeout": "a statement took longer than statement_timeout; raise it for this role or"
+    " database",
+    "lock timeout": "another session holds a lock for longer than lock_timeout; raise it for this"
+    " role or database",
+}
+
+
+@contextmanager
+def translated(
+    location: str,
+    connection: psycopg.Connection[Any] | asyncpg.Connection | None,
+    on_stale_plan: Callable[[], None],
+) -> Iterator[None]:
+    """Translate the drivers' errors.
+
+    Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or columns,
+    ConfigurationError for a bad setting of the connection. `on_stale_plan`: drops idle connections
+    of psycopg, which have the stale plan too; asyncpg drops its own.
+    """
+    try:
+        yield
+    except (psycopg.Error, asyncpg.PostgresError) as error:
+        state = error.sqlstate or ""
+        if state in ("42P01", "42703"):
+            raise SchemaMismatch(f"{location}: {_line(error)}; run `fairlead migrate`") from error
+        is_stale_plan = "cached plan must not change result type" in str(error)
+        if is_stale_plan and isinstance(connection, psycopg.Connection):
+            connection.close()
+            on_stale_plan()
+        is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
+        if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
+            raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
+        if "unsupported startup parameter" in str(error):
+            raise ConfigurationError(
+                f"{location}: {_line(error)}; a pooler is in between: write ?pooler=transaction or"
+                " ?pooler=session in the URL"
+            ) from error
+        raise
+    except (OSError, TimeoutError) as error:
+        raise StoreUnavailable(f"{location}: {_line(error)}") from error
+    except asyncpg.ClientConfigurationError as error:
+        raise ConfigurationError(f"{location}: {_line(error)}") from None
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        # InterfaceError can also mean a bug of ours; a lost connection is closed.
+        if isinstance(connection, asyncpg.Connection) and connection.is_closed():
+            raise StoreUnavailable(f"{location}: the connection was lost") from error
+        raise
+
+
+def _with_cure(error: BaseException, state: str) -> str:
+    """Return the first line of the error's text, and the setting that caused it if one did."""
+    text = _line(error)
+    cure = _CURES.get(state)
+    if cure is None and ("too many" in text or "no more connections allowed" in text):
+        cure = _CURES["53300"]  # libpq gives no number for an error before the login
+    if cure is None and state == "57014":
+        cure = next((_CANCELED[name] for name in _CANCELED if name in text), None)
+    return f"{text}; {cure}" if cure else text
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of the error's text."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"\s+", " ", text.splitlines()[0])

@@ -1,0 +1,17 @@
+-- Statements of a node behind a pooler in transaction mode, which cannot listen.
+
+-- name: changes
+-- Returns the last position given to a task, the oldest open transaction, the next transaction, the number of changes of
+-- leases and queues, and the earliest time of a waiting task.
+SELECT CASE WHEN positions.is_called THEN positions.last_value ELSE 0 END, pg_snapshot_xmin(seen)::text::bigint, pg_snapshot_xmax(seen)::text::bigint,
+       (SELECT coalesce(sum(number), 0) FROM fairlead_changes)::bigint,
+       (SELECT min(due_at) FROM fairlead_tasks WHERE due_at IS NOT NULL)
+  FROM fairlead_ready_seq AS positions, pg_current_snapshot() AS seen
+
+-- name: lanes_above
+-- $1: position. The statement `lanes` is in place of LANES.
+SELECT queue, partition, priority
+  FROM (LANES) AS lane
+ WHERE EXISTS (SELECT 1 FROM fairlead_tasks t
+                WHERE t.state = 'SUBMITTED' AND t.queue = lane.queue AND t.partition = lane.partition
+                  AND t.priority = lane.priority AND t.ready_seq > $1)

@@ -1,0 +1,213 @@
+"""Pools of connections: one for the threads of a process, and two for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import psycopg
+
+from fairlead.backends.postgres.sessions import Kind, LoopConnection, ThreadConnection
+from fairlead.errors import StoreUnavailable
+
+IDLE_SECONDS = 15.0
+"""Seconds without use after which a connection is closed."""
+
+
+class ThreadPool:
+    """Idle psycopg connections, last used first. At most `most` connections are lent at once."""
+
+    def __init__(self, connect: Callable[[], ThreadConnection], most: int) -> None:
+        self._connect = connect
+        self._idle: list[tuple[float, ThreadConnection]] = []
+        """Monotonic seconds of the last use, and the connection."""
+        self._inherited: list[tuple[float, ThreadConnection]] = []
+        self._pid = os.getpid()
+        self._permits = threading.BoundedSemaphore(most)
+
+    @contextmanager
+    def lend(self) -> Iterator[ThreadConnection]:
+        """Lend an idle connection, or a new one, for the block. A connection that is left inside a
+        transaction, or that cannot be restored, is closed."""
+        with self._permits:
+            connection = self._take() or self._connect()
+            try:
+                yield connection
+            finally:
+                if (
+                    not connection.closed
+                    and not connection.is_spoiled
+                    and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+                ):
+                    self._idle.append((time.monotonic(), connection))
+                else:
+                    connection.close()
+                self.close_unused()
+
+    def _take(self) -> ThreadConnection | None:
+        if self._pid != os.getpid():
+            # After a fork these sockets belong to the parent: never use or close them.
+            self._inherited, self._idle, self._pid = self._idle, [], os.getpid()
+        while True:
+            try:
+                _, connection = self._idle.pop()
+            except IndexError:
+                return None
+            if _is_alive(connection):
+                return connection
+            connection.close()
+
+    def close_unused(self) -> None:
+        """Close the connections that nothing has used for IDLE_SECONDS."""
+        before = time.monotonic() - IDLE_SECONDS
+        while self._pid == os.getpid() and self._idle and self._idle[0][0] < before:
+            try:
+                used_at, connection = self._idle.pop(0)
+            except IndexError:  # another thread was faster
+                return
+            if used_at < before:
+                connection.close()
+            else:
+                self._idle.append((used_at, connection))
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        while (connection := self._take()) is not None:
+            connection.close()
+
+
+@dataclass(slots=True)
+class _Idle:
+    used_at: float
+    """Seconds of the loop's clock."""
+    kind: Kind
+    connection: LoopConnection
+
+
+class LoopPool:
+    """Idle asyncpg connections of one event loop, last used first, so that a few busy connections
+    have their statements prepared.
+
+    NODE and RELAXED connections differ by one setting, which is changed when the pool is full.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Kind], Awaitable[LoopConnection]],
+        change: Callable[[LoopConnection, Kind], Awaitable[None]],
+        on_unused: Callable[[], None],
+        make_room: Callable[[LoopPool], None],
+        most: int,
+    ) -> None:
+        """`change`: makes a NODE connection a RELAXED one, or the reverse. `on_unused`: closes the
+        unused connections of threads. `make_room`: closes the idle connections of other pools."""
+        self._connect = connect
+        self._change = change
+        self._on_unused = on_unused
+        self._make_room = make_room
+        self._most = most
+        self._idle: list[_Idle] = []
+        self._permits = asyncio.Semaphore(most)
+        self._lent = 0
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def acquire(self, kind: Kind) -> LoopConnection:
+        """Return an idle connection, or a new one. If the pool is full, or the server allows no
+        more connections, change one of another kind. Raise StoreUnavailable."""
+        await self._permits.acquire()
+        self._lent += 1
+        try:
+            if (found := self._take(kind)) is not None:
+                return found
+            if len(self._idle) + self._lent <= self._most:
+                try:
+                    return await self._connect(kind)
+                except StoreUnavailable:
+                    if not self._idle:
+                        self._make_room(self)  # for the next try
+                        raise
+            if (found := self._take()) is None:
+                return await self._connect(kind)
+            try:
+                await self._change(found, kind)
+            except BaseException:
+                found.terminate()
+                raise
+            return found
+        except BaseException:
+            self._lent -= 1
+            self._permits.release()
+            raise
+
+    def _take(self, kind: Kind | None = None) -> LoopConnection | None:
+        """Remove the connection of this kind that was used last; None: of any kind."""
+        for number in range(len(self._idle) - 1, -1, -1):
+            if kind is None or self._idle[number].kind is kind:
+                found = self._idle.pop(number).connection
+                if not found.is_closed():
+                    return found
+        return None
+
+    def release(self, kind: Kind, connection: LoopConnection, is_cut_off: bool) -> None:
+        """Take the connection back. A connection that was cut off during its work is dropped, so
+        that the server undoes the work."""
+        self._lent -= 1
+        self._permits.release()
+        if connection.is_closed():
+            return
+        if not is_cut_off and not connection.is_in_transaction():
+            self._idle.append(_Idle(self._loop.time(), kind, connection))
+            if self._timer is None:
+                self._timer = self._loop.call_later(IDLE_SECONDS, self._close_unused)
+        else:
+            connection.terminate()
+
+    def _close_unused(self) -> None:
+        before = self._loop.time() - IDLE_SECONDS
+        unused = [idle for idle in self._idle if idle.used_at <= before]
+        self._idle = [idle for idle in self._idle if idle.used_at > before]
+        for idle in unused:
+            idle.connection.terminate()
+        self._on_unused()
+        self._timer = (
+            self._loop.call_later(IDLE_SECONDS, self._close_unused) if self._idle else None
+        )
+
+    async def close(self) -> None:
+        for connection in self._empty():
+            try:
+                await connection.close(timeout=2)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                connection.terminate()
+
+    def terminate(self) -> None:
+        """Close the idle connections from any thread, without waiting for the server."""
+        if self._loop.is_closed():
+            return
+        for connection in self._empty():
+            self._loop.call_soon_threadsafe(connection.terminate)
+
+    def _empty(self) -> list[LoopConnection]:
+        idle, self._idle = self._idle, []
+        return [each.connection for each in idle]
+
+
+def _is_alive(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the connection is usable, by its socket only, without a round trip.
+
+    A server that sent something to an idle connection has usually closed it.
+    """
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)

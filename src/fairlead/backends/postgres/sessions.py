@@ -1,0 +1,140 @@
+"""Sessions: connections that handlers may use, and are as new before the next one gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import asyncpg
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.rows import tuple_row
+
+from fairlead.backends.sql.sql_file import load
+
+PREPARE_THRESHOLD = 2
+"""Uses of a statement by psycopg before it is prepared."""
+
+_NODE_SETTINGS = {
+    # A batch finds its rows by primary key, a lane by its index. A plan made while the table was
+    # empty would scan the whole table and be kept while the table grows, so other plans are turned
+    # off. A statement without a useful index (counts, incidents) still scans.
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+# A user's statements are planned by the server's own settings. The time limit of the task bounds a
+# handler's transaction, which may wait for other services.
+_HANDLER_SETTINGS = {"idle_in_transaction_session_timeout": "0"}
+
+STAY = {"idle_session_timeout": "0"}
+"""Settings of every connection that keeps its session: a pool closes its own idle connections."""
+
+
+class Kind(Enum):
+    """Purpose of an asynchronous connection; the value has its server settings."""
+
+    NODE = _NODE_SETTINGS
+    RELAXED = _NODE_SETTINGS | {"synchronous_commit": "off"}
+    HANDLER = _HANDLER_SETTINGS
+
+
+def setting(settings: dict[str, str], command: str) -> str:
+    """Return statements that set these settings by `command`, SET or SET LOCAL."""
+    return "; ".join(f"{command} {name} TO '{value}'" for name, value in settings.items())
+
+
+SQL = load("sessions.sql", __package__)
+
+
+class ThreadConnection(psycopg.Connection[Any]):
+    """A psycopg connection whose Python state can be restored."""
+
+    is_restored = False
+    """Whether nothing has used the connection since its session was restored."""
+    is_spoiled = False
+    """Whether a handler has added what cannot be removed, such as a listener for notices."""
+    _map: AdaptersMap | None = None
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """Adapters of this connection, until it is restored."""
+        if self._map is None:
+            self._map = AdaptersMap(psycopg.adapters)
+        return self._map
+
+    def add_notice_handler(self, callback: Callable[[Any], None]) -> None:
+        """Receive the notices of the server; the connection is closed after its use."""
+        self.is_spoiled = True
+        super().add_notice_handler(callback)
+
+    def add_notify_handler(self, callback: Callable[[Any], None]) -> None:
+        """Receive notifications; the connection is closed after its use."""
+        self.is_spoiled = True
+        super().add_notify_handler(callback)
+
+    def restore(self, threshold: int | None) -> None:
+        """Restore the session, and the attributes that a new connection has."""
+        self.execute(SQL["restore"], prepare=False)
+        self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
+        self.prepare_threshold, self._map = threshold, None
+        self.is_restored = True
+
+
+class LoopConnection(asyncpg.Connection):
+    """An asyncpg connection whose Python state can be restored."""
+
+    is_restored = False
+    is_spoiled = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._codecs: set[tuple[str, str]] = set()
+        """Name and schema of the types with a codec of a handler."""
+
+    async def set_type_codec(self, typename: str, *, schema: str = "public", **more: Any) -> None:
+        """Set the codec until the connection is restored."""
+        await super().set_type_codec(typename, schema=schema, **more)
+        self._codecs.add((typename, schema))
+
+    async def set_builtin_type_codec(
+        self, typename: str, *, schema: str = "public", **more: Any
+    ) -> None:
+        """Set the codec until the connection is restored."""
+        await super().set_builtin_type_codec(typename, schema=schema, **more)
+        self._codecs.add((typename, schema))
+
+    async def add_listener(self, channel: str, callback: Any) -> None:
+        """Add the callback; the connection is closed after its use."""
+        self.is_spoiled = True
+        await super().add_listener(channel, callback)
+
+    def add_log_listener(self, callback: Any) -> None:
+        """Add the callback; the connection is closed after its use."""
+        self.is_spoiled = True
+        super().add_log_listener(callback)
+
+    def add_query_logger(self, callback: Any) -> None:
+        """Add the callback; the connection is closed after its use."""
+        self.is_spoiled = True
+        super().add_query_logger(callback)
+
+    def add_termination_listener(self, callback: Any) -> None:
+        """Add the callback; the connection is closed after its use."""
+        self.is_spoiled = True
+        super().add_termination_listener(callback)
+
+    async def restore(self) -> None:
+        """Restore the session, and the codecs that a new connection has."""
+        await self.execute(SQL["restore"])
+        while self._codecs:
+            typename, schema = self._codecs.pop()
+            await self.reset_type_codec(typename, schema=schema)
+        self.is_restored = True

@@ -1,0 +1,207 @@
+"""PostgreSQL: how many connections a process holds, and the limits of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from fairlead import App, NoRetry, State
+from fairlead.backends.postgres import pools
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.sessions import Kind
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.operate.doctor import examine
+from fairlead.testing import running, settled
+
+pytestmark = pytest.mark.asyncio
+
+AT_REST = 3
+"""Connections of a worker: one listens, one is durable, one is relaxed."""
+
+
+def count(url: str) -> int:
+    """Return the number of connections of Fairlead to this database."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'fairlead'"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@contextmanager
+def limited(url: str, settings: str) -> Iterator[str]:
+    """Create a role with this setting or limit, and return its URL."""
+    role = f"limited_{secrets.token_hex(4)}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p' IN ROLE fairlead")
+        admin.execute(f"ALTER ROLE {role} {settings}")
+    yield f"postgresql://{role}:p@{url.rpartition('@')[2]}"
+
+
+async def test_a_worker_at_rest_holds_three_connections(
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.5)
+    app = App(migrated_postgres_url)
+
+    @app.task(transactional=True)
+    async def effect(connection: asyncpg.Connection) -> None: ...
+
+    @app.task(transactional=True)
+    def effect_in_thread(connection: psycopg.Connection[Any]) -> None: ...
+
+    async with running(app) as node:
+        for _ in range(20):
+            effect.submit()
+            effect_in_thread.submit()
+        await settled(app, node)
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(count, migrated_postgres_url) > AT_REST:
+                await asyncio.sleep(0.1)
+    app.close()
+
+
+async def test_unused_connections_of_threads_are_closed(
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
+    database = PostgresDatabase(migrated_postgres_url)
+    together = threading.Barrier(4)
+
+    def use(_: int) -> None:
+        with database.connection() as connection:
+            together.wait()
+            connection.execute("SELECT 1")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(4)))
+    assert count(migrated_postgres_url) == 4
+    async with asyncio.timeout(10):
+        while await asyncio.to_thread(count, migrated_postgres_url) > 1:
+            with database.connection():
+                await asyncio.sleep(0.1)
+    database.close()
+
+
+async def test_the_size_of_the_pools_is_set_in_the_url(migrated_postgres_url: str) -> None:
+    database = PostgresDatabase(f"{migrated_postgres_url}?pool_size=2")
+
+    async def use(kind: Kind) -> str:
+        async with database.connection_async(kind) as connection:
+            await connection.execute("SELECT pg_sleep(0.01)")
+            return str(await connection.fetchval("SHOW synchronous_commit"))
+
+    kinds = [Kind.NODE, Kind.RELAXED] * 6
+    settings = await asyncio.gather(*map(use, kinds))
+    assert settings == ["on" if kind is Kind.NODE else "off" for kind in kinds]
+    # One more is that of a thread, which found out that there is no pooler.
+    assert count(migrated_postgres_url) <= 2 + 1
+    await database.close_async()
+    for wrong in ("0", "many", "-1"):
+        with pytest.raises(ConfigurationError, match="write a number from 1 to 1000"):
+            PostgresDatabase(f"{migrated_postgres_url}?pool_size={wrong}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "statement", "text"),
+    [
+        ("SET statement_timeout TO '50ms'", "SELECT pg_sleep(5)", "raise it for this role"),
+        ("SET lock_timeout TO '50ms'", "LOCK fairlead_tasks", "raise lock_timeout for this role"),
+    ],
+    ids=["statement_timeout", "lock_timeout"],
+)
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_time_limit_of_the_server_is_named_with_its_cure(
+    migrated_postgres_url: str, settings: str, statement: str, text: str, kind: str
+) -> None:
+    with limited(migrated_postgres_url, settings) as url:
+        database = PostgresDatabase(url)
+        with psycopg.connect(migrated_postgres_url) as other:
+            other.execute("LOCK fairlead_tasks")
+            with pytest.raises(StoreUnavailable, match=text):
+                if kind == "async":
+                    async with database.transaction_async() as connection:
+                        with database.failures(connection):
+                            await connection.execute(statement)
+                else:
+                    with database.transaction() as connection, database.failures(connection):
+                        connection.execute(statement)
+        await database.close_async()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_too_many_connections_are_named_with_their_cure(
+    migrated_postgres_url: str, kind: str
+) -> None:
+    with limited(migrated_postgres_url, "CONNECTION LIMIT 0") as url:
+        database = PostgresDatabase(f"{url}?pooler=none")
+        with pytest.raises(StoreUnavailable, match="too many .* lower pool_size in the URL"):
+            await database.connect_async() if kind == "async" else database.connect()
+
+
+async def test_a_worker_whose_role_may_open_few_connections_loses_no_task(
+    migrated_postgres_url: str,
+) -> None:
+    with limited(migrated_postgres_url, "CONNECTION LIMIT 6") as url:
+        app, observer = App(url), App(migrated_postgres_url)
+
+        async def effect(n: int, connection: asyncpg.Connection) -> None:
+            await asyncio.sleep(0.01)
+
+        app.task(transactional=True, retry=NoRetry())(effect)
+        observer.task(transactional=True)(effect).submit_many([{"n": n} for n in range(50)])
+        async with running(app) as node:
+            await settled(observer, node)
+        app.close()
+        with psycopg.connect(migrated_postgres_url) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM fairlead_attempts WHERE outcome = 'done'"
+            ).fetchone()
+        assert row == (50,)
+        await observer.store.database.close_async()
+
+
+async def test_a_listening_worker_outlives_the_limit_of_idle_sessions(
+    migrated_postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with limited(migrated_postgres_url, "SET idle_session_timeout TO '300ms'") as url:
+        app = App(url)
+
+        @app.task
+        async def work() -> None: ...
+
+        async with running(app) as node:
+            await asyncio.sleep(1.0)  # longer than the limit
+            handle = work.submit()
+            await settled(app, node)
+        assert handle.state() == State.DONE
+        assert "not listening" not in caplog.text
+        app.close()
+
+
+async def test_the_doctor_shows_the_connections_and_their_limit(migrated_postgres_url: str) -> None:
+    app = App(migrated_postgres_url)
+    found = [finding.what for finding in await examine(app.operate_context)]
+    assert any("connections are in use" in what for what in found)
+    app.close()
+    with limited(migrated_postgres_url, "CONNECTION LIMIT 3") as url:
+        app = App(url)
+        with psycopg.connect(url):
+            problems = [
+                finding
+                for finding in await examine(app.operate_context)
+                if "the CONNECTION LIMIT of the role" in finding.what
+            ]
+        app.close()
+    assert [finding.severity for finding in problems] == ["problem"]
