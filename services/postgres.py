@@ -24,6 +24,7 @@ _SETTINGS = {
     "max_wal_size": "4GB",
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
+    "max_prepared_transactions": "10",
 }
 """Settings that differ from PostgreSQL's defaults. fsync stays on, because tests and benchmarks are
 about durability."""

@@ -252,9 +252,8 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener(
-        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
-    )
+    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
+    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     with psycopg.connect(postgres_url) as connection:
         postgres_store.database.join(
             connection, postgres_store.submission(make(count, queue="never"))
@@ -279,9 +278,8 @@ async def test_a_notification_too_long_for_notify_means_look_everywhere(
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener(
-        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
-    )
+    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
+    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
     notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
     assert len(notification.ready) == 40

@@ -24,6 +24,7 @@ from fairlead.backends.sql.drivers import (
     executor,
     executor_async,
 )
+from fairlead.backends.postgres.requirements import check_server
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row, Statement, Step, Steps
 
@@ -118,16 +119,27 @@ class PostgresDatabase:
     def connect(self) -> psycopg.Connection[Any]:
         """Return a new psycopg connection in autocommit, which the caller closes.
 
-        Raise StoreUnavailable if the server cannot be reached.
+        Raise StoreUnavailable if the server cannot be reached, ConfigurationError if it is too old
+        or the database has another encoding than UTF-8.
         """
         with self.failures():
-            return psycopg.connect(
+            connection = psycopg.connect(
                 self.url,
                 autocommit=True,
                 application_name="fairlead",
+                client_encoding="UTF8",
                 connect_timeout=self._timeout,
                 prepare_threshold=2,
             )
+        info = connection.info
+        try:
+            check_server(
+                self.location, info.server_version // 10000, info.parameter_status("server_encoding")
+            )
+        except ConfigurationError:
+            connection.close()
+            raise
+        return connection
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -195,16 +207,24 @@ class PostgresDatabase:
     async def connect_async(self, kind: Kind = Kind.NODE) -> asyncpg.Connection:
         """Return a new asyncpg connection, which the caller closes.
 
-        Raise StoreUnavailable if the server cannot be reached.
+        Raise StoreUnavailable if the server cannot be reached, ConfigurationError if it is too old
+        or the database has another encoding than UTF-8.
         """
         with self.failures():
-            return await asyncpg.connect(
+            connection = await asyncpg.connect(
                 self._asyncpg_url,
                 timeout=self._timeout,
                 statement_cache_size=256,
                 max_cached_statement_lifetime=0,
                 server_settings={"application_name": "fairlead", **kind.value},
             )
+        try:
+            encoding = getattr(connection.get_settings(), "server_encoding", None)
+            check_server(self.location, connection.get_server_version().major, encoding)
+        except ConfigurationError:
+            connection.terminate()
+            raise
+        return connection
 
     @asynccontextmanager
     async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:

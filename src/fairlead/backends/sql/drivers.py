@@ -149,6 +149,8 @@ def _psycopg(connection: Any) -> Execute:
     import psycopg
     from psycopg.rows import tuple_row
 
+    _check_encoding(connection)
+
     def execute(step: Step) -> Sequence[Row]:
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             if isinstance(step, Statement):
@@ -169,6 +171,8 @@ def _psycopg(connection: Any) -> Execute:
 def _psycopg_async(connection: Any) -> ExecuteAsync:
     import psycopg
     from psycopg.rows import tuple_row
+
+    _check_encoding(connection)
 
     async def execute(step: Step) -> Sequence[Row]:
         async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
@@ -207,6 +211,15 @@ def asyncpg_executor(connection: Any) -> ExecuteAsync:
         return ()
 
     return execute
+
+
+def _check_encoding(connection: Any) -> None:
+    """Raise ConfigurationError if psycopg would read texts from this connection as bytes."""
+    if connection.info.encoding == "ascii":
+        raise ConfigurationError(
+            "this connection has the client_encoding SQL_ASCII, which can carry no text; give a"
+            " connection with client_encoding UTF8"
+        )
 
 
 def _copy_sql(step: Copy) -> bytes:
