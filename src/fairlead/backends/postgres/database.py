@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import asyncpg
 import psycopg
 
+from fairlead.backends.postgres.requirements import check_server
 from fairlead.backends.sql.drivers import (
     asyncpg_executor,
     drive,
@@ -24,7 +25,6 @@ from fairlead.backends.sql.drivers import (
     executor,
     executor_async,
 )
-from fairlead.backends.postgres.requirements import check_server
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Row, Statement, Step, Steps
 
@@ -134,7 +134,9 @@ class PostgresDatabase:
         info = connection.info
         try:
             check_server(
-                self.location, info.server_version // 10000, info.parameter_status("server_encoding")
+                self.location,
+                info.server_version // 10000,
+                info.parameter_status("server_encoding"),
             )
         except ConfigurationError:
             connection.close()
