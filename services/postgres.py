@@ -29,7 +29,7 @@ _SETTINGS = {
 """Settings that differ from PostgreSQL's defaults. fsync stays on, because tests and benchmarks are
 about durability."""
 
-_OLDEST = 15  # major version
+_OLDEST = 14  # major version
 
 
 class PostgresServer(Server):
