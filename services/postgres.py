@@ -24,11 +24,12 @@ _SETTINGS = {
     "max_wal_size": "4GB",
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
+    "max_prepared_transactions": "10",
 }
 """Settings that differ from PostgreSQL's defaults. fsync stays on, because tests and benchmarks are
 about durability."""
 
-_OLDEST = 15  # major version
+_OLDEST = 14  # major version
 
 
 class PostgresServer(Server):

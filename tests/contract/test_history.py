@@ -33,7 +33,7 @@ from fairlead.ports.history import (
 )
 from fairlead.ports.statements import Row
 from fairlead.testing import drain
-from tests.pipeline.filling import add_attempts, attempt, connected, migrated
+from tests.pipeline.filling import COLUMNS, add_attempts, add_rows, attempt, connected, migrated
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -331,24 +331,97 @@ def test_tasks_submitted_in_a_transaction_that_is_still_open_are_waited_for(
 ) -> None:
     store = migrated(postgres_url)
     history = SqlHistory(store.database)
-    long_ago = SYSTEM_CLOCK.now() - 60 * SECOND
+    now = SYSTEM_CLOCK.now()
+    first = _one(now)
+    store.database.run(store.submission(first))
+    found = submitted(history, "", now + 10 * SECOND)
+    assert [row[1] for row in found] == [first[0].id]
     with connected(postgres_url) as slow:
         slow.execute("BEGIN")
-        early = fresh(2, SYSTEM_CLOCK.now())
+        early = _one(now + 20 * SECOND)
         store.database.join(slow, store.submission(early))
-        late = fresh(1, SYSTEM_CLOCK.now())
-        old = fresh(1, long_ago, id="0" * 8 + "-0000-7000-8000-000000000001")
-        store.database.run(store.submission([*old, *late]))
-        later = SYSTEM_CLOCK.now() + 60 * SECOND
-        found = submitted(history, "", later)
-        assert [row[1] for row in found] == [old[0].id], (
+        late = _one(now + 21 * SECOND)
+        store.database.run(store.submission(late))
+        assert submitted(history, found[-1][0], now + 60 * SECOND) == [], (
             "the later task exists, but earlier tasks may still commit"
         )
         slow.execute("COMMIT")
-    assert [row[1] for row in submitted(history, found[-1][0], later)] == [
+    assert [row[1] for row in submitted(history, found[-1][0], now + 60 * SECOND)] == [
         task.id for task in [*early, *late]
     ]
     store.database.close()
+
+
+def test_submitted_tasks_are_read_beside_transactions_that_always_overlap(
+    postgres_url: str,
+) -> None:
+    store = migrated(postgres_url)
+    history = SqlHistory(store.database)
+    now = SYSTEM_CLOCK.now()
+    with connected(postgres_url) as one, connected(postgres_url) as other:
+        _begin_writing(one)
+        tasks = _one(now)
+        store.database.run(store.submission(tasks))
+        assert submitted(history, "", now + 10 * SECOND) == []
+        _begin_writing(other)
+        one.execute("COMMIT")
+        assert [row[1] for row in submitted(history, "", now + 20 * SECOND)] == [tasks[0].id]
+        assert history._marks, "the other transaction may still submit"
+    store.database.close()
+
+
+def test_a_new_reader_begins_beside_an_open_transaction_with_the_tasks_before_the_last_claims(
+    postgres_url: str,
+) -> None:
+    store = migrated(postgres_url)
+    now = SYSTEM_CLOCK.now()
+    with connected(postgres_url) as plain, connected(postgres_url) as slow:
+        old = _one(now - 60 * SECOND)
+        store.database.run(store.submission(old))
+        _add_claimed(plain, 1, now - 10 * SECOND)
+        _begin_writing(slow)
+        late = _one(now)
+        store.database.run(store.submission(late))
+        _add_claimed(plain, 2, now + 60 * SECOND)
+        found = submitted(SqlHistory(store.database), "", now + 60 * SECOND)
+        assert [row[1] for row in found] == [old[0].id]
+    store.database.close()
+
+
+def test_tasks_of_a_prepared_transaction_are_waited_for(postgres_url: str) -> None:
+    store = migrated(postgres_url)
+    history = SqlHistory(store.database)
+    now = SYSTEM_CLOCK.now()
+    assert submitted(history, "", now) == []
+    with connected(postgres_url) as slow:
+        slow.execute("BEGIN")
+        slow.execute("SET LOCAL fairlead.notify = off")
+        early = _one(now + SECOND)
+        store.database.join(slow, store.submission(early))
+        slow.execute("PREPARE TRANSACTION 'early'")
+        late = _one(now + 2 * SECOND)
+        store.database.run(store.submission(late))
+        assert submitted(history, "", now + 60 * SECOND) == []
+        slow.execute("COMMIT PREPARED 'early'")
+    found = submitted(history, "", now + 60 * SECOND)
+    assert [row[1] for row in found] == [early[0].id, late[0].id]
+    store.database.close()
+
+
+def _add_claimed(connection: Any, number: int, claimed_at: int) -> None:
+    row = list(attempt(number))
+    row[COLUMNS.index("claimed_at")] = claimed_at
+    add_rows(connection, [tuple(row)])
+
+
+def _one(at: int) -> list[NewTask]:
+    # A source of its own, because the ids of one source never go back in time.
+    return fresh(1, at, id=id_text(IdSource().block(1, at)[0]))
+
+
+def _begin_writing(connection: Any) -> None:
+    connection.execute("BEGIN")
+    connection.execute("SELECT pg_current_xact_id()")
 
 
 # events -------------------------------------------------------------------------------------------

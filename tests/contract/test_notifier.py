@@ -22,7 +22,7 @@ import pytest
 from fairlead.backends.memory.notifier import MemoryNotifier
 from fairlead.backends.postgres import notifier as postgres_notifier
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.notifier import NOTIFY_CHANNEL, PostgresNotifier
+from fairlead.backends.postgres.notifier import PostgresNotifier
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
@@ -89,7 +89,7 @@ def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Neigh
             lambda: FifoNotifier(tmp_path / "tasks.db"), FifoNotifier(tmp_path / "tasks.db").notify
         )
     else:
-        store = task_store(request.getfixturevalue("postgres_url"))
+        store = task_store(request.getfixturevalue("migrated_postgres_url"))
         # The notification is part of the transaction that announces it.
         neighbours = Neighbours(
             lambda: PostgresNotifier(store.database),
@@ -599,7 +599,9 @@ def database(postgres_url: str) -> Iterator[PostgresDatabase]:
 
 def notify(database: PostgresDatabase, message: str) -> None:
     with database.connection() as connection:
-        connection.execute("SELECT pg_notify(%s, %s)", (NOTIFY_CHANNEL, message))
+        connection.execute(
+            "SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, %s)", (message,)
+        )
 
 
 def hang_up(database: PostgresDatabase) -> int:
@@ -703,13 +705,13 @@ class Proxy:
 
 
 def test_a_connection_that_died_silently_is_noticed(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_EVERY", 0.2)
     monkeypatch.setattr(postgres_notifier, "KEEPALIVE_TIMEOUT", 0.3)
 
     async def test() -> None:
-        proxy, received = Proxy(postgres_url), Received()
+        proxy, received = Proxy(migrated_postgres_url), Received()
         notifier = PostgresNotifier(await proxy.start())
         await notifier.listen(received)
         await asyncio.sleep(0.5)
@@ -727,10 +729,10 @@ def test_a_connection_that_died_silently_is_noticed(
 
 
 def test_a_missing_server_is_waited_for_and_logged_once(
-    postgres_url: str, caplog: pytest.LogCaptureFixture
+    migrated_postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        proxy, received = Proxy(postgres_url), Received()
+        proxy, received = Proxy(migrated_postgres_url), Received()
         database = await proxy.start()
         await proxy.stop()
         notifier = PostgresNotifier(database)

@@ -188,9 +188,10 @@ async def test_a_lost_connection_is_reported_and_its_lock_acquired_again(
         await one.presence.hold("node", lost.set)
         await until_seen_held(two.presence, migrated_postgres_url, "node")
         database = two.store.database
-        key = key_of("node") % (1 << 64)
         found = database.connect()  # type: ignore[attr-defined]
         with found as connection:
+            ((table,),) = connection.execute("SELECT 'fairlead_tasks'::regclass::oid").fetchall()
+            key = (key_of("node") ^ table) % (1 << 64)
             pids = connection.execute(
                 "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
                 " AND objid = %s",

@@ -253,9 +253,8 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener(
-        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
-    )
+    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
+    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     with psycopg.connect(postgres_url) as connection:
         postgres_store.database.join(
             connection, postgres_store.submission(make(count, queue="never"))
@@ -280,13 +279,37 @@ async def test_a_notification_too_long_for_notify_means_look_everywhere(
 ) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(postgres_url)
-    await listener.add_listener(
-        "fairlead_notification", lambda *event: messages.put_nowait(event[3])
-    )
+    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
+    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
     notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
     assert len(notification.ready) == 40
     assert decode(await asyncio.wait_for(messages.get(), 5)).is_empty
+    await listener.close()
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_a_transaction_without_notifications_can_be_prepared(
+    postgres_store: Store, postgres_url: str, count: int
+) -> None:
+    messages: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(postgres_url)
+    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
+    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SET LOCAL fairlead.notify = off")
+        tasks = make(count) + make(count, unique_key="one")
+        postgres_store.database.join(connection, postgres_store.submission(tasks))
+        connection.execute(f"PREPARE TRANSACTION 'prepared {count}'".encode())
+        assert postgres_store.database.run(postgres_store.tasks(TaskFilter(), 1000)) == []
+        connection.execute(f"COMMIT PREPARED 'prepared {count}'".encode())
+        found = postgres_store.database.run(postgres_store.tasks(TaskFilter(), 1000))
+        assert len(found) == count + 1
+        # The setting ends with its transaction.
+        postgres_store.database.join(connection, postgres_store.submission(make(1, queue="b")))
+    received = decode(await asyncio.wait_for(messages.get(), 5))
+    assert [lane.queue for lane in received.ready] == ["b"] and messages.empty()
     await listener.close()
 
 

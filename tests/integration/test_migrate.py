@@ -3,11 +3,16 @@ code are named in the error."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import multiprocessing
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +24,12 @@ from fairlead.backends import sqlite as sqlite_package
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.sql import migrate as migrations_module
 from fairlead.backends.sql.migrate import Migration, check, migrate, migrations, print_sql
+from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.ports.statements import Statement, Steps
+from fairlead.testing import running
+from tests.end_to_end.test_command_line import ROOT, environment
 
 AnyDatabase = SqliteDatabase | PostgresDatabase
 
@@ -200,6 +208,117 @@ def test_the_printed_sql_makes_the_same_tables(sqlite_url: str) -> None:
     postgres = open_database("postgresql://localhost:1/nobody")  # no connection is opened
     assert "CREATE TABLE fairlead_tasks" in print_sql(postgres)
     database.close()
+
+
+ISOLATIONS = ("read committed", "repeatable read", "serializable")
+
+
+def _set_default(url: str, setting: str) -> None:
+    name = url.rpartition("/")[2]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET {setting}".encode())
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_eight_processes_migrate_at_once_under_any_default_isolation(
+    postgres_url: str, isolation: str
+) -> None:
+    _set_default(postgres_url, f"default_transaction_isolation = '{isolation}'")
+    database = open_database(postgres_url)
+    with database.connection() as connection:
+        # All of them wait for this lock, so that each begins before another one ends.
+        ((lock,),) = connection.execute(_HELD).fetchall()
+        assert lock
+        with ThreadPoolExecutor(8) as pool:
+            databases = [open_database(postgres_url) for _ in range(8)]
+            runs = [pool.submit(migrate, each) for each in databases]
+            while connection.execute(_WAITING).fetchall() != [(8,)]:
+                time.sleep(0.02)
+            connection.execute("SELECT pg_advisory_unlock_all()")
+    applied = [run.result() for run in runs]
+    assert sorted(map(len, applied)) == [0] * 7 + [len(migrations(database))]
+    check(database)
+    for each in (database, *databases):
+        each.close()
+
+
+_LOCK = "7377293604775354724"  # of migrations.sql
+_HELD = f"SELECT pg_try_advisory_lock({_LOCK})"
+_WAITING = """
+SELECT count(*) FROM pg_locks
+ WHERE locktype = 'advisory' AND NOT granted
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def test_a_role_whose_transactions_only_read_by_default_can_migrate(postgres_url: str) -> None:
+    _set_default(postgres_url, "default_transaction_read_only = on")
+    database = open_database(postgres_url)
+    assert migrate(database)
+    check(database)
+    database.close()
+
+
+def test_a_migration_that_is_killed_or_runs_out_of_time_leaves_nothing(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute(migrations_statement("create"))
+        other.execute("BEGIN")
+        # All tables can be created, but the record of the migration waits.
+        other.execute("LOCK TABLE fairlead_schema IN SHARE MODE")
+        command = [sys.executable, "-m", "fairlead", "migrate", "--url", postgres_url]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment())
+        while other.execute(_BLOCKED).fetchall() != [(1,)]:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        impatient = open_database(f"{postgres_url}?options=-cstatement_timeout%3D200")
+        with pytest.raises(StoreUnavailable, match="statement timeout"):
+            migrate(impatient)
+        impatient.close()
+        other.execute("ROLLBACK")
+    database = open_database(postgres_url)
+    assert migrate(database) == [each.name for each in migrations(database)]
+    check(database)
+    database.close()
+
+
+_BLOCKED = """
+SELECT count(*) FROM pg_locks
+ WHERE relation = 'fairlead_schema'::regclass AND mode = 'RowExclusiveLock' AND NOT granted
+"""
+
+
+def migrations_statement(name: str) -> bytes:
+    return load("migrations.sql", "fairlead.backends.postgres")[name].encode()
+
+
+def test_a_running_worker_goes_on_beside_newer_tables_and_a_new_one_is_refused(
+    migrated_postgres_url: str,
+) -> None:
+    app = App(migrated_postgres_url)
+    ran: list[int] = []
+
+    @app.task
+    def note(n: int) -> None:
+        ran.append(n)
+
+    async def test() -> None:
+        async with running(app), asyncio.timeout(60):
+            with psycopg.connect(migrated_postgres_url, autocommit=True) as connection:
+                connection.execute("ALTER TABLE fairlead_tasks ADD COLUMN newer text")
+                connection.execute("INSERT INTO fairlead_schema VALUES (9998, '9998_next', 0)")
+            note.submit(n=1)
+            note.submit_many([{"n": n} for n in range(2, 62)])
+            while len(ran) < 61:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(test())
+    app.close()
+    later = App(migrated_postgres_url)
+    with pytest.raises(SchemaMismatch, match="newer than this code: 9998_next"):
+        later.management.find()
+    later.close()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fairlead.core.policies.processing import ProcessingPolicy
 from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import Queue, is_name
 from fairlead.errors import LONGEST_DELAY, ConfigurationError
 
 encode_result = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ class Handler:
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
-        if not name.strip() or len(name.encode()) > 200 or "\x00" in name:
+        if not is_name(name):
             raise ConfigurationError(f"task name {name!r}: use 1 to 200 bytes of text")
         self.function = function
         self.name = name

@@ -10,6 +10,7 @@ from fairlead.errors import ConfigurationError
 
 MOST_PARTITIONS = 1000
 DEFAULT_PARTITIONS = 1
+MOST_NAME_BYTES = 200
 ORDERED_PARTITIONS = 120
 """Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
 any number of nodes."""
@@ -44,7 +45,7 @@ class Queue:
     node although higher priorities have work; None leaves priorities strict."""
 
     def __post_init__(self) -> None:
-        if not self.name or len(self.name.encode()) > 200 or "\x00" in self.name:
+        if not is_name(self.name):
             raise ConfigurationError(f"queue name {self.name!r}: use 1 to 200 bytes of text")
         if self.order not in (None, "fair", "fifo"):
             raise ConfigurationError(
@@ -89,3 +90,11 @@ class Queue:
     def is_ordered(self) -> bool:
         """Whether the queue is ordered by ordering key and time."""
         return self.kind == "ordered"
+
+
+def is_name(text: str) -> bool:
+    """Return whether every store can keep this text as the name of a queue or task."""
+    try:
+        return bool(text.strip()) and "\0" not in text and len(text.encode()) <= MOST_NAME_BYTES
+    except UnicodeEncodeError:
+        return False

@@ -164,8 +164,9 @@ class HistoryStore(Protocol):
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
         """Return unfinished tasks without a finished run, in order of their submit, at most
         `limit`, with the columns SUBMITTED_FIELDS. The next `after` is the first field of the last
-        row; the first call passes "". A task that commits later than all tasks submitted with it is
-        left out; its first attempt reports it."""
+        row; the first call passes "". Tasks are returned once every transaction that wrote before
+        their submit has ended, and only if they have not run until then; the first attempt of the
+        others reports them."""
 
     def newest_submitted(self, now: int) -> Steps[str]:
         """Return an `after` for `submitted` that skips the tasks submitted before about `now`."""

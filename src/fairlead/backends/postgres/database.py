@@ -14,6 +14,7 @@ import psycopg
 
 from fairlead.backends.postgres.failures import translated
 from fairlead.backends.postgres.pools import LoopPool, ThreadPool
+from fairlead.backends.postgres.requirements import check_server
 from fairlead.backends.postgres.sessions import (
     PREPARE_THRESHOLD,
     SQL,
@@ -106,7 +107,8 @@ class PostgresDatabase:
     def connect(self) -> ThreadConnection:
         """Return a new psycopg connection in autocommit, which the caller closes.
 
-        Raise StoreUnavailable if the server cannot be reached.
+        Raise StoreUnavailable if the server cannot be reached, ConfigurationError if it is too old
+        or the database has another encoding than UTF-8.
         """
         return self._connect(self._given)
 
@@ -116,10 +118,14 @@ class PostgresDatabase:
                 to.psycopg,
                 autocommit=True,
                 application_name="fairlead",
+                client_encoding="UTF8",
                 connect_timeout=to.connect_timeout,
                 prepare_threshold=None,
             )
             try:
+                info = connection.info
+                encoding = info.parameter_status("server_encoding")
+                check_server(self.location, info.server_version // 10000, encoding)
                 if self._pooler is None:
                     self._pooler = _pooler_of(connection)
                 connection.prepare_threshold = self._prepare_threshold
@@ -180,7 +186,8 @@ class PostgresDatabase:
     async def connect_async(self, kind: Kind = Kind.NODE) -> LoopConnection:
         """Return a new asyncpg connection, which the caller closes.
 
-        Raise StoreUnavailable if the server cannot be reached.
+        Raise StoreUnavailable if the server cannot be reached, ConfigurationError if it is too old
+        or the database has another encoding than UTF-8.
         """
         return await self._connect_async(self._given, await self._pooler_async(), kind)
 
@@ -197,6 +204,8 @@ class PostgresDatabase:
                 connection_class=LoopConnection,
             )
             try:
+                encoding = getattr(connection.get_settings(), "server_encoding", None)
+                check_server(self.location, connection.get_server_version().major, encoding)
                 if pooler is Pooler.SESSION:
                     await connection.execute(setting(settings, "SET"))
                 if kind is Kind.RELAXED:

@@ -26,19 +26,30 @@ SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fa
  ORDER BY fairlead_events.xid, seq
  LIMIT $5
 
+-- name: settled
+-- Returns the oldest open transaction that has written (the next one if none is open), the next transaction to write, and an
+-- instant before the former: the latest claim of a task whose attempt an earlier transaction has recorded. Prepared
+-- transactions are open too. age() counts from the next transaction, which may be later than the end of the snapshot.
+SELECT pg_snapshot_xmin(s)::text::bigint,
+       pg_snapshot_xmax(s)::text::bigint + age(pg_snapshot_xmax(s)::xid),
+       (SELECT max(claimed_at)
+          FROM (SELECT claimed_at FROM fairlead_attempts
+                 WHERE xid < pg_snapshot_xmin(s) ORDER BY fairlead_attempts.xid DESC, seq DESC LIMIT 100) AS last)
+  FROM pg_current_snapshot() AS s
+
 -- name: submitted
--- $1: the last id read, empty at the beginning; $2: now; $3: the longest time from making an id to the beginning of its
--- transaction. Ids ascend in the order of submits. An open transaction that has written can only add ids that are greater
--- than the id of its beginning, and an unpublished bulk submit only ids that are greater than the id of its opening.
+-- $1: the last id read, empty at the beginning; $2: an instant before every open transaction; $3: the longest time from
+-- making an id to the first write of its transaction. Ids ascend in the order of submits. An open transaction can only add
+-- ids that are greater than the id of its first write, and an unpublished bulk submit only ids that are greater than the id
+-- of its opening.
 SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, priority, run_at
   FROM fairlead_tasks
  WHERE id > coalesce(nullif($1::text, ''), '00000000-0000-0000-0000-000000000000')::uuid
    AND (attempt = 0 OR (attempt = 1 AND state = 'PROCESSING'))
-   AND id < (SELECT (lpad(to_hex((least($2::bigint, min((extract(epoch FROM xact_start) * 1000000)::bigint),
-                                       (SELECT min(opened_at) FROM fairlead_bulk_jobs WHERE state IN ('open', 'publishing')))
-                                  - $3::bigint) / 1000), 12, '0') || '70008000000000000000')::uuid
-               FROM pg_stat_activity
-              WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid())
+   AND id < (SELECT (lpad(to_hex(greatest(0, least($2::bigint, min(opened_at)) - $3::bigint) / 1000), 12, '0')
+                     || '70008000000000000000')::uuid
+               FROM fairlead_bulk_jobs
+              WHERE state IN ('open', 'publishing'))
  ORDER BY fairlead_tasks.id
  LIMIT $4
 

@@ -1,7 +1,11 @@
 -- Statements that record the migrations applied to a PostgreSQL database.
 
+-- name: isolate
+-- After the lock, each statement must see what the previous holder has committed, whatever the default isolation is.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE
+
 -- name: lock
--- An advisory lock, so that one process migrates at a time; in ASCII the key spells "fairlead".
+-- An advisory lock, so that one process migrates at a time, in all schemas; in ASCII the key spells "fairlead".
 SELECT pg_advisory_xact_lock(7377293604775354724)
 
 -- name: create

@@ -1,7 +1,8 @@
 """The notifier of a PostgreSQL database: transactions contain NOTIFY, and listeners use LISTEN.
 
 To listen needs a connection that stays one session of the server. Behind a pooler in transaction
-mode, a node polls instead, and nodes send no messages to each other.
+mode, a node polls instead, and nodes send no messages to each other. Each schema with tables has
+channels and locks of its own, named by the number of its table of tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from fairlead.ports.statements import Database
 
 log = logging.getLogger("fairlead.notifier")
 
-NOTIFY_CHANNEL = "fairlead_notification"
+_NAME_CHANNEL = "SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid"
+"""Name of the channel of a schema, as the statements in task_store.sql compute it."""
 
 MOST_NOTIFY_BYTES = 7900
 """Maximum number of bytes in one NOTIFY; PostgreSQL allows less than 8,000."""
@@ -50,7 +52,7 @@ LOCK_AGAIN_AFTER = 0.1
 """Seconds until another try of an advisory lock, which an earlier connection may still hold."""
 
 _STAY = setting(STAY, "SET")
-_LOCK = "SELECT pg_try_advisory_lock($1)"
+_LOCK = "SELECT pg_try_advisory_lock($1 # 'fairlead_tasks'::regclass::oid::bigint)"
 _SEND = """
 SELECT pg_notify(channel, message) FROM unnest($1::text[], $2::text[]) AS sent (channel, message)
 """
@@ -78,7 +80,8 @@ class PostgresNotifier:
     def __init__(self, database: Connects) -> None:
         self._database = database
         self._listening: asyncio.Task[None] | None = None
-        self._is_connected = False
+        self._channel: str | None = None
+        """The channel of the schema while connected, else None."""
         self._outbox: list[tuple[str, str]] = []
         """Channel and text of the messages to send."""
         self._wake_up = asyncio.Event()
@@ -97,9 +100,9 @@ class PostgresNotifier:
             self._waiting.notify(notification)
 
     def send(self, message: PeerMessage) -> None:
-        if self._is_connected and len(self._outbox) < MOST_UNSENT:
+        if self._channel is not None and len(self._outbox) < MOST_UNSENT:
             recipient = recipient_of(message)
-            channel = NOTIFY_CHANNEL if recipient is None else _channel_of(recipient)
+            channel = self._channel if recipient is None else _own(self._channel, recipient)
             sent = pieces(Notification(peer=message), MOST_NOTIFY_BYTES)
             self._outbox += [(channel, piece.decode()) for piece in sent]
             self._wake_up.set()
@@ -144,7 +147,6 @@ class PostgresNotifier:
         last_reason = ""
         delay = FIRST_RETRY
         was_connected = False
-        channels = [NOTIFY_CHANNEL] if node is None else [NOTIFY_CHANNEL, _channel_of(node)]
 
         def connected() -> None:
             nonlocal last_reason, delay, was_connected
@@ -157,7 +159,7 @@ class PostgresNotifier:
 
         while True:
             try:
-                await self._listen_once(channels, on_notification, connected)
+                await self._listen_once(node, on_notification, connected)
                 reason = "the connection was lost"
             except Exception as error:
                 # Try again after any error, so that the node gets notifications again.
@@ -175,11 +177,11 @@ class PostgresNotifier:
 
     async def _listen_once(
         self,
-        channels: Sequence[str],
+        node: str | None,
         on_notification: OnNotification,
         connected: Callable[[], None],
     ) -> None:
-        """Listen to these channels on one connection until it is lost."""
+        """Listen on one connection until it is lost."""
         connection = await self._database.connect_listening()
         if connection is None:
             await self._poll(on_notification, connected)
@@ -194,11 +196,12 @@ class PostgresNotifier:
 
             connection.add_termination_listener(on_lost)
             async with asyncio.timeout(KEEPALIVE_TIMEOUT):
-                for channel in channels:
+                channel: str = await connection.fetchval(_NAME_CHANNEL)
+                for each in [channel] if node is None else [channel, _own(channel, node)]:
                     await connection.add_listener(
-                        channel, lambda *message: on_notification(decode(message[3]))
+                        each, lambda *message: on_notification(decode(message[3]))
                     )
-            self._is_connected = True
+            self._channel = channel
             connected()
             locked: set[int] = set()
             while not is_lost:
@@ -217,7 +220,7 @@ class PostgresNotifier:
                     columns = zip(*sent, strict=True)
                     await connection.execute(_SEND, *columns, timeout=KEEPALIVE_TIMEOUT)
         finally:
-            was_connected, self._is_connected = self._is_connected, False
+            was_connected, self._channel = self._channel is not None, None
             self._outbox.clear()
             if was_connected:
                 for lock_lost in self._locks.values():
@@ -240,9 +243,9 @@ class PostgresNotifier:
             self._poller = None
 
 
-def _channel_of(node: str) -> str:
+def _own(channel: str, node: str) -> str:
     """Return the channel of messages to one node, whose name may be longer than a channel's."""
-    return f"{NOTIFY_CHANNEL}_{hashlib.sha256(node.encode()).hexdigest()[:32]}"
+    return f"{channel}_{hashlib.sha256(node.encode()).hexdigest()[:32]}"
 
 
 def _listener(database: Connects) -> ThreadListener:
@@ -261,7 +264,8 @@ class _PostgresListener:
     def _listen(self) -> None:
         try:
             self._connection.execute(_STAY)
-            self._connection.execute(f"LISTEN {NOTIFY_CHANNEL}")
+            ((channel,),) = self._connection.execute(_NAME_CHANNEL).fetchall()
+            self._connection.execute(f"LISTEN {channel}")
         except BaseException:
             self._connection.close()
             raise

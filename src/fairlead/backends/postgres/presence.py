@@ -14,9 +14,10 @@ from fairlead.backends.postgres.notifier import PostgresNotifier
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Database, Statement, Steps
 
-_UNLOCKED = (
-    "SELECT key FROM unnest($1::bigint[]) AS key WHERE pg_try_advisory_xact_lock_shared(key)"
-)
+_UNLOCKED = """
+SELECT key FROM unnest($1::bigint[]) AS key
+ WHERE pg_try_advisory_xact_lock_shared(key # 'fairlead_tasks'::regclass::oid::bigint)
+"""
 """A shared lock, which ends with the statement: two nodes that try at once do not disturb each
 other."""
 
@@ -58,6 +59,10 @@ def _unlocked(keys: list[int]) -> Steps[list[int]]:
 
 
 def key_of(node: str) -> int:
-    """Return the number of a node's advisory lock, a signed integer of 64 bits."""
+    """Return the number of a node's advisory lock, a signed integer of 64 bits.
+
+    The lock itself has another number in each schema, so that equal names in two schemas are two
+    nodes.
+    """
     digest = hashlib.blake2b(f"fairlead node {node}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)

@@ -24,10 +24,18 @@ from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, Finish, NewTask, State, Submitted
-from fairlead.ports.notification import Lane, Notification, pieces
+from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
+
+_CLAIM_ROUNDS = 10
+"""Maximum number of tries to claim unique keys; the second is needed only if the cleaner deletes a
+used key between the two statements of the first."""
+
+_INSERT_ROWS = 1000
+"""Maximum number of rows in one INSERT."""
 
 _by_id = attrgetter("id")
 _lane_fields = attrgetter("queue", "partition", "priority")
@@ -61,12 +69,12 @@ class PostgresTaskStore(SqlTaskStore):
         if len(tasks) < COPY_MIN_ROWS:
             params, due = _columns(tasks)
             return _inserted((yield self.statement("insert_tasks", *params)), due)
+        ((first, can_copy),) = yield self.statement("begin_copy")
+        if not can_copy:
+            return (yield from self._insert_pieces(tasks))
         ready = [task for task in tasks if task.run_at <= task.submitted_at]
-        lanes: list[Lane] = []
+        lanes = [Lane(*lane, first) for lane in sorted(set(map(_lane_fields, ready)))]
         if ready:
-            # A position before all rows of the batch, which get theirs from the column's default.
-            seq = (yield from self.next_seqs(1))[0]
-            lanes = [Lane(*lane, seq) for lane in sorted(set(map(_lane_fields, ready)))]
             yield Copy(
                 "fairlead_tasks", _READY_COLUMNS, [HEADER, copy_rows(ready, waiting=False), TRAILER]
             )
@@ -83,12 +91,28 @@ class PostgresTaskStore(SqlTaskStore):
         yield from self.announce(notification)
         return notification, {}
 
+    def _insert_pieces(
+        self, tasks: Sequence[NewTask]
+    ) -> Steps[tuple[Notification, dict[str, int]]]:
+        """Insert many tasks without COPY."""
+        notifications: list[Notification] = []
+        positions: dict[str, int] = {}
+        for start in range(0, len(tasks), _INSERT_ROWS):
+            params, due = _columns(tasks[start : start + _INSERT_ROWS])
+            rows = yield self.statement("insert_tasks", *params)
+            notification, found = _inserted(rows, due)
+            notifications.append(notification)
+            positions |= found
+        return joined(notifications), positions
+
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
     ) -> Steps[tuple[list[Submitted], list[Notification]]]:
         """Insert the tasks that may run now and have no unique key by one COPY, encoded
         piece by piece; then insert the others."""
-        first = (yield from self.next_seqs(1))[0]
+        ((first, can_copy),) = yield self.statement("begin_copy")
+        if not can_copy:
+            return (yield from super().bulk(pieces))
         all_tasks: list[NewTask] = []
         rest: list[NewTask] = []
         lanes: set[tuple[str, int, int]] = set()
@@ -130,8 +154,10 @@ class PostgresTaskStore(SqlTaskStore):
         for task in tasks:
             first.setdefault((task.queue, task.unique_key), task)
         owners: dict[tuple[str, str | None], str] = {}
-        # Repeated only if the cleaner deletes a used key between the two statements.
-        while missing := sorted(key for key in first if key not in owners):
+        for _ in range(_CLAIM_ROUNDS):
+            missing = sorted(key for key in first if key not in owners)
+            if not missing:
+                return owners
             queues, keys = [key[0] for key in missing], [key[1] for key in missing]
             ids, times = (
                 [first[key].id for key in missing],
@@ -140,7 +166,10 @@ class PostgresTaskStore(SqlTaskStore):
             yield self.statement("claim_unique_keys", queues, keys, ids, times)
             for queue, key, owner in (yield self.statement("unique_key_owners", queues, keys)):
                 owners[queue, key] = owner
-        return owners
+        raise ConfigurationError(
+            f"{self.database.location}: a unique key is in use, but its row is hidden from this"
+            " role; let its policy of row-level security show all rows of fairlead_unique_keys"
+        )
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         return [row[0] for row in (yield self.statement("next_seqs", count))]

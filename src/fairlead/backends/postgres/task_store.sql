@@ -5,8 +5,17 @@
 -- name: next_seqs
 SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
 
+-- name: begin_copy
+-- Returns a position before all rows of a batch, which get theirs from the column's default, and whether COPY takes the
+-- batch: it refuses row-level security, and reads texts in the client's encoding, while ours are UTF-8.
+SELECT nextval('fairlead_ready_seq'), pg_client_encoding() = 'UTF8' AND NOT row_security_active('fairlead_tasks')
+
 -- name: announce
-SELECT pg_notify('fairlead_notification', message) FROM unnest($1::text[]) AS message
+-- The channel is named by the table's number, so that each schema of a database has its own.
+-- A transaction that must not notify, such as one that PREPARE TRANSACTION ends, sets fairlead.notify to off.
+SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, message)
+  FROM unnest($1::text[]) AS message
+ WHERE coalesce(current_setting('fairlead.notify', true), '') <> 'off'
 
 -- name: claim_unique_keys
 -- $1 queues, $2 unique keys, $3 ids, $4 submitted_at
@@ -25,6 +34,7 @@ SELECT k.queue, k.unique_key, k.task_id::text
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
 -- $10 keep_result, $11 submitted_at, $12 run_at, $13 context, $14 payload_format, $15 payload; $16: the earliest run_at of
 -- waiting tasks, or NULL. The notification goes out with the commit; one that is too long for NOTIFY means "look everywhere".
+-- Nothing is read from the table, so that a role needs no right but INSERT.
 WITH given AS (
     SELECT *, run_at <= submitted_at AS is_due
       FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::smallint[], $6::text[], $7::double precision[],
@@ -33,26 +43,29 @@ WITH given AS (
            AS g (id, queue, partition, name, priority, fairness_key, weight, ordering_key, unique_key, keep_result,
                  submitted_at, run_at, context, payload_format, payload, n)
      ORDER BY n
+), placed AS (
+    SELECT *, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END AS ready_seq FROM given
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
            keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
            order_at)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
-           CASE WHEN is_due THEN submitted_at END, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END,
-           CASE WHEN NOT is_due THEN run_at END, context, payload_format, payload,
-           CASE WHEN ordering_key IS NOT NULL THEN run_at END
-      FROM given
-    RETURNING queue, partition, priority, ready_seq, id
+           CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END, context,
+           payload_format, payload, CASE WHEN ordering_key IS NOT NULL THEN run_at END
+      FROM placed
 ), lanes AS (
     SELECT queue, partition, priority, min(ready_seq) AS first_seq, array_agg(id::text) AS ids, array_agg(ready_seq) AS seqs
-      FROM inserted WHERE ready_seq IS NOT NULL GROUP BY queue, partition, priority
+      FROM placed WHERE is_due GROUP BY queue, partition, priority
 ), notification AS (
     SELECT json_strip_nulls(json_build_object(
                'ready', (SELECT json_agg(json_build_array(queue, partition, priority, first_seq)) FROM lanes),
                'due', $16::bigint))::text AS message
 )
-SELECT lanes.*, pg_notify('fairlead_notification', CASE WHEN octet_length(message) < 7900 THEN message ELSE '{}' END)
+SELECT lanes.*,
+       CASE WHEN coalesce(current_setting('fairlead.notify', true), '') <> 'off'
+            THEN pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid,
+                           CASE WHEN octet_length(message) < 7900 THEN message ELSE '{}' END) END
   FROM notification LEFT JOIN lanes ON true
 
 -- name: ready

@@ -171,6 +171,7 @@ def _psycopg_cursors() -> tuple[Any, Any]:
 
 def _psycopg(connection: Any) -> Execute:
     new_cursor, _ = _psycopg_cursors()
+    _check_encoding(connection)
 
     def execute(step: Step) -> Sequence[Row]:
         with new_cursor(connection) as cursor:
@@ -191,6 +192,8 @@ def _psycopg(connection: Any) -> Execute:
 
 def _psycopg_async(connection: Any) -> ExecuteAsync:
     _, new_cursor = _psycopg_cursors()
+
+    _check_encoding(connection)
 
     async def execute(step: Step) -> Sequence[Row]:
         async with new_cursor(connection) as cursor:
@@ -229,6 +232,15 @@ def asyncpg_executor(connection: Any) -> ExecuteAsync:
         return ()
 
     return execute
+
+
+def _check_encoding(connection: Any) -> None:
+    """Raise ConfigurationError if psycopg would read texts from this connection as bytes."""
+    if connection.info.encoding == "ascii":
+        raise ConfigurationError(
+            "this connection has the client_encoding SQL_ASCII, which can carry no text; give a"
+            " connection with client_encoding UTF8"
+        )
 
 
 def _copy_sql(step: Copy) -> bytes:

@@ -9,8 +9,10 @@ from fairlead.ports.history import Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _SUBMIT_MICROS = 5_000_000
-"""Greatest time in microseconds between making a task's id and the beginning of the transaction
+"""Greatest time in microseconds between making a task's id and the first write of the transaction
 that writes its row, with some tolerance for clocks that differ."""
+
+_MOST_MARKS = 1000
 
 
 class SqlHistory:
@@ -19,6 +21,10 @@ class SqlHistory:
     def __init__(self, database: SqlDatabase) -> None:
         self.database = database
         self._sql = load("history.sql", package_of(database))
+        self._settled_until = 0
+        """Instant before which every transaction that had written has ended."""
+        self._marks: list[tuple[int, int]] = []
+        """Later instants, each with the next transaction at that time, in order."""
 
     def store_id(self) -> Steps[str]:
         return str((yield Statement(self._sql["store_id"]))[0][0])
@@ -33,7 +39,20 @@ class SqlHistory:
         return (yield Statement(self._sql["events"], (*after, *until, limit)))
 
     def submitted(self, after: str, now: int, limit: int) -> Steps[Sequence[Row]]:
-        return (yield Statement(self._sql["submitted"], (after, now, _SUBMIT_MICROS, limit)))
+        ((oldest, following, before),) = yield Statement(self._sql["settled"])
+        self._settle(now, oldest, following, before or 0)
+        params = (after, self._settled_until, _SUBMIT_MICROS, limit)
+        return (yield Statement(self._sql["submitted"], params))
+
+    def _settle(self, now: int, oldest: int, following: int, before: int) -> None:
+        """Advance `_settled_until`: the transactions from `oldest` to `following` may be open, and
+        none of them had written at the instant `before`."""
+        if len(self._marks) > _MOST_MARKS:
+            del self._marks[::2]
+        self._marks.append((now, following))
+        ended = [at for at, number in self._marks if number <= oldest]
+        del self._marks[: len(ended)]
+        self._settled_until = max(self._settled_until, before, *ended)
 
     def newest_submitted(self, now: int) -> Steps[str]:
         return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])

@@ -2,7 +2,7 @@
 
 All missing migrations are applied in one transaction. The package of a database has the files in
 `migrations/`. Its `migrations.sql` has the statements that record which ones are applied: create,
-exists, applied, add, and also lock, if writers run concurrently.
+exists, applied, add, and also isolate and lock, if writers run concurrently.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def print_sql(database: SqlDatabase) -> str:
 def _migrate(database: SqlDatabase) -> Steps[list[str]]:
     sql = _statements(database)
     if "lock" in sql:
+        yield Statement(sql["isolate"])
         yield Statement(sql["lock"])
     yield Statement(sql["create"])
     applied = yield Statement(sql["applied"])

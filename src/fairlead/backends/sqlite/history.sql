@@ -25,6 +25,10 @@ SELECT 0, seq, task_id, version, kind, at, queue, name, fairness_key, weight, pr
  ORDER BY seq
  LIMIT ?5
 
+-- name: settled
+-- Returns that no transaction that has written is open; see the statement for PostgreSQL.
+SELECT 0, 0, NULL
+
 -- name: submitted
 -- ?1: the last seq read, empty at the beginning; ?2 and ?3 are for stores where a row may commit late
 SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, priority, run_at
