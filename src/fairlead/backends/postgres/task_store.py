@@ -29,7 +29,7 @@ from fairlead.ports.notification import Lane, Notification, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
 
-_by_id = attrgetter("id")
+_by_id = attrgetter("id", "version")
 _lane_fields = attrgetter("queue", "partition", "priority")
 
 
