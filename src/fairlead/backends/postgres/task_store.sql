@@ -101,20 +101,47 @@ SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
  WHERE k.number > 0 AND k.fairness_key IS NOT NULL
 
 -- name: lanes
--- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
-WITH RECURSIVE lanes AS (
-    (SELECT queue, partition, priority FROM fairlead_tasks
-      WHERE ready_seq IS NOT NULL
-      ORDER BY queue, partition, priority LIMIT 1)
+-- Appended to live_lanes.
+SELECT queue, partition, priority, ready_seq FROM lanes WHERE ready_seq IS NOT NULL
+
+-- name: live_lanes
+-- The beginning of lanes, oldest_ready and stuck: the first row of each lane that has rows. $1: [[queue, partition, priority,
+-- floor], ...]: floors of lanes. Walks the index from lane to lane, so that the cost does not grow with the number of tasks,
+-- and over no row at or below a floor: each range ends before the next lane with a floor.
+WITH RECURSIVE floors AS MATERIALIZED (
+    SELECT *, lead(queue) OVER w AS end_queue, lead(partition) OVER w AS end_partition, lead(priority) OVER w AS end_priority
+      FROM (SELECT '' AS queue, -1::smallint AS partition, -1::smallint AS priority, 0::bigint AS floor
+            UNION ALL
+            SELECT j ->> 0, (j ->> 1)::smallint, (j ->> 2)::smallint, (j ->> 3)::bigint
+              FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS f  -- unnest: a low estimate, so no compilation
+    WINDOW w AS (ORDER BY queue, partition, priority)
+), lanes AS (
+    SELECT queue, partition, priority, floor AS above, NULL::bigint AS ready_seq, end_queue, end_partition, end_priority
+      FROM floors
     UNION ALL
-    SELECT next.*
-      FROM lanes l,
-           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
-                     WHERE t.ready_seq IS NOT NULL
-                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
-                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
+    SELECT next.queue, next.partition, next.priority, 9223372036854775807, next.ready_seq, end_queue, end_partition, end_priority
+      FROM lanes l
+     CROSS JOIN LATERAL (
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NOT NULL
+               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
+               AND (t.queue, t.partition, t.priority) < (l.end_queue, l.end_partition, l.end_priority)
+             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)
+           UNION ALL
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NULL
+               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
+             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)) AS next
 )
-SELECT queue, partition, priority FROM lanes
+
+-- name: lane_mark
+-- The highest position drawn, the instant at which the server started, and the transactions that may have drawn positions.
+SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+       ARRAY(SELECT DISTINCT virtualtransaction FROM pg_locks
+              WHERE locktype = 'relation' AND relation = 'fairlead_tasks'::regclass
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock'))
 
 -- name: claim
 -- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now
@@ -288,11 +315,17 @@ SELECT id::text, version, node,
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
 -- name: stuck
-SELECT id::text, policy
-  FROM fairlead_tasks
- WHERE state = 'PROCESSING' AND stuck_at < $1 AND policy & 4 = 0  -- IGNORE_STUCK
- ORDER BY stuck_at
- LIMIT $2
+-- Appended to live_lanes. $2: now; $3: maximum number of tasks
+SELECT t.id::text, t.policy
+  FROM lanes l
+ CROSS JOIN LATERAL (SELECT id, policy, stuck_at
+                       FROM fairlead_tasks
+                      WHERE state = 'PROCESSING' AND queue = l.queue AND partition = l.partition AND priority = l.priority
+                        AND ready_seq >= l.ready_seq AND stuck_at < $2 AND policy & 4 = 0  -- IGNORE_STUCK
+                     OFFSET 0) AS t
+ WHERE l.ready_seq IS NOT NULL
+ ORDER BY t.stuck_at
+ LIMIT $3
 
 -- name: note_event
 -- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor
@@ -398,26 +431,15 @@ DELETE FROM fairlead_unique_keys
 RETURNING task_id
 
 -- name: oldest_ready
--- Walks the index from lane to lane, as `lanes` does.
-WITH RECURSIVE lanes AS (
-    (SELECT queue, partition, priority FROM fairlead_tasks
-      WHERE ready_seq IS NOT NULL
-      ORDER BY queue, partition, priority LIMIT 1)
-    UNION ALL
-    SELECT next.*
-      FROM lanes l,
-           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
-                     WHERE t.ready_seq IS NOT NULL
-                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
-                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
-)
+-- Appended to live_lanes.
 SELECT l.queue, min(t.ready_at)
   FROM lanes l
  CROSS JOIN LATERAL (SELECT ready_at
                        FROM fairlead_tasks
                       WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
-                        AND priority = l.priority AND ready_seq > 0
+                        AND priority = l.priority AND ready_seq >= l.ready_seq
                       ORDER BY ready_seq LIMIT 1) AS t
+ WHERE l.ready_seq IS NOT NULL
  GROUP BY l.queue
 
 -- name: queue_counts
