@@ -133,17 +133,19 @@ def test_a_position_is_settled_when_all_that_may_have_drawn_it_have_ended() -> N
     floors = LaneFloors()
     marks = [Mark(10, 1, frozenset("a")), Mark(20, 1, frozenset("ab")), Mark(30, 1, frozenset("b"))]
     for mark in marks:
-        floors.found([])
         floors.marked(mark)
-    floors.found([(LANE, 40)])
+    floors.found({LANE: 40}, floors.settled)
     assert floors.of(LANE) == 0
+    before = floors.settled
     floors.marked(Mark(40, 1, frozenset("c")))
-    floors.found([(LANE, 40)])
+    floors.found({LANE: 40}, before)  # its search began before
+    assert floors.of(LANE) == 0
+    floors.found({LANE: 40}, floors.settled)
     assert floors.of(LANE) == 20
     floors.marked(Mark(50, 1, frozenset()))
-    floors.found([(LANE, 40)])
+    floors.found({LANE: 40}, floors.settled)
     assert floors.of(LANE) == 39
-    floors.found([])
+    floors.found({}, floors.settled)
     assert floors.of(LANE) == 40
 
 
@@ -151,7 +153,7 @@ def test_floors_are_forgotten_when_the_server_restarts() -> None:
     floors = LaneFloors()
     for position in (10, 20):
         floors.marked(Mark(position, 1, frozenset()))
-    floors.found([(LANE, 15)])
+    floors.found({LANE: 15}, floors.settled)
     assert floors.of(LANE) == 10
     floors.marked(Mark(20, 2, frozenset()))
     assert floors.of(LANE) == 0

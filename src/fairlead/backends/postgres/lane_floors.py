@@ -12,7 +12,7 @@ A backup holds no such lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from fairlead.model import LaneKey
@@ -38,7 +38,8 @@ class LaneFloors:
         self._floors: dict[LaneKey, int] = {}
         self._marks: list[Mark] = []
         """Marks whose positions are not settled yet, and the latest one."""
-        self._settled = 0
+        self.settled = 0
+        """Highest position that is settled: a read that begins now sees all rows up to it."""
 
     def of(self, lane: LaneKey) -> int:
         """Return the floor of a lane, which is 0 at first and raised by later searches."""
@@ -48,26 +49,25 @@ class LaneFloors:
         """Return queue, partition, priority and floor of each lane with a floor."""
         return [(*lane, floor) for lane, floor in self._floors.items() if floor]
 
-    def found(self, lanes: Iterable[tuple[LaneKey, int]]) -> None:
+    def found(self, first: Mapping[LaneKey, int], settled: int) -> None:
         """Raise the floors after a search, which returned the position of the first row of each
-        lane that has rows. The search began after the last mark was read."""
-        first = dict(lanes)
+        lane that has rows. `settled`: the attribute at the beginning of the search."""
         if len(self._floors) > _MOST_LANES + len(first):
             self._floors = {lane: floor for lane, floor in self._floors.items() if lane in first}
         for lane in self._floors.keys() | first.keys():
-            floor = min(first.get(lane, self._settled + 1) - 1, self._settled)
+            floor = min(first.get(lane, settled + 1) - 1, settled)
             self._floors[lane] = max(self.of(lane), floor)
 
     def marked(self, mark: Mark) -> None:
-        """Note a mark that was read after the last search. Forget all floors if the server has
+        """Note a mark, which was read after the mark before it. Forget all floors if the server has
         restarted, because another server may have lost positions."""
         if self._marks and (
             mark.server != self._marks[-1].server or mark.position < self._marks[-1].position
         ):
-            self._floors, self._marks, self._settled = {}, [], 0
+            self._floors, self._marks, self.settled = {}, [], 0
         self._marks.append(mark)
         while len(self._marks) > 1 and self._is_settled(mark.holders):
-            self._settled = self._marks.pop(0).position
+            self.settled = self._marks.pop(0).position
         if len(self._marks) > _MOST_MARKS:
             del self._marks[1:-1:2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
@@ -46,7 +47,7 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
         super().__init__(database, sql)
         self._floors = LaneFloors()
-        self._is_searching = False
+        self._marking = threading.Lock()
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -167,17 +168,25 @@ class PostgresTaskStore(SqlTaskStore):
         return super().ready(lane, above or floor, limit)
 
     def lanes(self) -> Steps[list[LaneKey]]:
-        is_first, self._is_searching = not self._is_searching, True
-        try:
-            rows = yield self.statement("lanes", self._floor_rows())
-            found = [(LaneKey(*row[:3]), row[3]) for row in rows]
-            if is_first:  # the floors need searches and marks one after another
-                self._floors.found(found)
+        settled = self._floors.settled
+        rows = yield self.statement("lanes", self._floor_rows())
+        found = {LaneKey(*row[:3]): row[3] for row in rows}
+        self._floors.found(found, settled)
+        yield from self._mark()
+        return list(found)
+
+    def _heartbeat(self, node: str, now: int) -> Steps[bool]:
+        is_known = yield from super()._heartbeat(node, now)
+        yield from self._mark()
+        return is_known
+
+    def _mark(self) -> Steps[None]:
+        if self._marking.acquire(blocking=False):  # else another loop reads a mark
+            try:
                 position, server, holders = (yield self.statement("lane_mark"))[0]
                 self._floors.marked(Mark(position, server, frozenset(holders)))
-        finally:
-            self._is_searching = self._is_searching and not is_first
-        return [lane for lane, _ in found]
+            finally:
+                self._marking.release()
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
