@@ -13,6 +13,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
+from fairlead.backends.sql.migrate import migrate
 from fairlead.model import LaneKey
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer
@@ -22,8 +23,10 @@ ROUND = 200
 
 
 @pytest.fixture
-def store(migrated_postgres_url: str) -> Iterator[PostgresTaskStore]:
-    database = PostgresDatabase(migrated_postgres_url)
+def store(postgres_url: str) -> Iterator[PostgresTaskStore]:
+    """Return a store on tables of its own: a TRUNCATE between tests would take their pages."""
+    database = PostgresDatabase(postgres_url)
+    migrate(database)
     yield PostgresTaskStore(database)
     database.close()
 

@@ -190,7 +190,6 @@ def _read_lanes(store: PostgresTaskStore, explain: Explainer, size: int) -> None
     _do(store.ready(LANE, 0, size), explain)
     _do(store.lanes(), explain)
     _do(store.oldest_ready(), explain)
-    _do(store._stuck(NOW, size), explain)
 
 
 def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
