@@ -410,50 +410,6 @@ async def test_our_transactions_commit_or_roll_back_and_raise_errors_unchanged(
     assert len(await database.read(postgres_store.tasks(TaskFilter(), 1000))) == 101
 
 
-HOT = [
-    "ready",
-    "claim",
-    "complete_done",
-    "record_attempts",
-    "held",
-    "delete_held",
-    "continue_held",
-    "hand_back",
-    "still_held",
-    "due",
-    "next_due",
-    "make_ready",
-    "task",
-    "tasks",
-    "move_task",
-    "end_task",
-]
-
-
-@pytest.mark.parametrize("name", HOT)
-async def test_no_hot_statement_is_planned_to_scan_the_table(
-    postgres_store: Store, name: str
-) -> None:
-    """The table was vacuumed while empty, so that a scan seems to cost nothing."""
-    async with _admin(postgres_store.database.url) as admin:
-        await admin.execute("VACUUM ANALYZE fairlead_tasks")
-    async with postgres_store.database.connection_async() as connection:
-        statement = await connection.prepare(postgres_store.sql[name])
-        count = len(statement.get_parameters())
-        await connection.execute(f"PREPARE hot AS {postgres_store.sql[name]}")
-        nulls = ", ".join(["NULL"] * count)
-        plan = "\n".join(
-            row[0]
-            for row in await connection.fetch(f"EXPLAIN EXECUTE hot{f'({nulls})' if nulls else ''}")
-        )
-        await connection.execute("DEALLOCATE hot")
-    assert (
-        "Index Scan using fairlead_tasks" in plan or "Index Only Scan using fairlead_tasks" in plan
-    ), plan
-    for way in ("Seq Scan", "Hash Join", "Merge Join", "Materialize", "Bitmap"):
-        assert way not in plan, plan
-
-
 def _admin(url: str) -> Any:
     class Admin:
         async def __aenter__(self) -> Any:

@@ -9,9 +9,10 @@ RETURNING queue, partition, range_id
 
 -- name: owned_lanes
 -- $1: [[queue, partition], ...]
-SELECT l.queue, l.partition, l.priority, l.record
+SELECT l.*
   FROM json_array_elements($1::json) AS j
-  JOIN fairlead_backlog_lanes l ON l.queue = j ->> 0 AND l.partition = (j ->> 1)::smallint
+ CROSS JOIN LATERAL (SELECT queue, partition, priority, record FROM fairlead_backlog_lanes
+                      WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint OFFSET 0) AS l
 
 -- name: fence
 SELECT range_id FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE
@@ -45,16 +46,17 @@ DELETE FROM fairlead_backlog WHERE queue = $1 AND partition = $2 AND priority = 
 
 -- name: delete_levels
 -- $4: [[pass, id], ...]
-DELETE FROM fairlead_backlog b
- USING json_array_elements($4::json) AS j
- WHERE b.queue = $1 AND b.partition = $2 AND b.priority = $3
-   AND b.pass = (j ->> 0)::bigint AND b.id = (j ->> 1)::bigint
+DELETE FROM fairlead_backlog
+ WHERE ctid = ANY (ARRAY(SELECT b.ctid
+                           FROM json_array_elements($4::json) AS j
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_backlog
+                                               WHERE queue = $1 AND partition = $2 AND priority = $3
+                                                 AND pass = (j ->> 0)::bigint AND id = (j ->> 1)::bigint OFFSET 0) AS b))
 
 -- name: levelled
 -- $1: ids
 SELECT b.task_id::text, b.version
-  FROM unnest($1::uuid[]) AS w(id)
-  JOIN fairlead_backlog b ON b.task_id = w.id
+  FROM (SELECT * FROM fairlead_backlog WHERE task_id = ANY ((SELECT $1::uuid[])::uuid[]) OFFSET 0) AS b
  WHERE b.queue = $2 AND b.partition = $3 AND b.priority = $4 AND (b.pass, b.id) > ($5, $6)
 
 -- name: level_after
@@ -91,8 +93,8 @@ SELECT count(*), count(DISTINCT fairness_key)
 
 -- name: entry
 SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
-  FROM fairlead_backlog
- WHERE task_id = $1::text::uuid AND queue = $2 AND partition = $3 AND priority = $4
+  FROM (SELECT * FROM fairlead_backlog WHERE task_id = $1::text::uuid OFFSET 0) AS b
+ WHERE queue = $2 AND partition = $3 AND priority = $4
  ORDER BY pass DESC, id DESC
  LIMIT 1
 

@@ -5,9 +5,8 @@
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at)
 SELECT 'error', t.id::text, t.version, t.queue, t.name, $2::bigint, $2::bigint,
        left(coalesce(t.error_type || ': ', '') || coalesce(t.error_text, ''), 1000), $2::bigint
-  FROM json_array_elements_text($1::json) AS j
-  JOIN fairlead_tasks t ON t.id = j::uuid
- WHERE t.state = 'ERROR'
+  FROM fairlead_tasks t
+ WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[]) AND t.state = 'ERROR'
 ON CONFLICT DO NOTHING
 
 -- name: drop_error
@@ -22,24 +21,24 @@ ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, d
 
 -- name: claim
 UPDATE fairlead_incidents SET deliver_at = $2, deliveries = deliveries + 1
- WHERE id IN (SELECT id FROM fairlead_incidents
-               WHERE delivered_at IS NULL AND deliver_at <= $1
-               ORDER BY deliver_at, id LIMIT $3
-                 FOR UPDATE SKIP LOCKED)
+ WHERE id = ANY (ARRAY(SELECT id FROM fairlead_incidents
+                        WHERE delivered_at IS NULL AND deliver_at <= $1
+                        ORDER BY deliver_at, id LIMIT $3
+                          FOR UPDATE SKIP LOCKED))
 RETURNING id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
 
 -- name: tasks_of
 SELECT t.id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM json_array_elements_text($1::json) AS j
-  JOIN fairlead_tasks t ON t.id = j::uuid
+  FROM fairlead_tasks t
+ WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
 
 -- name: delete
-DELETE FROM fairlead_incidents WHERE id IN (SELECT j::bigint FROM json_array_elements_text($1::json) AS j)
+DELETE FROM fairlead_incidents WHERE id = ANY (ARRAY(SELECT j::bigint FROM json_array_elements_text($1::json) AS j))
 
 -- name: delivered
 UPDATE fairlead_incidents SET delivered_at = $2
- WHERE id IN (SELECT j::bigint FROM json_array_elements_text($1::json) AS j) AND delivered_at IS NULL
+ WHERE id = ANY (ARRAY(SELECT j::bigint FROM json_array_elements_text($1::json) AS j)) AND delivered_at IS NULL
 
 -- name: retry
 -- $1: [[id, deliver_at], ...]
@@ -55,9 +54,9 @@ SELECT id FROM fairlead_incidents WHERE id > $1 ORDER BY id LIMIT $2
 DELETE FROM fairlead_incidents i
  WHERE id > $1 AND id <= $2
    AND CASE kind
-       WHEN 'error' THEN NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version)
+       WHEN 'error' THEN NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version OFFSET 0)
        WHEN 'stuck' THEN delivered_at IS NOT NULL
-                         AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version)
+                         AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version OFFSET 0)
        ELSE delivered_at IS NOT NULL AND seen_at < $3
        END
 

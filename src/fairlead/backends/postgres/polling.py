@@ -77,7 +77,8 @@ class Polling:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._sql = load("polling.sql", __package__)
-        lanes = load("task_store.sql", __package__)["lanes"]
+        tasks = load("task_store.sql", __package__)
+        lanes = f"{tasks['live_lanes']}\n{tasks['lanes']}"
         self._lanes_above = self._sql["lanes_above"].replace("LANES", lanes)
         self._positions = Positions()
         self._changes: int | None = None
@@ -98,7 +99,7 @@ class Polling:
         above = self._positions.look_from(last, oldest, following, time.monotonic())
         lanes: list[Lane] = []
         if above is not None:
-            found = yield Statement(self._lanes_above, (above,))
+            found = yield Statement(self._lanes_above, ("[]", above))
             lanes = [
                 Lane(queue, partition, priority, above + 1) for queue, partition, priority in found
             ]

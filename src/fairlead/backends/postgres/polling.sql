@@ -9,9 +9,9 @@ SELECT CASE WHEN positions.is_called THEN positions.last_value ELSE 0 END, pg_sn
   FROM fairlead_ready_seq AS positions, pg_current_snapshot() AS seen
 
 -- name: lanes_above
--- $1: position. The statement `lanes` is in place of LANES.
+-- $1: no floors of lanes, $2: position. The statement that finds lanes is in place of LANES.
 SELECT queue, partition, priority
   FROM (LANES) AS lane
  WHERE EXISTS (SELECT 1 FROM fairlead_tasks t
                 WHERE t.state = 'SUBMITTED' AND t.queue = lane.queue AND t.partition = lane.partition
-                  AND t.priority = lane.priority AND t.ready_seq > $1)
+                  AND t.priority = lane.priority AND t.ready_seq > $2)

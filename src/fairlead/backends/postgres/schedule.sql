@@ -18,8 +18,8 @@ SELECT l.seq, l.queue, l.partition, l.message
 -- name: commit
 -- $1: [seq, ...] of the queue $2 and the partition $3
 DELETE FROM fairlead_task_log
- USING json_array_elements_text($1::json) AS w (seq)
- WHERE queue = $2 AND partition = $3 AND fairlead_task_log.seq = w.seq::bigint
+ WHERE queue = $2 AND partition = $3
+   AND seq = ANY (ARRAY(SELECT w::bigint FROM json_array_elements_text($1::json) AS w))
 
 -- name: lag
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
@@ -38,10 +38,11 @@ UPDATE fairlead_schedule_owners SET record = $3 WHERE queue = $1 AND partition =
 
 -- name: completed
 -- $3: [[run_at, ordering_key, unique_key, ...], ...]
-SELECT c.run_at, c.ordering_key, c.unique_key
+SELECT c.*
   FROM json_array_elements($3::json) AS j
-  JOIN fairlead_completions c
-    ON c.queue = $1 AND c.partition = $2 AND c.run_at = (j ->> 0)::bigint AND c.ordering_key = j ->> 1 AND c.unique_key = j ->> 2
+ CROSS JOIN LATERAL (SELECT run_at, ordering_key, unique_key FROM fairlead_completions
+                      WHERE queue = $1 AND partition = $2 AND run_at = (j ->> 0)::bigint AND ordering_key = j ->> 1
+                        AND unique_key = j ->> 2 OFFSET 0) AS c
 
 -- name: persist
 -- $3: [[run_at, ordering_key, unique_key, id, task], ...]
@@ -84,7 +85,7 @@ SELECT (j ->> 0)::uuid, (j ->> 1)::integer, (j ->> 2)::integer, j ->> 3, j ->> 4
   FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n)
  WHERE NOT EXISTS (SELECT 1 FROM fairlead_attempts a
                     WHERE a.task_id = (j ->> 0)::uuid AND a.attempt = (j ->> 1)::integer
-                      AND a.finished_at = (j ->> 18)::bigint)
+                      AND a.finished_at = (j ->> 18)::bigint OFFSET 0)
  ORDER BY n
 
 -- name: complete
@@ -95,10 +96,12 @@ ON CONFLICT DO NOTHING
 
 -- name: delete_completed
 -- $3: [[run_at, ordering_key, unique_key, ...], ...]
-DELETE FROM fairlead_schedule s
- USING json_array_elements($3::json) AS j
- WHERE s.queue = $1 AND s.partition = $2 AND s.run_at = (j ->> 0)::bigint AND s.ordering_key = j ->> 1
-   AND s.unique_key = j ->> 2
+DELETE FROM fairlead_schedule
+ WHERE ctid = ANY (ARRAY(SELECT s.ctid
+                           FROM json_array_elements($3::json) AS j
+                          CROSS JOIN LATERAL (SELECT ctid FROM fairlead_schedule
+                                               WHERE queue = $1 AND partition = $2 AND run_at = (j ->> 0)::bigint
+                                                 AND ordering_key = j ->> 1 AND unique_key = j ->> 2 OFFSET 0) AS s))
 
 -- name: try_again
 -- $3: [[run_at, ordering_key, unique_key, id, attempt, tries, retry_at], ...]

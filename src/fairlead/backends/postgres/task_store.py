@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
@@ -20,12 +21,13 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
+from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import ConfigurationError
-from fairlead.model import ClaimedTask, Finish, NewTask, State, Submitted
+from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, State, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed
@@ -37,7 +39,7 @@ used key between the two statements of the first."""
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
 
-_by_id = attrgetter("id")
+_by_id = attrgetter("id", "version")
 _lane_fields = attrgetter("queue", "partition", "priority")
 
 
@@ -48,7 +50,12 @@ class PostgresTaskStore(SqlTaskStore):
     database: PostgresDatabase
 
     def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database, load("task_store.sql", __package__))
+        sql = load("task_store.sql", __package__)
+        for name in ("lanes", "oldest_ready", "stuck"):
+            sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
+        super().__init__(database, sql)
+        self._floors = LaneFloors()
+        self._marking = threading.Lock()
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -184,6 +191,40 @@ class PostgresTaskStore(SqlTaskStore):
         )
 
     # the node's side ------------------------------------------------------------------------------
+
+    def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
+        floor = self._floors.of(lane)
+        return super().ready(lane, above or floor, limit)
+
+    def lanes(self) -> Steps[list[LaneKey]]:
+        settled = self._floors.settled
+        rows = yield self.statement("lanes", self._floor_rows())
+        found = {LaneKey(*row[:3]): row[3] for row in rows}
+        self._floors.found(found, settled)
+        yield from self._mark()
+        return list(found)
+
+    def _heartbeat(self, node: str, now: int) -> Steps[bool]:
+        is_known = yield from super()._heartbeat(node, now)
+        yield from self._mark()
+        return is_known
+
+    def _mark(self) -> Steps[None]:
+        if self._marking.acquire(blocking=False):  # else another loop reads a mark
+            try:
+                position, server, holders = (yield self.statement("lane_mark"))[0]
+                self._floors.marked(Mark(position, server, frozenset(holders)))
+            finally:
+                self._marking.release()
+
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
+
+    def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
+        return (yield self.statement("stuck", self._floor_rows(), now, limit))
+
+    def _floor_rows(self) -> str:
+        return batch(self._floors.rows())
 
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of

@@ -1,6 +1,12 @@
 -- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. A batch is one JSON array, or arrays of
 -- columns in the statements that run most often (insert_tasks, claim, complete_done). Ids are text in parameters and
--- results, and uuid in tables. A statement that writes several rows takes them in the given order, by ascending id or key.
+-- results, and uuid in tables. A statement that writes several rows takes them by ascending id or key.
+--
+-- The server may plan a statement while a table is empty and use the plan when the table is long, so each statement leaves
+-- it one way only. A batch is not joined with a table: the rows are found by `id = ANY (ids)`, and `width_bucket(id, ids)`
+-- is the number of a row in the batch, because the ids ascend. `(SELECT ids)` hides the size of the batch from the planner, which
+-- would scan the table for a large one. A row of each element is read by a LATERAL query that
+-- OFFSET 0 or LIMIT keeps apart.
 
 -- name: next_seqs
 SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
@@ -26,9 +32,10 @@ SELECT queue, unique_key, id, submitted_at
 ON CONFLICT DO NOTHING
 
 -- name: unique_key_owners
-SELECT k.queue, k.unique_key, k.task_id::text
+SELECT k.*
   FROM unnest($1::text[], $2::text[]) AS u (queue, unique_key)
-  JOIN fairlead_unique_keys k ON k.queue = u.queue AND k.unique_key = u.unique_key
+ CROSS JOIN LATERAL (SELECT queue, unique_key, task_id::text FROM fairlead_unique_keys
+                      WHERE queue = u.queue AND unique_key = u.unique_key OFFSET 0) AS k
 
 -- name: insert_tasks
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
@@ -107,33 +114,60 @@ SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
  WHERE k.number > 0 AND k.fairness_key IS NOT NULL
 
 -- name: lanes
--- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
-WITH RECURSIVE lanes AS (
-    (SELECT queue, partition, priority FROM fairlead_tasks
-      WHERE ready_seq IS NOT NULL
-      ORDER BY queue, partition, priority LIMIT 1)
+-- Appended to live_lanes.
+SELECT queue, partition, priority, ready_seq FROM lanes WHERE ready_seq IS NOT NULL
+
+-- name: live_lanes
+-- The beginning of lanes, oldest_ready and stuck: the first row of each lane that has rows. $1: [[queue, partition, priority,
+-- floor], ...]: floors of lanes. Walks the index from lane to lane, so that the cost does not grow with the number of tasks,
+-- and over no row at or below a floor: each range ends before the next lane with a floor.
+WITH RECURSIVE floors AS MATERIALIZED (
+    SELECT *, lead(queue) OVER w AS end_queue, lead(partition) OVER w AS end_partition, lead(priority) OVER w AS end_priority
+      FROM (SELECT '' AS queue, -1::smallint AS partition, -1::smallint AS priority, 0::bigint AS floor
+            UNION ALL
+            SELECT j ->> 0, (j ->> 1)::smallint, (j ->> 2)::smallint, (j ->> 3)::bigint
+              FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS f  -- unnest: a low estimate, so no compilation
+    WINDOW w AS (ORDER BY queue, partition, priority)
+), lanes AS (
+    SELECT queue, partition, priority, floor AS above, NULL::bigint AS ready_seq, end_queue, end_partition, end_priority
+      FROM floors
     UNION ALL
-    SELECT next.*
-      FROM lanes l,
-           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
-                     WHERE t.ready_seq IS NOT NULL
-                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
-                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
+    SELECT next.queue, next.partition, next.priority, 9223372036854775807, next.ready_seq, end_queue, end_partition, end_priority
+      FROM lanes l
+     CROSS JOIN LATERAL (
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NOT NULL
+               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
+               AND (t.queue, t.partition, t.priority) < (l.end_queue, l.end_partition, l.end_priority)
+             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)
+           UNION ALL
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NULL
+               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
+             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)) AS next
 )
-SELECT queue, partition, priority FROM lanes
+
+-- name: lane_mark
+-- The highest position drawn, the instant at which the server started, and the transactions that may have drawn positions.
+SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+       ARRAY(SELECT DISTINCT virtualtransaction FROM pg_locks
+              WHERE locktype = 'relation' AND relation = 'fairlead_tasks'::regclass
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock'))
 
 -- name: claim
 -- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now
 UPDATE fairlead_tasks t
    SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $6,
-       claimed_at = $7, trigger_path = w.path, stuck_at = w.stuck_at, policy = w.policy
-  FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::bigint[], $5::smallint[]) AS w (id, version, path, stuck_at, policy)
- WHERE t.id = w.id AND t.version = w.version AND t.state = 'SUBMITTED'
+       claimed_at = $7, trigger_path = ($3::text[])[width_bucket(t.id, $1::uuid[])],
+       stuck_at = ($4::bigint[])[width_bucket(t.id, $1::uuid[])], policy = ($5::smallint[])[width_bucket(t.id, $1::uuid[])]
+ WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[]) AND t.version = ($2::integer[])[width_bucket(t.id, $1::uuid[])] AND t.state = 'SUBMITTED'
    AND EXISTS (SELECT 1 FROM fairlead_nodes WHERE fairlead_nodes.node = $6)
    AND (t.ordering_key IS NULL
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
-                           AND (o.order_at, o.id) < (t.order_at, t.id))
+                           AND (o.order_at, o.id) < (t.order_at, t.id) OFFSET 0)
             AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
@@ -142,7 +176,7 @@ UPDATE fairlead_tasks t
             AND NOT EXISTS (SELECT 1                    -- no running task that left the order when it failed
                               FROM fairlead_tasks o
                              WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
-                               AND o.state = 'PROCESSING')))
+                               AND o.state = 'PROCESSING' OFFSET 0)))
 RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
 
 -- name: complete_done
@@ -150,11 +184,13 @@ RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format
 -- $3 started_at, $4 finished_at; $5 node. Returns the number of tasks that ended, and their ids if some did not.
 WITH gone AS (
     DELETE FROM fairlead_tasks t
-     USING unnest($1::uuid[], $2::integer[], $3::bigint[], $4::bigint[]) AS f (id, version, started_at, finished_at)
-     WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $5
+     WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[]) AND t.version = ($2::integer[])[width_bucket(t.id, $1::uuid[])] AND t.state = 'PROCESSING'
+       AND t.node = $5
     RETURNING t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
-              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, f.started_at,
-              f.finished_at, t.node, t.trigger_path, length(t.payload) AS payload_bytes
+              t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at,
+              ($3::bigint[])[width_bucket(t.id, $1::uuid[])] AS started_at,
+              ($4::bigint[])[width_bucket(t.id, $1::uuid[])] AS finished_at,
+              t.node, t.trigger_path, length(t.payload) AS payload_bytes
 ), kept AS (
     INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight,
            ordering_key, unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at,
@@ -171,45 +207,66 @@ SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(tas
 -- $1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
 -- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
 -- statements of the transaction find them unchanged.
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
        unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
        next_state, error_type, error_text, node, trigger_path, payload_bytes)
 SELECT t.id, t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.unique_key, t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, (j ->> 4)::bigint,
        (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7, t.node, t.trigger_path, length(t.payload)
-  FROM json_array_elements($1::json) AS j
-  JOIN fairlead_tasks t ON t.id = (j ->> 0)::uuid
- WHERE t.version = (j ->> 1)::integer AND ($2::text IS NULL OR (t.state = 'PROCESSING' AND t.node = $2))
+  FROM fairlead_tasks t
+ CROSS JOIN LATERAL (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[]) AND t.version = (j ->> 1)::integer
+   AND ($2::text IS NULL OR (t.state = 'PROCESSING' AND t.node = $2))
    FOR UPDATE OF t
 RETURNING task_id::text
 
 -- name: held
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 SELECT t.id::text
-  FROM json_array_elements($1::json) AS j
-  JOIN fairlead_tasks t ON t.id = (j ->> 0)::uuid
- WHERE t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+  FROM fairlead_tasks t
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   AND t.state = 'PROCESSING' AND t.node = $2
 
 -- name: delete_held
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 DELETE FROM fairlead_tasks t
- USING json_array_elements($1::json) AS j
- WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   AND t.state = 'PROCESSING' AND t.node = $2
 
 -- name: continue_held
 -- $1: [[id, version, next_state, run_at, ready_at, ready_seq, tries_spent, resets_tries, error_type, error_text,
 --       leaves_order], ...]
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 UPDATE fairlead_tasks t
-   SET state = f.next_state, version = t.version + 1, run_at = coalesce(f.run_at, t.run_at), ready_at = f.ready_at,
-       triggered_at = f.ready_at, ready_seq = f.ready_seq,
-       due_at = CASE WHEN f.next_state = 'WAITING' THEN coalesce(f.run_at, t.run_at) END, node = NULL, stuck_at = NULL,
-       tries = CASE WHEN f.resets_tries THEN 0 ELSE t.tries - 1 + f.tries_spent END,
-       order_at = CASE WHEN f.leaves_order THEN NULL ELSE t.order_at END,
-       trigger_path = 'hook', error_type = f.error_type, error_text = f.error_text
-  FROM (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version, j ->> 2 AS next_state, (j ->> 3)::bigint AS run_at,
-               (j ->> 4)::bigint AS ready_at, (j ->> 5)::bigint AS ready_seq, (j ->> 6)::integer AS tries_spent,
-               (j ->> 7)::boolean AS resets_tries, j ->> 8 AS error_type, j ->> 9 AS error_text,
-               (j ->> 10)::boolean AS leaves_order
-          FROM json_array_elements($1::json) AS j) AS f
- WHERE t.id = f.id AND t.version = f.version AND t.state = 'PROCESSING' AND t.node = $2
+   SET version = t.version + 1, node = NULL, stuck_at = NULL, trigger_path = 'hook',
+       (state, run_at, ready_at, triggered_at, ready_seq, due_at, tries, order_at, error_type, error_text) = (
+       SELECT j ->> 2, coalesce((j ->> 3)::bigint, t.run_at), (j ->> 4)::bigint, (j ->> 4)::bigint, (j ->> 5)::bigint,
+              CASE WHEN j ->> 2 = 'WAITING' THEN coalesce((j ->> 3)::bigint, t.run_at) END,
+              CASE WHEN (j ->> 7)::boolean THEN 0 ELSE t.tries - 1 + (j ->> 6)::integer END,
+              CASE WHEN NOT (j ->> 10)::boolean THEN t.order_at END, j ->> 8, j ->> 9
+         FROM (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f)
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   AND t.state = 'PROCESSING' AND t.node = $2
 RETURNING t.queue, t.partition, t.priority, t.ready_seq, t.state, t.run_at
 
 -- name: keep_result
@@ -217,18 +274,24 @@ INSERT INTO fairlead_results (task_id, finished_at, result) VALUES ($1::text::uu
 
 -- name: hand_back
 -- $1: [[id, version], ...]
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 UPDATE fairlead_tasks t
    SET state = 'SUBMITTED', version = t.version + 1, attempt = t.attempt - 1, tries = t.tries - 1, node = NULL,
        stuck_at = NULL, claimed_at = NULL
-  FROM json_array_elements($1::json) AS j
- WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer AND t.state = 'PROCESSING' AND t.node = $2
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   AND t.state = 'PROCESSING' AND t.node = $2
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: still_held
-SELECT t.id::text
-  FROM json_array_elements_text($1::json) AS j
-  JOIN fairlead_tasks t ON t.id = j::uuid
- WHERE t.state = 'PROCESSING' AND t.node = $2
+SELECT id::text
+  FROM fairlead_tasks
+ WHERE id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
+   AND state = 'PROCESSING' AND node = $2
 
 -- name: due
 SELECT id::text, version, run_at
@@ -240,11 +303,17 @@ SELECT id::text, version, run_at
 
 -- name: make_ready
 -- $1: [[id, version, ready_seq], ...]; $2: now; $3: trigger path
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 UPDATE fairlead_tasks t
-   SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, ready_seq = (j ->> 2)::bigint,
-       due_at = NULL, node = NULL, stuck_at = NULL, trigger_path = $3
-  FROM json_array_elements($1::json) AS j
- WHERE t.id = (j ->> 0)::uuid AND t.version = (j ->> 1)::integer
+   SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, due_at = NULL, node = NULL,
+       stuck_at = NULL, trigger_path = $3,
+       ready_seq = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 2)::bigint
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: next_due
@@ -259,11 +328,17 @@ SELECT id::text, version, node,
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
 -- name: stuck
-SELECT id::text, policy
-  FROM fairlead_tasks
- WHERE state = 'PROCESSING' AND stuck_at < $1 AND policy & 4 = 0  -- IGNORE_STUCK
- ORDER BY stuck_at
- LIMIT $2
+-- Appended to live_lanes. $2: now; $3: maximum number of tasks
+SELECT t.id::text, t.policy
+  FROM lanes l
+ CROSS JOIN LATERAL (SELECT id, policy, stuck_at
+                       FROM fairlead_tasks
+                      WHERE state = 'PROCESSING' AND queue = l.queue AND partition = l.partition AND priority = l.priority
+                        AND ready_seq >= l.ready_seq AND stuck_at < $2 AND policy & 4 = 0  -- IGNORE_STUCK
+                     OFFSET 0) AS t
+ WHERE l.ready_seq IS NOT NULL
+ ORDER BY t.stuck_at
+ LIMIT $3
 
 -- name: note_event
 -- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor
@@ -342,8 +417,7 @@ LOCK TABLE fairlead_readers IN SHARE MODE
 -- name: clean_attempts
 -- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
 DELETE FROM fairlead_attempts a
- USING (SELECT xid, seq, finished_at FROM fairlead_attempts ORDER BY xid, seq LIMIT $2) AS old
- WHERE a.xid = old.xid AND a.seq = old.seq AND old.finished_at < $1
+ WHERE a.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_attempts ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND a.finished_at < $1
    AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
                     WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
                           > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
@@ -352,45 +426,33 @@ RETURNING a.seq
 
 -- name: clean_events
 DELETE FROM fairlead_events e
- USING (SELECT xid, seq, at FROM fairlead_events ORDER BY xid, seq LIMIT $2) AS old
- WHERE e.xid = old.xid AND e.seq = old.seq AND old.at < $1
+ WHERE e.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_events ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND e.at < $1
    AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
 RETURNING e.seq
 
 -- name: clean_results
 DELETE FROM fairlead_results
- WHERE task_id IN (SELECT task_id FROM fairlead_results WHERE finished_at < $1 ORDER BY finished_at LIMIT $2)
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results WHERE finished_at < $1 ORDER BY finished_at LIMIT $2))
 RETURNING task_id
 
 -- name: clean_unique_keys
-DELETE FROM fairlead_unique_keys u
- USING (SELECT queue, unique_key FROM fairlead_unique_keys k
-         WHERE k.submitted_at < $1 AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id)
-         ORDER BY k.submitted_at LIMIT $2) AS old
- WHERE u.queue = old.queue AND u.unique_key = old.unique_key
-RETURNING u.task_id
+DELETE FROM fairlead_unique_keys
+ WHERE ctid = ANY (ARRAY(SELECT k.ctid FROM fairlead_unique_keys k
+                          WHERE k.submitted_at < $1
+                            AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id OFFSET 0)
+                          ORDER BY k.submitted_at LIMIT $2))
+RETURNING task_id
 
 -- name: oldest_ready
--- Walks the index from lane to lane, as `lanes` does.
-WITH RECURSIVE lanes AS (
-    (SELECT queue, partition, priority FROM fairlead_tasks
-      WHERE ready_seq IS NOT NULL
-      ORDER BY queue, partition, priority LIMIT 1)
-    UNION ALL
-    SELECT next.*
-      FROM lanes l,
-           LATERAL (SELECT t.queue, t.partition, t.priority FROM fairlead_tasks t
-                     WHERE t.ready_seq IS NOT NULL
-                       AND (t.queue, t.partition, t.priority) > (l.queue, l.partition, l.priority)
-                     ORDER BY t.queue, t.partition, t.priority LIMIT 1) AS next
-)
+-- Appended to live_lanes.
 SELECT l.queue, min(t.ready_at)
   FROM lanes l
  CROSS JOIN LATERAL (SELECT ready_at
                        FROM fairlead_tasks
                       WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
-                        AND priority = l.priority AND ready_seq > 0
+                        AND priority = l.priority AND ready_seq >= l.ready_seq
                       ORDER BY ready_seq LIMIT 1) AS t
+ WHERE l.ready_seq IS NOT NULL
  GROUP BY l.queue
 
 -- name: queue_counts

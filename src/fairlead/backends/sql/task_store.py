@@ -224,10 +224,10 @@ class SqlTaskStore:
     ) -> Steps[Notification | None]:
         task_id = canonical(task_id)
         ready_at = ready_seq = None
-        if to == State.SUBMITTED:
-            ready_at, ready_seq = now, (yield from self.next_seqs(1))[0]
         kind = "resumed" if to == State.SUBMITTED else "rescheduled"
         yield self.statement("note_event", task_id, version, kind, now, run_at, None)
+        if to == State.SUBMITTED:
+            ready_at, ready_seq = now, (yield from self.next_seqs(1))[0]
         rows = yield self.statement(
             "move_task", task_id, version, to, run_at, ready_at, ready_seq, reset_tries
         )
@@ -252,8 +252,8 @@ class SqlTaskStore:
         actor: str,
     ) -> Steps[Notification | None]:
         task_id = canonical(task_id)
-        (ready_seq,) = yield from self.next_seqs(1)
         yield self.statement("note_event", task_id, version, "changed", now, None, actor)
+        (ready_seq,) = yield from self.next_seqs(1)
         rows = yield self.statement(
             "change_task", task_id, version, priority, fairness_key, now, ready_seq
         )
@@ -564,11 +564,15 @@ class SqlTaskStore:
 
     def _stuck(self, now: int, limit: int) -> Steps[list[Stuck]]:
         found = []
-        for task_id, policy in (yield self.statement("stuck", now, limit)):
+        for task_id, policy in (yield from self._stuck_rows(now, limit)):
             to = State.SUBMITTED if policy & RESUME_STUCK else State.ERROR
             rows = yield self.statement("task", task_id)
             found += [Stuck(task_record(row), to) for row in rows]
         return found
+
+    def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
+        """Return the ids and policies of stuck tasks."""
+        return (yield self.statement("stuck", now, limit))
 
     async def release_stuck(
         self,

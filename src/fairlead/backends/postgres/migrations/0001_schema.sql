@@ -43,7 +43,8 @@ CREATE TABLE fairlead_tasks (
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL,
     order_at       bigint                         -- position among the tasks of the ordering key; see below
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- For a task with an ordering key, `order_at` is the run_at of its submission, or of its last rescheduling before its
 -- first run. A retry does not change `order_at`. NULL means that the task is not bound by the order of its key.
@@ -59,7 +60,8 @@ CREATE TABLE fairlead_results (
     task_id     uuid   PRIMARY KEY,
     finished_at bigint NOT NULL,
     result      bytea  NOT NULL                   -- JSON
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_results_age ON fairlead_results (finished_at);
 
@@ -70,7 +72,8 @@ CREATE TABLE fairlead_unique_keys (
     task_id      uuid   NOT NULL,
     submitted_at bigint NOT NULL,
     PRIMARY KEY (queue, unique_key)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
 
@@ -197,7 +200,8 @@ CREATE TABLE fairlead_attempts (
     trigger_path  text             NOT NULL,
     payload_bytes integer          NOT NULL,
     PRIMARY KEY (xid, seq)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_attempts_task ON fairlead_attempts (task_id, attempt);
 
@@ -228,7 +232,8 @@ CREATE TABLE fairlead_events (
     actor        text,                            -- person who made the change; NULL: a program
     details      text,                            -- JSON object, or NULL
     PRIMARY KEY (xid, seq)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- Readers of the history. A reader has read every row up to (xid, seq). A row is deleted only after every reader has
 -- read it.
@@ -288,7 +293,8 @@ CREATE TABLE fairlead_backlog (
     seq          bigint           NOT NULL,       -- position in the channel
     order_at     bigint           NOT NULL,       -- position among the tasks of the ordering key; 0 without one
     PRIMARY KEY (queue, partition, priority, pass, id)
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- Index by which an owner finds the level of a trigger that the channel delivers again. Task ids ascend in time, so new
 -- entries are at the end of the index.
@@ -360,7 +366,8 @@ CREATE TABLE fairlead_task_log (
     partition smallint NOT NULL,
     message   text     NOT NULL,                  -- JSON: a task to submit, or a key to drop
     PRIMARY KEY (queue, partition, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- Fences of the schedules: the range id of each partition's present owner. A write with another range id is refused.
 CREATE TABLE fairlead_schedule_owners (
@@ -385,7 +392,8 @@ CREATE TABLE fairlead_schedule (
     tries        integer          NOT NULL DEFAULT 0, -- number of runs that count against the retry policy
     retry_at     bigint,                          -- earliest start of the next run after a failed one
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- Index by which an owner reads the tasks of one ordering key that it skipped while its memory was full.
 CREATE INDEX fairlead_schedule_order ON fairlead_schedule (queue, partition, ordering_key, run_at, unique_key);
@@ -399,7 +407,8 @@ CREATE TABLE fairlead_completions (
     unique_key   text COLLATE "C" NOT NULL,
     finished_at  bigint           NOT NULL,
     PRIMARY KEY (queue, partition, run_at, ordering_key, unique_key)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- Bulk submit ---------------------------------------------------------------------------------------------------------
 
@@ -443,7 +452,8 @@ CREATE TABLE fairlead_bulk_stage (
     context        text,
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_bulk_stage_order ON fairlead_bulk_stage (job, attempt, ordinal);
 
@@ -459,3 +469,49 @@ CREATE TABLE fairlead_bulk_rejects (
     published     boolean NOT NULL DEFAULT false, -- false: the attempt failed, or the job is not published yet
     PRIMARY KEY (submission_id, attempt, ordinal)
 );
+
+-- Room ----------------------------------------------------------------------------------------------------------------
+
+-- The server plans a statement for the number of pages that a table has, and keeps the plan. So the tables with a row for
+-- each task or run begin with pages enough that an index is the cheapest way to a row, and with `vacuum_truncate = off`
+-- they never have fewer. The rows below fill about a hundred pages of each table.
+
+INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, keep_result, submitted_at,
+       run_at, ready_seq, payload_format, payload)
+SELECT gen_random_uuid(), 'room', 0, '', 'ERROR', 0, '', 1, false, 0, 0, NULL, 'json', convert_to(repeat('-', 1700), 'UTF8')
+  FROM generate_series(1, 200);
+DELETE FROM fairlead_tasks WHERE queue = 'room';
+
+INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, version,
+       submitted_at, run_at, finished_at, outcome, next_state, error_text, trigger_path, payload_bytes)
+SELECT gen_random_uuid(), 0, 0, 'room', '', 0, 0, '', 1, 0, 0, 0, 0, 'done', 'DONE', repeat('-', 1700), 'hook', 0
+  FROM generate_series(1, 400);
+DELETE FROM fairlead_attempts WHERE queue = 'room';
+
+INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, details)
+SELECT gen_random_uuid(), 0, 'changed', 0, 'room', '', '', 1, 0, 0, repeat('-', 1700) FROM generate_series(1, 400);
+DELETE FROM fairlead_events WHERE queue = 'room';
+
+INSERT INTO fairlead_results (task_id, finished_at, result)
+SELECT gen_random_uuid(), 0, convert_to(repeat('-', 1700), 'UTF8') FROM generate_series(1, 400);
+DELETE FROM fairlead_results WHERE finished_at = 0;
+
+INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
+SELECT 'room', n || repeat('-', 1700), gen_random_uuid(), 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_unique_keys WHERE queue = 'room';
+
+INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name, fairness_key, weight, seq, order_at)
+SELECT 'room', 0, 0, 0, n, gen_random_uuid(), 0, '', repeat('-', 1700), 1, 0, 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_backlog WHERE queue = 'room';
+
+INSERT INTO fairlead_task_log (queue, partition, message)
+SELECT 'room', 0, repeat('-', 1700) FROM generate_series(1, 400);
+DELETE FROM fairlead_task_log WHERE queue = 'room';
+
+INSERT INTO fairlead_schedule (queue, partition, run_at, ordering_key, unique_key, id, task)
+SELECT 'room', 0, n, '', '', gen_random_uuid(), repeat('-', 1700) FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_schedule WHERE queue = 'room';
+
+INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
+SELECT 'room', 0, n, '', repeat('-', 1700), 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_completions WHERE queue = 'room';

@@ -1,0 +1,77 @@
+"""Floors of lanes: positions at or below which a lane has no row now and gets none later.
+
+While any transaction is open, PostgreSQL keeps the index entries of deleted rows, and a scan passes
+each of them. A read of a lane begins at its floor, so that the number of rows that ran before does
+not matter.
+
+A row can appear at a low position as long as a transaction that has drawn this position has not
+ended. Each such transaction holds a lock on the table from before it draws a position, until it
+ends. So a position is settled once all transactions that held a lock after it was drawn have ended.
+A backup holds no such lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from fairlead.model import LaneKey
+
+_MOST_MARKS = 100
+_MOST_LANES = 2000
+"""Lanes without rows whose floors are kept, because each search looks into these lanes."""
+
+
+class Mark(NamedTuple):
+    """The highest position drawn at an instant, and the transactions that held a lock then."""
+
+    position: int
+    server: int
+    """Instant at which the server started, in microseconds since the epoch."""
+    holders: frozenset[str]
+
+
+class LaneFloors:
+    """Floors of the lanes that were read or that searches have found."""
+
+    def __init__(self) -> None:
+        self._floors: dict[LaneKey, int] = {}
+        self._marks: list[Mark] = []
+        """Marks whose positions are not settled yet, and the latest one."""
+        self.settled = 0
+        """Highest position that is settled: a read that begins now sees all rows up to it."""
+
+    def of(self, lane: LaneKey) -> int:
+        """Return the floor of a lane, which is 0 at first and raised by later searches."""
+        return self._floors.setdefault(lane, 0)
+
+    def rows(self) -> list[tuple[str, int, int, int]]:
+        """Return queue, partition, priority and floor of each lane with a floor."""
+        return [(*lane, floor) for lane, floor in self._floors.items() if floor]
+
+    def found(self, first: Mapping[LaneKey, int], settled: int) -> None:
+        """Raise the floors after a search, which returned the position of the first row of each
+        lane that has rows. `settled`: the attribute at the beginning of the search."""
+        if len(self._floors) > _MOST_LANES + len(first):
+            self._floors = {lane: floor for lane, floor in self._floors.items() if lane in first}
+        for lane in self._floors.keys() | first.keys():
+            floor = min(first.get(lane, settled + 1) - 1, settled)
+            self._floors[lane] = max(self.of(lane), floor)
+
+    def marked(self, mark: Mark) -> None:
+        """Note a mark, which was read after the mark before it. Forget all floors if the server has
+        restarted, because another server may have lost positions."""
+        if self._marks and (
+            mark.server != self._marks[-1].server or mark.position < self._marks[-1].position
+        ):
+            self._floors, self._marks, self.settled = {}, [], 0
+        self._marks.append(mark)
+        while len(self._marks) > 1 and self._is_settled(mark.holders):
+            self.settled = self._marks.pop(0).position
+        if len(self._marks) > _MOST_MARKS:
+            del self._marks[1:-1:2]
+
+    def _is_settled(self, holders: Collection[str]) -> bool:
+        """Return whether the first mark's position is settled. Transactions that may have drawn it
+        hold a lock at the next mark."""
+        return self._marks[1].holders.isdisjoint(holders)

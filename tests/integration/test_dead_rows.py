@@ -1,0 +1,162 @@
+"""Beside a transaction that stays open, PostgreSQL keeps the rows of tasks that have run. No frequent
+statement reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.backends.sql.drivers import drive
+from fairlead.backends.sql.migrate import migrate
+from fairlead.model import LaneKey
+from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
+from tests.integration.plans import Explainer
+
+LANE = LaneKey("mail", 0, 5)
+ROUND = 200
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresTaskStore]:
+    """Return a store on tables of its own: a TRUNCATE between tests would take their pages."""
+    database = PostgresDatabase(postgres_url)
+    migrate(database)
+    yield PostgresTaskStore(database)
+    database.close()
+
+
+def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_transaction(
+    store: PostgresTaskStore,
+) -> None:
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_tasks")
+        connection.prepare_threshold = None
+        explain = Explainer(connection)
+        _do(store.ready(LANE, 0, 1), explain)
+        for _ in range(4):
+            _run(store, explain, ROUND)
+        first = _buffers(store, explain)
+        for _ in range(12):
+            _run(store, explain, ROUND)
+        later = _buffers(store, explain)
+        assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
+
+
+def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
+    explain.is_checking = False
+    _run_tasks(store, explain, count)
+    _do(store.lanes(), explain)
+
+
+def _run_tasks(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
+    tasks = make(count)
+    _do(store.submission(tasks), explain)
+    _do(store._register_node("node", "[]", "[]", NOW), explain)
+    claimed = _do(store._claim("node", wanted(tasks), NOW), explain)
+    _do(store._still_held("node", [task.id for task in claimed]), explain)
+    _do(store.completion("node", [done(task) for task in claimed]), explain)
+
+
+def _buffers(store: PostgresTaskStore, explain: Explainer) -> dict[str, int]:
+    """Return the pages that each statement touches now, by its text."""
+    for _ in range(3):
+        _run(store, explain, 1)
+    explain.is_checking, explain.findings = True, []
+    _run_tasks(store, explain, 20)
+    _do(store.lanes(), explain)
+    _do(store.oldest_ready(), explain)
+    _do(store._stuck(NOW + 100 * SECOND, 10), explain)
+    _do(store.ready(LANE, 0, 1000), explain)
+    assert not explain.faults(), explain.faults()[0]
+    return {finding.sql: finding.buffers for finding in explain.findings}
+
+
+def _do(steps: Any, explain: Explainer) -> Any:
+    with explain.connection.transaction():
+        return drive(steps, explain)
+
+
+def test_a_task_that_commits_long_after_its_position_was_drawn_is_found(
+    store: PostgresTaskStore,
+) -> None:
+    with psycopg.connect(store.database.url) as slow:
+        (late,) = make(1)
+        store.database.join(slow, store.submission([late]))
+        for _ in range(5):
+            others = make(3)
+            store.database.run(store.submission(others))
+            with store.database.connection() as connection:
+                connection.execute("DELETE FROM fairlead_tasks WHERE queue = 'mail'")
+            store.database.run(store.lanes())
+        slow.commit()
+    assert store.database.run(store.lanes()) == [LANE]
+    assert [trigger.id for trigger in store.database.run(store.ready(LANE, 0, 10))] == [late.id]
+
+
+def test_a_claimed_task_that_is_handed_back_is_found_at_its_old_position(
+    store: PostgresTaskStore,
+) -> None:
+    (kept,) = make(1)
+    store.database.run(store.submission([kept]))
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store._claim("node", wanted([kept]), NOW))
+    for _ in range(5):
+        store.database.run(store.submission(make(3)))
+        with store.database.connection() as connection:
+            connection.execute("DELETE FROM fairlead_tasks WHERE state = 'SUBMITTED'")
+        store.database.run(store.lanes())
+    store.database.run(store._hand_back("node", [(kept.id, 2)]))
+    assert [trigger.id for trigger in store.database.run(store.ready(LANE, 0, 10))] == [kept.id]
+
+
+def test_lanes_before_between_and_behind_those_with_floors_are_found(
+    store: PostgresTaskStore,
+) -> None:
+    for _ in range(4):
+        store.database.run(store.submission([*make(1, queue="c"), *make(1, queue="m")]))
+        assert store.database.run(store.lanes()) == [LaneKey("c", 0, 5), LaneKey("m", 0, 5)]
+        with store.database.connection() as connection:
+            connection.execute("DELETE FROM fairlead_tasks")
+    assert store.database.run(store.lanes()) == []
+    for queue in "admz":
+        store.database.run(store.submission(make(1, queue=queue)))
+    store.database.run(store.submission(make(1, queue="c", priority=7)))
+    lanes = [("a", 0, 5), ("c", 0, 7), ("d", 0, 5), ("m", 0, 5), ("z", 0, 5)]
+    assert sorted(store.database.run(store.lanes())) == [LaneKey(*lane) for lane in lanes]
+
+
+def test_a_position_is_settled_when_all_that_may_have_drawn_it_have_ended() -> None:
+    floors = LaneFloors()
+    marks = [Mark(10, 1, frozenset("a")), Mark(20, 1, frozenset("ab")), Mark(30, 1, frozenset("b"))]
+    for mark in marks:
+        floors.marked(mark)
+    floors.found({LANE: 40}, floors.settled)
+    assert floors.of(LANE) == 0
+    before = floors.settled
+    floors.marked(Mark(40, 1, frozenset("c")))
+    floors.found({LANE: 40}, before)  # its search began before
+    assert floors.of(LANE) == 0
+    floors.found({LANE: 40}, floors.settled)
+    assert floors.of(LANE) == 20
+    floors.marked(Mark(50, 1, frozenset()))
+    floors.found({LANE: 40}, floors.settled)
+    assert floors.of(LANE) == 39
+    floors.found({}, floors.settled)
+    assert floors.of(LANE) == 40
+
+
+def test_floors_are_forgotten_when_the_server_restarts() -> None:
+    floors = LaneFloors()
+    for position in (10, 20):
+        floors.marked(Mark(position, 1, frozenset()))
+    floors.found({LANE: 15}, floors.settled)
+    assert floors.of(LANE) == 10
+    floors.marked(Mark(20, 2, frozenset()))
+    assert floors.of(LANE) == 0

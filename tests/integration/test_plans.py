@@ -1,0 +1,214 @@
+"""PostgreSQL finds the rows of every frequent statement by an index, whatever its statistics say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from fairlead.backends.postgres.backlog import PostgresBacklogStore
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.backends.sql.drivers import drive
+from fairlead.backends.sql.migrate import migrate
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, State
+from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
+from tests import tiers
+from tests.integration.plans import GROWING, Explainer
+
+MODES = ("force_generic_plan", "auto", "force_custom_plan")
+STATISTICS = ("few", "none", "empty", "none of many", "tiny", "huge", "true")
+CASES = [(statistics, mode) for statistics in STATISTICS for mode in MODES]
+BATCHES = (1, 64, 500)
+LANE = LaneKey("mail", 0, 5)
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[PostgresDatabase]:
+    """Return a database with tables of its own, which no other process analyses."""
+    database = PostgresDatabase(postgres_url)
+    migrate(database)
+    with database.connection() as connection:
+        for table in GROWING:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize("case", tiers.matrix(*CASES), ids="-".join)
+def test_no_frequent_statement_is_planned_to_read_a_table(
+    database: PostgresDatabase, case: tuple[str, str]
+) -> None:
+    statistics, mode = case
+    store = PostgresTaskStore(database)
+    with database.connect() as connection:
+        connection.prepare_threshold = None  # its own statements would be deallocated with ours
+        connection.execute(f"SET plan_cache_mode = {mode}")
+        explain = Explainer(connection, is_checking=False)
+        if statistics == "few":
+            _leave_a_few(store, explain)
+        if statistics in ("empty", "few"):
+            connection.execute("VACUUM ANALYZE")
+        _work(store, explain, 1)  # caches the plans of the statements
+        if mode == "auto":
+            for _ in range(6):
+                _work(store, explain, 1)
+        tasks = make(3000)
+        _do(store.submission(tasks), explain)
+        _lie(connection, statistics)
+        explain.is_checking = True
+        connection.execute("SET statement_timeout = '2s'")
+        for size in BATCHES:
+            _work(store, explain, size)
+    assert not explain.faults(), "\n\n".join(explain.faults())
+
+
+def _lie(connection: psycopg.Connection[Any], statistics: str) -> None:
+    """Give the tables these statistics."""
+    if statistics == "true":
+        connection.execute("VACUUM ANALYZE")
+    faked = {"none of many": (0, 400), "tiny": (1, 1), "huge": (10**9, 10**7)}.get(statistics)
+    if faked is not None:
+        rows, pages = faked
+        connection.execute(
+            "UPDATE pg_class SET reltuples = %s, relpages = %s WHERE relname LIKE 'fairlead%%'"
+            " AND relkind IN ('r', 'i')",
+            (rows, pages),
+        )
+
+
+def _leave_a_few(store: PostgresTaskStore, explain: Explainer) -> None:
+    """Run thirty tasks, and move two to ERROR."""
+    tasks = make(32)
+    _do(store.submission(tasks), explain)
+    claimed = _claim(store, explain, tasks)
+    _do(store.completion("node", [done(task) for task in claimed[2:]]), explain)
+    _do(store.completion("node", [_failed(task, State.ERROR) for task in claimed[:2]]), explain)
+
+
+def _failed(task: Any, to: State, **more: Any) -> Any:
+    return done(task, outcome="failed", next_state=to, error_type="E", error_text="e", **more)
+
+
+def _claim(store: PostgresTaskStore, explain: Explainer, tasks: Sequence[Any], by: int = 1) -> Any:
+    _do(store._register_node("node", "[]", "[]", NOW), explain)
+    claims = wanted(tasks, version=by)
+    return _do(store._claim("node", claims, NOW), explain)
+
+
+def _do(steps: Any, explain: Explainer) -> Any:
+    with explain.connection.transaction():
+        return drive(steps, explain)
+
+
+def _work(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    """Execute every frequent statement with this many tasks."""
+    _run_tasks(store, explain, size)
+    _run_ordered_tasks(store, explain, size)
+    _run_unique_tasks(store, explain, size)
+    _lose_and_change_tasks(store, explain, size)
+    _read_lanes(store, explain, size)
+    _use_backlog(store, explain, size)
+    for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
+        _do(store._clean(name, NOW + SECOND, size), explain)
+
+
+def _run_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    tasks = make(size, keep_result=True)
+    _do(store.submission(tasks), explain)
+    claimed = _claim(store, explain, tasks)
+    assert len(claimed) == size
+    _do(store._still_held("node", [task.id for task in claimed]), explain)
+    _do(store._hand_back("node", [(task.id, task.version) for task in claimed]), explain)
+    claimed = _claim(store, explain, tasks, by=3)
+    retried = [_failed(task, State.WAITING, run_at=NOW + 5) for task in claimed]
+    _do(store.completion("node", retried), explain)
+    assert _do(store._wake_due(NOW + SECOND, size), explain).moved == size
+    _do(store._next_due(), explain)
+    claimed = _claim(store, explain, tasks, by=6)
+    assert len(claimed) == size
+    again = [_failed(task, State.SUBMITTED) for task in claimed]
+    _do(store.completion("node", again), explain)
+    claimed = _claim(store, explain, tasks, by=8)
+    assert len(claimed) == size
+    lost, *rest = claimed
+    _do(store.completion("node", [done(task, result=b"1") for task in [*rest, lost]]), explain)
+    assert len(_do(store.completion("node", [done(task) for task in claimed]), explain).refused)
+    tasks = make(size)
+    _do(store.submission(tasks), explain)
+    claimed = _claim(store, explain, tasks)
+    assert not _do(store.completion("node", [done(task) for task in claimed]), explain).refused
+
+
+def _run_ordered_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    keys = [f"key-{number % 50}" for number in range(size)]
+    tasks = [make(1, ordering_key=key)[0] for key in keys]
+    _do(store.submission(tasks), explain)
+    _do(store.ordered(sorted({("mail", key) for key in keys}), 20), explain)
+    heads = tasks[:50]
+    claimed = _claim(store, explain, heads)
+    assert len(claimed) == len(heads)
+    _do(store.changed([(task.id, 1) for task in tasks]), explain)
+    _do(store.completion("node", [done(task) for task in claimed]), explain)
+    _do(store.completion("node", [done(t) for t in _claim(store, explain, tasks)]), explain)
+    for task in tasks:
+        explain.connection.execute("DELETE FROM fairlead_tasks WHERE id = %s", (task.id,))
+
+
+def _run_unique_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    tasks = [task for n in range(size) for task in make(1, unique_key=f"k{size}-{n}")]
+    _do(store.submission(tasks), explain)
+    claimed = _claim(store, explain, tasks)
+    _do(store.completion("node", [done(task) for task in claimed]), explain)
+
+
+def _lose_and_change_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    tasks = make(size)
+    _do(store.submission(tasks), explain)
+    assert len(_claim(store, explain, tasks)) == size
+    checking, explain.is_checking = explain.is_checking, False  # looks at every task, after a death
+    assert _do(store._resume_lost(["node"], NOW, size, 5), explain).moved == size
+    explain.is_checking = checking
+    first, second, *_ = [*tasks, *make(1)]
+    _do(store.move(first.id, 3, State.WAITING, NOW + 9, NOW, False), explain)
+    _do(store.change(second.id, 3, 5, "other", NOW, "me"), explain)
+    _do(store.task(first.id), explain)
+    _do(store.end(first.id, 4, State.CANCELLED, NOW, "me"), explain)
+    claimed = _claim(store, explain, tasks, by=3)
+    _do(store.completion("node", [_failed(task, State.ERROR) for task in claimed]), explain)
+    incidents = store.incidents
+    found = _do(incidents._claim(NOW + SECOND, NOW + 2 * SECOND, size), explain)
+    assert found is not None
+    _do(incidents._sweep(0, NOW, size), explain)
+    explain.connection.execute("DELETE FROM fairlead_tasks WHERE state = 'ERROR'")
+
+
+def _read_lanes(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    _do(store.ready(LANE, 0, size), explain)
+    _do(store.lanes(), explain)
+    _do(store.oldest_ready(), explain)
+
+
+def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
+    backlog = PostgresBacklogStore(store)
+    partition = PartitionKey("mail", 0)
+    range_id = _do(backlog._take_over([partition]), explain)[partition].range_id
+    tasks = make(size)
+    _do(store.submission(tasks), explain)
+    triggers = _do(store.ready(LANE, 0, 10_000), explain)[-size:]
+    entries = [
+        msgspec.structs.replace(trigger, level=Level(range_id, number))
+        for number, trigger in enumerate(triggers)
+    ]
+    record = LaneRecord()
+    _do(backlog._write(LANE, range_id, entries, record, [], backlog._insert), explain)
+    start = Level(range_id, -1)
+    _do(backlog._read_above(LANE, start, size), explain)
+    _do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
+    _do(backlog._rows("entry", entries[0].id, *LANE), explain)
+    moved = [entry.level for entry in entries if entry.level is not None][: size // 2]
+    _do(backlog._write(LANE, range_id, [], record, moved, backlog._insert), explain)
+    _do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
