@@ -56,9 +56,14 @@ SELECT lanes.*, pg_notify('fairlead_notification', CASE WHEN octet_length(messag
   FROM notification LEFT JOIN lanes ON true
 
 -- name: ready
+-- Merges the tasks without a fairness key, from the index by key, and the others, from the index by lane.
 SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
   FROM fairlead_tasks
- WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND ready_seq > $4
+ WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND fairness_key = '' AND ready_seq > $4
+UNION ALL
+SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
+  FROM fairlead_tasks
+ WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND fairness_key <> '' AND ready_seq > $4
  ORDER BY ready_seq
  LIMIT $5
 
@@ -373,10 +378,15 @@ WITH RECURSIVE lanes AS (
 )
 SELECT l.queue, min(t.ready_at)
   FROM lanes l
- CROSS JOIN LATERAL (SELECT ready_at
+ CROSS JOIN LATERAL (SELECT ready_seq, ready_at
                        FROM fairlead_tasks
                       WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
-                        AND priority = l.priority AND ready_seq > 0
+                        AND priority = l.priority AND fairness_key = '' AND ready_seq > 0
+                      UNION ALL
+                     SELECT ready_seq, ready_at
+                       FROM fairlead_tasks
+                      WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                        AND priority = l.priority AND fairness_key <> '' AND ready_seq > 0
                       ORDER BY ready_seq LIMIT 1) AS t
  GROUP BY l.queue
 
