@@ -598,6 +598,21 @@ def _count_row_operations(dialect: str) -> Steps[None]:
 # pollers ------------------------------------------------------------------------------------------
 
 
+async def test_tasks_with_and_without_a_fairness_key_are_read_in_the_order_of_their_positions(
+    store: Store,
+) -> None:
+    lane = LaneKey("mail", 0, 5)
+    keys = random.Random(3).choices(["", "a", "b"], k=60)
+    tasks = [task for key in keys for task in make(fairness_key=key)]
+    submit(store, tasks)
+    read: list[str] = []
+    above = 0
+    while page := store.database.run(store.ready(lane, above, 7)):
+        above = page[-1].seq
+        read += [trigger.id for trigger in page]
+    assert read == [task.id for task in tasks]
+
+
 async def test_due_tasks_become_ready_in_the_order_of_their_time(store: Store) -> None:
     tasks = [make(1, run_at=NOW + delay * SECOND)[0] for delay in (5, 3, 9, 1, 7)]
     submit(store, tasks)

@@ -21,9 +21,14 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?15, ?
         CASE WHEN ?10 IS NOT NULL THEN ?14 END)
 
 -- name: ready
+-- Merges the tasks without a fairness key, from the index by key, and the others, from the index by lane.
 SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
   FROM fairlead_tasks
- WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND ready_seq > ?4
+ WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key = '' AND ready_seq > ?4
+UNION ALL
+SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
+  FROM fairlead_tasks
+ WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key <> '' AND ready_seq > ?4
  ORDER BY ready_seq
  LIMIT ?5
 
@@ -58,21 +63,28 @@ SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
  WHERE k.number > 0 AND k.fairness_key IS NOT NULL
 
 -- name: lanes
--- Walks the index from lane to lane, so that the cost does not grow with the number of tasks.
-WITH RECURSIVE lanes (id, queue, partition, priority) AS (
-    SELECT id, queue, partition, priority
+-- Walks the index from lane to lane, so that the cost does not grow with the number of tasks. The next lane is found by
+-- single columns, because SQLite reads the whole lane to find a greater row value.
+WITH RECURSIVE lanes (queue, partition, priority) AS (
+    SELECT queue, partition, priority
       FROM fairlead_tasks
-     WHERE id = (SELECT id FROM fairlead_tasks
-                  WHERE ready_seq IS NOT NULL
-                  ORDER BY queue, partition, priority LIMIT 1)
+     WHERE seq = (SELECT seq FROM fairlead_tasks
+                   WHERE ready_seq IS NOT NULL
+                   ORDER BY queue, partition, priority LIMIT 1)
     UNION ALL
-    SELECT t.id, t.queue, t.partition, t.priority
+    SELECT t.queue, t.partition, t.priority
       FROM lanes l
       JOIN fairlead_tasks t
-        ON t.id = (SELECT n.id FROM fairlead_tasks n
-                    WHERE n.ready_seq IS NOT NULL
-                      AND (n.queue, n.partition, n.priority) > (l.queue, l.partition, l.priority)
-                    ORDER BY n.queue, n.partition, n.priority LIMIT 1)
+        ON t.seq = coalesce((SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition = l.partition
+                                AND priority > l.priority
+                              ORDER BY priority LIMIT 1),
+                            (SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition > l.partition
+                              ORDER BY partition, priority LIMIT 1),
+                            (SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue > l.queue
+                              ORDER BY queue, partition, priority LIMIT 1))
 )
 SELECT queue, partition, priority FROM lanes
 
@@ -87,7 +99,11 @@ UPDATE fairlead_tasks
    AND (fairlead_tasks.ordering_key IS NULL
         OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
                          WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
-                           AND (o.order_at, o.id) < (fairlead_tasks.order_at, fairlead_tasks.id))
+                           AND o.order_at < fairlead_tasks.order_at)
+            AND NOT EXISTS (SELECT 1                    -- the same, by id; SQLite would read all tasks for a row value
+                              FROM fairlead_tasks o
+                             WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
+                               AND o.order_at = fairlead_tasks.order_at AND o.id < fairlead_tasks.id)
             AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
                               FROM (SELECT o.state FROM fairlead_tasks o
                                      WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
@@ -317,26 +333,38 @@ RETURNING task_id
 
 -- name: oldest_ready
 -- Walks the index from lane to lane, as `lanes` does.
-WITH RECURSIVE lanes (id, queue, partition, priority) AS (
-    SELECT id, queue, partition, priority
+WITH RECURSIVE lanes (queue, partition, priority) AS (
+    SELECT queue, partition, priority
       FROM fairlead_tasks
-     WHERE id = (SELECT id FROM fairlead_tasks
-                  WHERE ready_seq IS NOT NULL
-                  ORDER BY queue, partition, priority LIMIT 1)
+     WHERE seq = (SELECT seq FROM fairlead_tasks
+                   WHERE ready_seq IS NOT NULL
+                   ORDER BY queue, partition, priority LIMIT 1)
     UNION ALL
-    SELECT t.id, t.queue, t.partition, t.priority
+    SELECT t.queue, t.partition, t.priority
       FROM lanes l
       JOIN fairlead_tasks t
-        ON t.id = (SELECT n.id FROM fairlead_tasks n
-                    WHERE n.ready_seq IS NOT NULL
-                      AND (n.queue, n.partition, n.priority) > (l.queue, l.partition, l.priority)
-                    ORDER BY n.queue, n.partition, n.priority LIMIT 1)
+        ON t.seq = coalesce((SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition = l.partition
+                                AND priority > l.priority
+                              ORDER BY priority LIMIT 1),
+                            (SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition > l.partition
+                              ORDER BY partition, priority LIMIT 1),
+                            (SELECT seq FROM fairlead_tasks
+                              WHERE ready_seq IS NOT NULL AND queue > l.queue
+                              ORDER BY queue, partition, priority LIMIT 1))
 )
 SELECT l.queue, min((SELECT ready_at
-                       FROM fairlead_tasks
-                      WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
-                        AND priority = l.priority AND ready_seq > 0
-                      ORDER BY ready_seq LIMIT 1)) AS oldest
+                       FROM (SELECT ready_seq, ready_at
+                               FROM fairlead_tasks
+                              WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                                AND priority = l.priority AND fairness_key = '' AND ready_seq > 0
+                              UNION ALL
+                             SELECT ready_seq, ready_at
+                               FROM fairlead_tasks
+                              WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                                AND priority = l.priority AND fairness_key <> '' AND ready_seq > 0
+                              ORDER BY ready_seq LIMIT 1))) AS oldest
   FROM lanes l
  GROUP BY l.queue
 HAVING oldest IS NOT NULL

@@ -50,8 +50,9 @@ CREATE TABLE fairlead_tasks (
 -- first run. A retry does not change `order_at`. NULL means that the task is not bound by the order of its key.
 
 CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
--- Index by which the owner of a long lane reads the tasks of each fairness key.
-CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq) WHERE ready_seq IS NOT NULL;
+-- Index by which the owner of a long lane reads the tasks of each fairness key. Tasks without a key have no entry.
+CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
+ WHERE ready_seq IS NOT NULL AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
 

@@ -42,9 +42,10 @@ CREATE TABLE fairlead_tasks (
 
 -- A claim changes no index. The index entry of a task is deleted when the task ends or waits again.
 CREATE UNIQUE INDEX fairlead_tasks_id ON fairlead_tasks (id);
-CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL;
--- Index by which the owner of a long lane reads the tasks of each fairness key.
+-- All ready tasks, by lane and fairness key.
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq) WHERE ready_seq IS NOT NULL;
+-- Ready tasks with a fairness key, by lane. Tasks without one have no entry here: fairlead_tasks_key has them in this order.
+CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, ready_seq) WHERE ready_seq IS NOT NULL AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (run_at) WHERE state = 'WAITING';
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
 
