@@ -7,11 +7,11 @@ import os
 import re
 import select
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 from weakref import WeakKeyDictionary
 
 import asyncpg
@@ -59,6 +59,7 @@ _RETRIABLE = ("08", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
 """SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
 shutdown, system, read-only standby, lock timeout, and a missing database or role."""
 
+_READ_ONLY = "25006"
 _PROTOCOL_VIOLATION = "08P01"  # a connection error by its number, but a bug of ours
 _LIBPQ_ONLY = {
     "connect_timeout",
@@ -103,7 +104,7 @@ class PostgresDatabase:
     has_one_writer = False
 
     def __init__(self, url: str, pool_size: int = 8) -> None:
-        self.url, self.location, self._asyncpg_url, self._timeout = _read_url(url)
+        self.url, self.location, self._asyncpg_url, self._servers, self._timeout = _read_url(url)
         self.pool_size = pool_size
         self._idle: list[psycopg.Connection[Any]] = []
         self._inherited: list[psycopg.Connection[Any]] = []
@@ -197,14 +198,25 @@ class PostgresDatabase:
 
         Raise StoreUnavailable if the server cannot be reached.
         """
-        with self.failures():
-            return await asyncpg.connect(
-                self._asyncpg_url,
-                timeout=self._timeout,
-                statement_cache_size=256,
-                max_cached_statement_lifetime=0,
-                server_settings={"application_name": "fairlead", **kind.value},
-            )
+        reasons = []
+        for server in self._servers:
+            try:
+                with self.failures():
+                    # Each server by itself, because asyncpg has one time-out for all of them.
+                    return await asyncpg.connect(
+                        self._asyncpg_url,
+                        **server,
+                        timeout=self._timeout,
+                        statement_cache_size=256,
+                        max_cached_statement_lifetime=0,
+                        server_settings={"application_name": "fairlead", **kind.value},
+                    )
+            except StoreUnavailable as error:
+                reasons.append(error)
+        if len(reasons) == 1:
+            raise reasons[0]
+        each = "; ".join(str(error.__cause__) for error in reasons)
+        raise StoreUnavailable(f"{self.location}: {each}") from reasons[-1]
 
     @asynccontextmanager
     async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
@@ -293,6 +305,13 @@ class PostgresDatabase:
                 raise SchemaMismatch(
                     f"{self.location}: {_line(error)}; run `fairlead migrate`"
                 ) from error
+            if state == _READ_ONLY:
+                # The primary is another server now, or will be: ask for it again.
+                self._drop_idle()
+                if isinstance(connection, psycopg.Connection):
+                    connection.close()
+                elif connection is not None and not connection.is_closed():
+                    connection.terminate()
             is_stale_plan = "cached plan must not change result type" in str(error)
             if is_stale_plan and isinstance(connection, psycopg.Connection):
                 # The other connections have the same stale plan. (asyncpg drops its own.)
@@ -306,8 +325,12 @@ class PostgresDatabase:
                 or is_stale_plan
                 or (state.startswith(_RETRIABLE) and state != _PROTOCOL_VIOLATION)
             ):
-                raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
+                raise StoreUnavailable(
+                    f"{self.location}: {_line(error)}{_advice(error, state)}"
+                ) from error
             raise
+        except asyncpg.TargetServerAttributeNotMatched as error:
+            raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
         except (OSError, TimeoutError) as error:
             raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
         except asyncpg.ClientConfigurationError as error:
@@ -320,11 +343,14 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close all idle connections; those of event loops without waiting for the server."""
+        self._drop_idle()
+        self._pools.clear()
+
+    def _drop_idle(self) -> None:
         self._close_idle()
         for loop, pools in list(self._pools.items()):
             for pool in pools.values():
                 pool.terminate(loop)
-        self._pools.clear()
 
     async def close_async(self) -> None:
         """Close all idle connections; wait for the server with those of the running loop."""
@@ -399,32 +425,75 @@ def _is_alive(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of the error's text."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\s+", " ", text.splitlines()[0])
+    """Return the first line of the error's text, or the reason of each server that was tried."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    if others and others[0].startswith("Multiple connection attempts failed"):
+        first = "; ".join(line.removeprefix("- ") for line in others[1:])
+    return re.sub(r"\s+", " ", first)
 
 
-def _read_url(url: str) -> tuple[str, str, str, int]:
-    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, and the
-    time-out of a connection attempt in seconds. Raise ConfigurationError."""
+def _advice(error: BaseException, state: str) -> str:
+    """Return the rest of a message about an error that only a standby raises, or nothing."""
+    if state == _READ_ONLY:
+        return (
+            "; this server only reads, such as a standby: name all servers in the URL, which then"
+            " finds the primary by itself (target_session_attrs=read-write)"
+        )
+    if "conflict with recovery" in str(error):
+        return (
+            "; a standby ended this read: try again, or set hot_standby_feedback=on or a longer"
+            " max_standby_streaming_delay there"
+        )
+    return ""
+
+
+def _read_url(url: str) -> tuple[str, str, str, list[dict[str, Any]], int]:
+    """Return the URL for psycopg, the location without secrets, the URL for asyncpg, its arguments
+    for each server to try, and the time-out of one try in seconds. Raise ConfigurationError."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme.partition("+")[0]
         if scheme not in ("postgresql", "postgres"):
             raise ValueError(scheme)
-        _ = parts.port  # raises ValueError if the port is not a number
-        parts = parts._replace(scheme="postgresql")
-        clean = urlunsplit(parts)
+        clean = f"postgresql://{parts.netloc}{parts.path}{parts.query and '?'}{parts.query}"
         known = psycopg.conninfo.conninfo_to_dict(clean)
+        servers = _servers(known)
         timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
     except (ValueError, psycopg.Error):
         # Neither chained nor quoted, because the text may contain a password.
         raise ConfigurationError(
-            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
+            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database,"
+            " or user:password@host1:port1,host2:port2"
         ) from None
-    query = urlencode(
-        [(name, value) for name, value in parse_qsl(parts.query) if name not in _LIBPQ_ONLY]
-    )
-    host, port = known.get("host") or "local socket", known.get("port") or 5432
-    location = f"PostgreSQL at {host}:{port}/{known.get('dbname') or ''}"
-    return clean, location, urlunsplit(parts._replace(query=query)), timeout
+    target = known.get("target_session_attrs")
+    if len(servers) > 1 and target is None:
+        # A standby would accept the connection, and then refuse every write.
+        target = "read-write"
+        clean += f"{'&' if parts.query else '?'}target_session_attrs={target}"
+    options = [pair for pair in parse_qsl(urlsplit(clean).query) if pair[0] not in _LIBPQ_ONLY]
+    asyncpg_url = f"{clean.partition('?')[0]}{options and '?' or ''}{urlencode(options)}"
+    names = ",".join(f"{host or 'local socket'}:{port}" for host, port in servers)
+    location = f"PostgreSQL at {names}/{known.get('dbname') or ''}"
+    return clean, location, asyncpg_url, _tries(servers, target), timeout
+
+
+def _servers(known: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return host and port of each server; raise ValueError."""
+    hosts = str(known.get("host") or "").split(",")
+    ports = [int(port or 5432) for port in str(known.get("port") or "").split(",")]
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return list(zip(hosts, ports, strict=True))
+
+
+def _tries(servers: Sequence[tuple[str, int]], target: Any) -> list[dict[str, Any]]:
+    """Return the arguments of asyncpg for each try. A standby that is only preferred is tried
+    before all servers are."""
+    if len(servers) == 1:
+        return [{}]
+    targets = ["standby", "any"] if target == "prefer-standby" else [target]
+    return [
+        {"host": host, "port": port, "target_session_attrs": each}
+        for each in targets
+        for host, port in servers
+    ]
