@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet soak services clean postgresql java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-failover soak services clean postgresql java redis
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -103,6 +103,9 @@ bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights
 
 bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues, held keys; half an hour
 	@$(BIN)/python bench/queues.py; $(BIN)/python bench/ordering_keys.py; $(BIN)/python bench/ordering_keys.py --keys 100000 --head DUE; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
+
+bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
+	@for replication in synchronous asynchronous; do $(BIN)/python bench/failover.py $$replication; done
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

@@ -471,7 +471,7 @@ def _read_url(url: str) -> tuple[str, str, str, list[dict[str, Any]], int]:
         target = "read-write"
         clean += f"{'&' if parts.query else '?'}target_session_attrs={target}"
     options = [pair for pair in parse_qsl(urlsplit(clean).query) if pair[0] not in _LIBPQ_ONLY]
-    asyncpg_url = f"{clean.partition('?')[0]}{options and '?' or ''}{urlencode(options)}"
+    asyncpg_url = f"{clean.partition('?')[0]}{'?' if options else ''}{urlencode(options)}"
     names = ",".join(f"{host or 'local socket'}:{port}" for host, port in servers)
     location = f"PostgreSQL at {names}/{known.get('dbname') or ''}"
     return clean, location, asyncpg_url, _tries(servers, target), timeout

@@ -16,7 +16,8 @@ from fairlead.ports.statements import Database, Row, Statement, Steps
 
 _UNLOCKED = """
 SELECT pg_postmaster_start_time()::text,
-       ARRAY(SELECT key FROM unnest($1::bigint[]) AS key WHERE pg_try_advisory_xact_lock_shared(key))
+       ARRAY(SELECT key FROM unnest($1::bigint[]) AS key
+              WHERE pg_try_advisory_xact_lock_shared(key))
 """
 """A shared lock, which ends with the statement: two nodes that try at once do not disturb each
 other. Returns also a text that another server, or the server after a restart, does not return."""

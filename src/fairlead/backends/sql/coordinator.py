@@ -136,9 +136,7 @@ class DatabaseCoordinator:
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
         # Need not be durable: a power cut that undoes it leaves leases that expire sooner.
-        read = await self._reading(
-            self._database.run_async(self._renew(owner, ttl), durable=False)
-        )
+        read = await self._reading(self._database.run_async(self._renew(owner, ttl), durable=False))
         if read is None:
             return {}
         leases, rows = read
