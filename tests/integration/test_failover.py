@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
@@ -16,11 +19,13 @@ from fairlead.backends.postgres.database import Kind, PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.backends.sql.schedule import SqlScheduleStore
+from fairlead.cli.main import app as command_line
 from fairlead.connections import Connections
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey
 from fairlead.ports import backlog_store, schedule_store
 from fairlead.ports.statements import Statement, Steps
+from fairlead.testing import running
 from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
 
@@ -42,6 +47,18 @@ class Pair:
         self.standby.execute("SELECT pg_reload_conf()")
         with psycopg.connect(self.primary.url, autocommit=True) as connection:
             while connection.execute("SELECT FROM pg_stat_replication").fetchone():
+                pass
+
+    def wait_until_replayed(self) -> None:
+        """Wait until the standby shows all that the primary has committed."""
+        with (
+            psycopg.connect(self.primary.url, autocommit=True) as primary,
+            psycopg.connect(self.standby.url, autocommit=True) as standby,
+        ):
+            position = primary.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+            while standby.execute(
+                "SELECT pg_last_wal_replay_lsn() < %s::pg_lsn", position
+            ).fetchone() == (True,):
                 pass
 
     def fail_over(self) -> None:
@@ -110,7 +127,7 @@ async def test_connections_to_a_server_that_only_reads_now_are_dropped_after_one
     pair.standby.promote()
     pair.primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
     pair.primary.execute("SELECT pg_reload_conf()")
-    cause_and_cure = "this server only reads, such as a standby: name all servers in the URL"
+    cause_and_cure = "this server only reads, such as a standby: use a URL with all servers"
     with pytest.raises(StoreUnavailable, match=cause_and_cure):
         database.run(write())
     assert database.run(write()) == pair.standby.port
@@ -160,7 +177,7 @@ async def test_an_error_says_what_is_wrong_with_each_server_without_the_password
     for error in map(str, (by_thread.value, by_loop.value)):
         assert error.startswith(both)
         assert "refused" in error.lower() or "connect call failed" in error.lower()
-        assert "read-only" in error or "read_write" in error
+        assert "read-only" in error or "not as target_session_attrs" in error
         assert pair.primary._password not in error and "\n" not in error
     await database.close_async()
 
@@ -246,3 +263,87 @@ async def test_an_owner_of_an_ordered_partition_is_fenced_likewise(pair: Pair) -
         with pytest.raises(schedule_store.Fenced):
             await one.keep(PARTITION, owned.range_id, owned.record)
         await other.keep(PARTITION, again.range_id, again.record)
+
+
+async def test_tasks_below_the_position_of_a_reader_are_read_after_a_failover(pair: Pair) -> None:
+    app = App(pair.url)
+    app.queue("payouts", partitions=1)
+    ran: list[int] = []
+
+    @app.task(queue="payouts")
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    async with running(app):
+        pair.cut()
+        for n in range(100):  # their positions are given again by the new primary
+            await work.submit_async(n=n)
+        await until(lambda: len(ran) == 100)
+        await asyncio.to_thread(pair.fail_over)
+        submitted = 0
+        while submitted < 100:
+            try:
+                await work.submit_async(n=submitted + 100)
+                submitted += 1
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+        await until(lambda: set(range(100, 200)) <= {*ran})
+    app.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_reason(
+    pair: Pair, tmp_path: Path
+) -> None:
+    app = App(pair.primary.url)
+
+    @app.task
+    def pay(n: int) -> None: ...
+
+    task_id = pay.submit(n=1).id
+    app.close()
+    pair.wait_until_replayed()
+    url = pair.url + "?target_session_attrs=prefer-standby"
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(command_line, [*arguments, "--url", url])
+        return done.stdout + done.stderr
+
+    assert [each["id"] for each in json.loads(run("tasks", "list", "--json"))] == [task_id]
+    assert task_id in run("tasks", "show", task_id)
+    assert "its tables are up to date" in run("doctor")
+    assert "this server only reads" in run("tasks", "cancel", task_id)
+    pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install 'fairlead[pipeline]'")
+    from fairlead.pipeline.commands.access import exporter_of
+    from fairlead.pipeline.lake.lake import Lake
+
+    lake = tmp_path / "lake"
+    with pytest.raises(StoreUnavailable, match="this server only reads"):
+        exporter_of(url, Lake(str(lake))).round()
+    assert not list(lake.rglob("*.parquet"))
+
+
+def test_a_read_that_a_standby_ended_says_how_to_let_it_finish(pair: Pair) -> None:
+    pair.standby.execute("ALTER SYSTEM SET max_standby_streaming_delay = 0")
+    pair.standby.execute("SELECT pg_reload_conf()")
+    pair.primary.execute("INSERT INTO fairlead_changes VALUES ('test', 1)")
+    pair.wait_until_replayed()
+    database = PostgresDatabase(pair.url + "?target_session_attrs=standby")
+    with database.connection() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT * FROM fairlead_changes")
+        pair.primary.execute("DELETE FROM fairlead_changes WHERE kind = 'test'")
+        pair.primary.execute("VACUUM fairlead_changes")
+        with (
+            pytest.raises(StoreUnavailable, match="a standby ended this read: try again"),
+            database.failures(connection),
+        ):
+            while True:
+                connection.execute("SELECT pg_sleep(0.05) FROM fairlead_changes")
+                connection.execute("SELECT 1")
+    database.close()

@@ -212,11 +212,11 @@ class PostgresDatabase:
                         server_settings={"application_name": "fairlead", **kind.value},
                     )
             except StoreUnavailable as error:
-                reasons.append(error)
-        if len(reasons) == 1:
-            raise reasons[0]
-        each = "; ".join(str(error.__cause__) for error in reasons)
-        raise StoreUnavailable(f"{self.location}: {each}") from reasons[-1]
+                if not server:
+                    raise
+                reason = str(error).removeprefix(f"{self.location}: ")
+                reasons.append(f"{server['host']}:{server['port']}: {reason}")
+        raise StoreUnavailable(f"{self.location}: {'; '.join(reasons)}")
 
     @asynccontextmanager
     async def connection_async(self, kind: Kind = Kind.NODE) -> AsyncIterator[asyncpg.Connection]:
@@ -330,7 +330,9 @@ class PostgresDatabase:
                 ) from error
             raise
         except asyncpg.TargetServerAttributeNotMatched as error:
-            raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
+            raise StoreUnavailable(
+                f"{self.location}: the server is not as target_session_attrs of the URL asks"
+            ) from error
         except (OSError, TimeoutError) as error:
             raise StoreUnavailable(f"{self.location}: {_line(error)}") from error
         except asyncpg.ClientConfigurationError as error:
@@ -436,8 +438,8 @@ def _advice(error: BaseException, state: str) -> str:
     """Return the rest of a message about an error that only a standby raises, or nothing."""
     if state == _READ_ONLY:
         return (
-            "; this server only reads, such as a standby: name all servers in the URL, which then"
-            " finds the primary by itself (target_session_attrs=read-write)"
+            "; this server only reads, such as a standby: use a URL with all servers and"
+            " target_session_attrs=read-write"
         )
     if "conflict with recovery" in str(error):
         return (
