@@ -105,7 +105,7 @@ bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tas
 	@$(BIN)/python bench/queues.py; $(BIN)/python bench/ordering_keys.py; $(BIN)/python bench/ordering_keys.py --keys 100000 --head DUE; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
 
 bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
-	@for replication in synchronous asynchronous; do $(BIN)/python bench/failover.py $$replication; done
+	@for run in "synchronous" "asynchronous" "asynchronous --lag 0.5"; do $(BIN)/python bench/failover.py $$run; done
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

@@ -1,10 +1,11 @@
 """Measure a fleet while standbys of PostgreSQL become the primary, again and again.
 
     python bench/failover.py synchronous              # ten failovers under 1,000 tasks/s
-    python bench/failover.py asynchronous --failovers 3 --rate 200
+    python bench/failover.py asynchronous --failovers 3 --rate 200 --lag 0.5
 
 Two workers run tasks. Each failover kills the primary and promotes its standby after two seconds;
-the old primary comes back as the standby. Prints one JSON line: acknowledged tasks that were lost,
+the old primary comes back as the standby. With a lag, the standby receives nothing in the last
+seconds before each kill. Prints one JSON line: acknowledged tasks that were lost,
 tasks that ran twice, and the longest pauses after each kill between two acknowledged submits and
 between two starts of tasks.
 """
@@ -72,7 +73,7 @@ class Load:
             self.instants.append(time.time())
 
 
-def measure(failovers: int, rate: int, is_synchronous: bool) -> dict[str, Any]:
+def measure(failovers: int, rate: int, lag: float, is_synchronous: bool) -> dict[str, Any]:
     """Return what was lost and repeated, and how soon work went on."""
     with ExitStack() as stack:
         primary = stack.enter_context(PostgresServer())
@@ -87,6 +88,9 @@ def measure(failovers: int, rate: int, is_synchronous: bool) -> dict[str, Any]:
         for _ in range(failovers):
             primary.commit_on_standby(is_synchronous)
             time.sleep(LEAD)
+            if lag:
+                standby.stop_receiving()
+                time.sleep(lag)
             killed.append(time.time())
             primary.crash()
             time.sleep(DETECTION)
@@ -101,6 +105,7 @@ def measure(failovers: int, rate: int, is_synchronous: bool) -> dict[str, Any]:
     return {
         "replication": "synchronous" if is_synchronous else "asynchronous",
         "failovers": failovers,
+        "lag_s": lag,
         "acknowledged": len(load.acknowledged),
         "lost": sum(name not in runs for name in load.acknowledged),
         "twice": sum(count > 1 for count in runs.values()),
@@ -125,8 +130,10 @@ def main() -> None:
     parser.add_argument("replication", choices=["synchronous", "asynchronous"])
     parser.add_argument("--failovers", type=int, default=10)
     parser.add_argument("--rate", type=int, default=1000, help="tasks per second")
+    parser.add_argument("--lag", type=float, default=0.0, help="seconds")
     given = parser.parse_args()
-    print(json.dumps(measure(given.failovers, given.rate, given.replication == "synchronous")))
+    is_synchronous = given.replication == "synchronous"
+    print(json.dumps(measure(given.failovers, given.rate, given.lag, is_synchronous)))
 
 
 if __name__ == "__main__":

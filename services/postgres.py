@@ -107,6 +107,11 @@ class PostgresServer(Server):
         """Make the primary of this standby; return when it accepts writes."""
         self.execute("SELECT pg_promote()")
 
+    def stop_receiving(self) -> None:
+        """Let this standby receive nothing more from its primary."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+
     def follow(self, primary: PostgresServer) -> None:
         """Start again after `crash()`, as a standby of `primary` with a copy of its data."""
         shutil.rmtree(self.folder / "data")

@@ -43,8 +43,7 @@ class Pair:
 
     def cut(self) -> None:
         """Let the standby receive nothing more."""
-        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
-        self.standby.execute("SELECT pg_reload_conf()")
+        self.standby.stop_receiving()
         with psycopg.connect(self.primary.url, autocommit=True) as connection:
             while connection.execute("SELECT FROM pg_stat_replication").fetchone():
                 pass

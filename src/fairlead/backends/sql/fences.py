@@ -28,6 +28,7 @@ class Fences:
         place = f"partition {partition.partition} of {partition.queue}"
         if current != range_id:
             return f"{place} was taken over: range id {range_id} is void"
-        if self._given.get(partition, (range_id, server)) == (range_id, server):
+        given, its_server = self._given.get(partition, (range_id, server))
+        if given != range_id or its_server == server:
             return None
         return f"{place}: range id {range_id} is void, because the server was replaced or restarted"
