@@ -115,7 +115,14 @@ class Reader:
     def behind(self, lane: LaneKey) -> int:
         return 1000
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+    def of_keys(
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> None:
         return None
 
     # as an owner ----------------------------------------------------------------------------------

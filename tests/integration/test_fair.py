@@ -80,6 +80,47 @@ async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
         assert stored(app) < 4000  # of 12,000
 
 
+async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: App) -> None:
+    """The tasks stay in their table: few are written into the backlog."""
+    if app.channel.carries_triggers:
+        pytest.skip("all triggers of this channel get levels in the order of arrival")
+    app.queue("q", partitions=1)
+    ran: list[tuple[str, int]] = []
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def note(key: str, n: int) -> None:
+        ran.append((key, n))
+        if len(ran) == 3000:
+            await go_on.wait()
+
+    keys = [f"k{n}" for n in range(1500)]
+    app.submit_many(
+        [note.options(fairness_key=key).draft(key=key, n=n) for n in range(4) for key in keys]
+    )
+    most_stored = 0
+    async with running(app, concurrency=1, look_ahead=200) as node:
+        async with asyncio.timeout(SOON):
+            while len(ran) < 3000:
+                await asyncio.sleep(0.01)
+                most_stored = max(most_stored, stored(app))
+        late = await note.options(fairness_key="new").submit_async(key="new", n=0)
+        async with asyncio.timeout(SOON):
+            while late.id not in node.parts.intake._known:
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await settled(app, node)
+    assert most_stored < 3000  # of 6,001; 2,000 were read before the lane was known to be long
+    assert ("new", 0) in ran[3000:3010]
+    begun: Counter[str] = Counter()
+    for key, n in ran:
+        assert n == begun[key], "a task overtook an older one of its key"
+        begun[key] += 1
+        if begun[key] == 4:
+            assert min(begun[k] for k in keys) >= 2, "a key ran far ahead of another"
+    assert begun == dict.fromkeys(keys, 4) | {"new": 1}
+
+
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
     """A task kept out of memory by its ordering key does not run yet, so it does not advance the
     pass of its fairness key."""

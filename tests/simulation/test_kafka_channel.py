@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +68,14 @@ class Node:
     def behind(self, lane: LaneKey) -> int:
         return 5
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+    def of_keys(
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> None:
         return None
 
     async def receive(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -50,12 +50,13 @@ def backlog_of(
     record: LaneRecord | None = None,
     range_id: int = 1,
     timing: Timing = Timing(),
+    weights: Mapping[str, float] | None = None,
 ) -> Backlog:
     """Make a backlog without a record, for a lane that was never stored."""
     return Backlog(
         range_id,
         record or LaneRecord(),
-        Passes(Counters()),
+        Passes(Counters(), weights),
         capacity,
         timing,
         is_new=record is None,
@@ -774,23 +775,65 @@ def test_all_stored_tasks_are_dispatched_with_any_capacity(capacity: int) -> Non
 def flooded(of_a: int, of_b: int = 0, capacity: int = 80) -> Backlog:
     """Make a backlog with triggers of a and b in memory, and more in the channel."""
     backlog = backlog_of(capacity)
+    backlog.is_read_by_key = True
     add(backlog, [trigger(f"a{n}") for n in range(of_a)])
     add(backlog, [trigger(f"b{n}") for n in range(of_b)])
     return backlog
 
 
-def test_a_key_without_triggers_is_read_however_full_memory_is() -> None:
+def chosen_of(
+    backlog: Backlog, announced: str = "", found: str = "", unread: int = 2
+) -> dict[str, int]:
+    """Tell the backlog of keys with unread triggers; return which it asks for."""
+    backlog.remember(announced, found)
+    return dict(backlog.choose_keys(unread, 0))
+
+
+def test_a_key_with_new_triggers_is_read_although_others_wait_for_room() -> None:
+    backlog = flooded(90)
+    backlog.remember((), "abc")
+    assert not backlog.is_asking and not chosen_of(backlog)
+    backlog.remember("n", ())
+    assert backlog.is_asking
+    assert [*chosen_of(backlog)] == ["n"]
+
+
+def test_keys_that_are_due_wait_until_memory_has_room() -> None:
+    backlog = backlog_of(80)
+    add(backlog, [trigger(f"{chr(1000 + n)}1") for n in range(70)])
+    assert not chosen_of(backlog, found="bcd", unread=100) and not backlog.is_asking
+    done = first(backlog, 15)
+    backlog.take(done)
+    assert backlog.is_asking
+    assert [*chosen_of(backlog, unread=100)] == ["b", "c", "d"]
+
+
+def test_keys_that_are_due_do_not_wait_for_triggers_that_come_turns_later() -> None:
     backlog = flooded(80)
-    assert backlog.choose_keys(["a", "new"], 2, 0)[0] == ["new"]
+    assert [*chosen_of(backlog, found="bcd", unread=100)] == ["b", "c", "d"]
+
+
+def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:
+    backlog = flooded(80)
+    backlog.is_read_by_key = True
+    new = "".join(chr(1000 + n) for n in range(40))
+    assert chosen_of(backlog, announced=new, unread=100).keys() == {*new[:20]}
+    add(backlog, [trigger(f"{key}1") for key in new[:20]])
+    assert not backlog.is_stored
+    assert not backlog.is_asking and not chosen_of(backlog, unread=100)
+    backlog.take(first(backlog, 2))
+    assert backlog.is_asking
+    assert chosen_of(backlog, unread=100).keys() == {*new[20:22]}
 
 
 def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
     backlog = backlog_of(80)
-    count = 0
-    while "a" in (chosen := backlog.choose_keys(["a", "b"], 2, 0))[0]:
-        for key in chosen[0]:
-            count += chosen[1]
-            add(backlog, [trigger(f"{key}{count + n}") for n in range(chosen[1])])
+    count, found = 0, "ab"
+    while "a" in (chosen := chosen_of(backlog, found=found)):
+        for key, number in chosen.items():
+            add(backlog, [trigger(f"{key}{count + n}") for n in range(number)])
+            count += number
+        found = "".join(chosen)
         assert len(backlog) <= 80
     assert len(backlog) >= 60
     assert not backlog.is_stored
@@ -798,19 +841,29 @@ def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
 
 def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
     backlog = flooded(50, 5)
-    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == ["b"]
-    add(backlog, [trigger(f"b{n}") for n in range(5, 20)])
-    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == []
+    assert [*chosen_of(backlog, found="ab")] == ["b"]
+    add(backlog, [trigger(f"b{n}") for n in range(5, 30)])
+    assert not chosen_of(backlog, found="b")
 
 
 def test_the_channel_is_asked_again_when_memory_is_half_empty_or_keys_come_to_an_end() -> None:
     backlog = flooded(60)
-    backlog.choose_keys(["a"], 1, 0)
+    chosen_of(backlog, found="a", unread=1)
     assert not backlog.is_asking
-    done = first(backlog, 10)
+    done = first(backlog, 20)
     backlog.take(done)
-    backlog.ack(done)
     assert backlog.is_asking
+    backlog = flooded(50, 5)
+    backlog.remember((), "ab")
+    assert backlog.is_asking
+
+
+def test_more_triggers_are_read_of_a_key_of_greater_weight() -> None:
+    backlog = backlog_of(80, weights={"b": 8.0})
+    add(backlog, [trigger(f"{key}0") for key in "acdefghijklmnopqrst"])
+    add(backlog, [trigger(f"{key}1") for key in "acdefghijklmnopqrst"])
+    chosen = chosen_of(backlog, found="bz", unread=100)
+    assert chosen == {"b": 8, "z": 1}
 
 
 def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +16,10 @@ from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger
 from tests.tiers import examples
+from tests.virtual_loop import VirtualTime
 
 LANE = LaneKey("q", 0, 5)
+CLOCK = VirtualTime()
 
 
 class Rows:
@@ -58,12 +60,13 @@ def _trigger(seq: int, key: str) -> Trigger:
 
 
 class Choosing:
-    """Room that takes `limit` triggers of each of some keys."""
+    """Room that takes `limit` triggers of each of some keys, and remembers the others."""
 
     def __init__(self, limit: int = 3, chosen: Iterator[bool] | None = None) -> None:
         self.limit = limit
-        self._chosen = chosen
+        self.chosen = chosen
         self.takes_old = True
+        self.remembered: dict[str, None] = {}
 
     def ahead(self, lane: LaneKey) -> int:
         return 0
@@ -71,13 +74,26 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> tuple[list[str], int]:
-        return [
+    def of_keys(
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> list[tuple[str, int]]:
+        told = [*announced, *found]
+        assert not self.remembered.keys() & told, "a key was told twice"
+        self.remembered |= dict.fromkeys(told)
+        chosen = [
             key
-            for key in keys
+            for key in self.remembered
             if (self.takes_old or key != "flood")
-            and (self._chosen is None or next(self._chosen, True))
-        ], self.limit
+            and (self.chosen is None or next(self.chosen, True))
+        ]
+        for key in chosen:
+            del self.remembered[key]
+        return [(key, self.limit) for key in chosen]
 
 
 async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:
@@ -93,7 +109,7 @@ async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:
 def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int) -> None:
     rows, room = Rows(), Choosing()
     rows.keys = dict.fromkeys(range(1, flood + 1), "flood")
-    reader = KeyedReader(LANE, 0, 0, rows)
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
 
     async def main() -> None:
         await reader.read(room)
@@ -112,7 +128,7 @@ def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int)
 
 def test_a_key_inside_a_flood_is_found_by_the_walk_over_the_keys() -> None:
     rows, room = Rows(), Choosing()
-    reader = KeyedReader(LANE, 0, 0, rows)
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
     rows.keys = dict.fromkeys(range(1, 2001), "flood")
 
     async def main() -> None:
@@ -135,7 +151,7 @@ def test_a_sweep_reads_again_what_the_node_dropped() -> None:
     rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | dict.fromkeys(
         range(31, 60), "flood"
     )
-    reader, room = KeyedReader(LANE, 0, 0, rows), Choosing(limit=100)
+    reader, room = KeyedReader(LANE, 0, 0, rows, CLOCK), Choosing(limit=100)
 
     async def main() -> None:
         while await reader.read(room) is not None:
@@ -180,7 +196,7 @@ def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
 
 async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[bool]) -> None:
     rows, room = Rows(), Choosing(limit, iter(choices))
-    reader = KeyedReader(LANE, 0, 0, rows)
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
     last = 0
     begun: list[dict[int, str]] = []
     late: set[int] = set()
@@ -218,7 +234,8 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
         elif what == "sweep":
             reader.begin_sweep()
     reader.begin_sweep()  # finds what was lost
-    received += await _read_all(reader, Choosing(limit))
+    room.chosen = None  # takes all keys
+    received += await _read_all(reader, room)
     assert {trigger.seq for trigger in received} >= committed
     first: dict[int, str] = {}
     for trigger in received:

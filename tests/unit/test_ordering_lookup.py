@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -198,7 +198,14 @@ class Spacious:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+    def of_keys(
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> None:
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
 from fairlead.core.look_ahead import LEAST
 from fairlead.model import Trigger
@@ -84,7 +85,8 @@ class Arrivals:
         self._again_at = now - took + took / AGAIN_SHARE
         del self._unchecked[: len(asked)]
         new = [t for t in asked if t.id not in levelled and not self._is_recent(t)]
-        self._inbox[:0] = new  # older than the others of their keys
+        # Also in parts, and after others of their keys: a key gets its levels in its order.
+        self._inbox = sorted([*new, *self._inbox], key=attrgetter("seq"))
         kept = set(map(id, new))
         return [trigger for trigger in asked if id(trigger) not in kept]
 

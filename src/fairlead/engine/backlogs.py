@@ -192,13 +192,18 @@ class Backlogs(SimplePart):
         )
 
     def of_keys(
-        self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int]:
-        """Return which of these keys to read next, and how many triggers of each."""
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> Sequence[tuple[str, int]]:
+        """Return which keys to read next, and how many triggers of each."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         if partition is None or not partition.is_started:
-            return (), 0
-        return partition.of_keys(lane.priority, keys, unread)
+            return ()
+        return partition.of_keys(lane.priority, announced, found, unread, planned)
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""

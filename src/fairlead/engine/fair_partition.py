@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
@@ -234,24 +234,28 @@ class FairPartition:
         return lane.arrivals.room_behind(self._clock.monotonic())
 
     def of_keys(
-        self, priority: int, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int]:
-        """Return which of these keys of a lane to read next from the channel, and how many triggers
-        of each. `unread`: number of keys with unread triggers."""
+        self,
+        priority: int,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> Sequence[tuple[str, int]]:
+        """Return which keys of a lane to read next from the channel, and how many triggers of each;
+        see `fairlead.ports.trigger_channel.Room`."""
         if priority in self._unreadable:
-            return (), 0
+            return ()  # once the record is readable, another reader begins
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         lane.unread, lane.is_asked = unread, True
-        arriving = len(lane.arrivals)
-        if lane.backlog.is_asking:
-            lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
+        backlog, arriving = lane.backlog, len(lane.arrivals)
+        backlog.remember(announced, found)
+        if backlog.is_asking:
+            backlog.capacity = self._look_ahead.refill(lane.key, self._most)
         if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
-            lane.backlog.ask_at = 0
-            return (), 0
-        chosen, limit = lane.backlog.choose_keys(keys, unread, arriving)
+            return ()
         if lane.is_evicting:
-            chosen = [*dict.fromkeys([*chosen, *keys])][: max(len(chosen), PAGE // limit)]
-        return chosen, limit
+            return backlog.choose_all(unread, PAGE)
+        return backlog.choose_keys(unread, planned + arriving)
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""

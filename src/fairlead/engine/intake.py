@@ -148,11 +148,18 @@ class Intake(SimplePart):
         return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
 
     def of_keys(
-        self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int] | None:
-        """Return which of these fairness keys of a fair queue to read next, and how many triggers
-        of each; None for a fifo queue."""
-        return self._backlogs.of_keys(lane, keys, unread) if lane.queue in self._backlogs else None
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> Sequence[tuple[str, int]] | None:
+        """Return which fairness keys of a fair queue to read next, and how many triggers of each;
+        None for a fifo queue."""
+        if lane.queue not in self._backlogs:
+            return None
+        return self._backlogs.of_keys(lane, announced, found, unread, planned)
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""

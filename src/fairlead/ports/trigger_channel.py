@@ -21,11 +21,20 @@ class Room(Protocol):
         again in case a notification was lost."""
 
     def of_keys(
-        self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int] | None:
-        """Return which of these fairness keys to read next, and how many triggers of each at most;
-        None if the lane is read in the order of arrival. `unread`: number of keys with unread
-        triggers. The room is not asked about keys again before it was freed."""
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> Sequence[tuple[str, int]] | None:
+        """Return which fairness keys to read next, and how many triggers of each at most; None if
+        the lane is read in the order of arrival. Keys that are not returned are remembered and
+        returned later, so the channel tells each key once, and again after it was returned if it
+        has more unread triggers. `announced`: keys of new triggers. `found`: other keys. `unread`:
+        number of keys with unread triggers. `planned`: number of triggers that the room has chosen
+        and the channel has not read yet. The room is not asked again before it was freed, unless
+        there are keys to tell."""
 
 
 class Owner(Protocol):

@@ -74,7 +74,14 @@ class _PageRoom:
     def behind(self, lane: LaneKey) -> int:
         return PAGE
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> None:
+    def of_keys(
+        self,
+        lane: LaneKey,
+        announced: Iterable[str],
+        found: Iterable[str],
+        unread: int,
+        planned: int,
+    ) -> None:
         return None
 
 

@@ -174,7 +174,7 @@ class DatabaseChannel:
         if found is None:
             return self._is_unknown(PartitionKey(lane.queue, lane.partition))
         if found.keyed is not None:
-            return found.keyed.is_searching
+            return found.keyed.is_beginning
         return found.is_behind or found.is_reading
 
     def floor(self, lane: LaneKey) -> int | None:
@@ -198,6 +198,9 @@ class DatabaseChannel:
     def redeliver(self) -> None:
         self._begin_sweep()
         self._search_at = self._sweep_at = 0.0
+        for lane in self._lanes.values():
+            if lane.keyed is not None:
+                lane.keyed.look_on()
         self._changed.set()
 
     async def receive(self, room: Room) -> Sequence[Trigger]:
@@ -319,8 +322,10 @@ class DatabaseChannel:
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
         is_long = lane.full_pages >= LONG_LANE and self._reads_by_key
-        if is_long and room.of_keys(lane.key, (), 0) is not None:
-            lane.keyed = KeyedReader(lane.key, lane.read_seq, lane.highest_seq, self._store)
+        if is_long and room.of_keys(lane.key, (), (), 0, 0) is not None:
+            lane.keyed = KeyedReader(
+                lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock
+            )
         return rows if rows[0].seq > known else healed(rows, known)
 
     async def _read_keys(

@@ -9,9 +9,12 @@ of its key is unread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from fairlead.clock import Clock
 from fairlead.model import LaneKey, Trigger
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Room
@@ -22,11 +25,15 @@ LOOK = 200
 WALK = 500
 """Keys in one read of a walk."""
 
-MOST_BEFORE_WALK = 10_000
-"""Least number of unread keys that is assumed while a walk is under way."""
+WALK_SHARE = 0.05
+"""Greatest share of the time that walks take which only make up for lost notifications."""
+
+ENOUGH_KEYS = 10_000
+"""Unread keys with which dispatch may begin before all are found. While a walk is under way, at
+least as many are assumed."""
 
 PAGE = 2000
-"""Greatest number of triggers in one read of several keys, unless there are more keys."""
+"""Greatest number of triggers in one read of several keys."""
 
 MOST_POSITIONS = 20_000
 """Keys without unread rows whose position is remembered. Rows of other such keys are read again."""
@@ -42,24 +49,38 @@ class _Plan(NamedTuple):
 class KeyedReader:
     """The reader of one lane above the position `floor`, up to which all rows have been read."""
 
-    def __init__(self, lane: LaneKey, floor: int, highest: int, store: TaskStore) -> None:
+    def __init__(
+        self, lane: LaneKey, floor: int, highest: int, store: TaskStore, clock: Clock
+    ) -> None:
         """`highest`: highest position read so far."""
         self.lane = lane
         self.floor = floor
         self.highest = highest
+        self._last = highest
+        """Highest position seen, also of rows that were not read."""
         self._store = store
-        self._positions: dict[str, int] = {}
-        """Position by key, at or below which its rows have been read."""
-        self._unread: dict[str, None] = {}
-        """Keys that may have rows above their position."""
-        self._fresh: dict[str, None] = {"": None}
-        """Unread keys that the node has not been asked about yet."""
+        self._clock = clock
+        self._unread: dict[str, int] = {}
+        """Keys that may have rows above this position, at or below which their rows have been
+        read."""
+        self._read: dict[str, int] = {}
+        """Position of keys without unread rows, at or below which their rows have been read."""
+        self._announced: list[str] = []
+        """Unread keys of new rows that the node does not know of yet."""
+        self._found: list[str] = []
+        """Other unread keys that the node does not know of, or was given a part of."""
         self._looks: set[int] = set()
         """Positions from which announced rows are to be looked at."""
         self._walk: str | None = ""
         """Key after which the walk continues; None if no walk is under way."""
+        self._has_walked = False
+        """Whether a walk has ended."""
         self._is_walk_due = False
         """Whether another walk follows: keys may have come behind the one under way."""
+        self._walk_at = 0.0
+        """Monotonic seconds before which no other walk begins for a sweep."""
+        self._walked = 0.0
+        """Seconds that the reads of the walk under way have taken."""
         self._to_sweep: list[tuple[str, int]] = []
         """Keys whose rows above a position are to be read again."""
         self._plans: list[_Plan] = []
@@ -69,7 +90,14 @@ class KeyedReader:
     @property
     def is_searching(self) -> bool:
         """Whether there may be keys of which no row was received although the node has room."""
-        return self._walk is not None or bool(self._looks or self._fresh or self._plans)
+        is_telling = bool(self._announced or self._found)
+        return self._walk is not None or is_telling or bool(self._looks or self._plans)
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether more keys must be found before the node can share its slots among them. A part of
+        very many keys is enough."""
+        return self.is_searching and len(self._unread) < ENOUGH_KEYS
 
     @property
     def is_done(self) -> bool:
@@ -86,11 +114,18 @@ class KeyedReader:
         """Look at the rows from this position on, which a notification announces."""
         self._looks.add(seq)
 
+    def look_on(self) -> None:
+        """Look at the rows that have come since, because notifications were lost."""
+        self._looks.add(self._last + 1)
+
     def begin_sweep(self) -> None:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
         `floor` again, in case the node has dropped some of them."""
-        self.walk()
-        self._to_sweep = self._to_sweep or [(key, self.floor) for key in self._positions]
+        if self._clock.monotonic() >= self._walk_at:
+            self.walk()
+        if not self._to_sweep:
+            known = [*self._read, *(key for key, seq in self._unread.items() if seq > self.floor)]
+            self._to_sweep = [(key, self.floor) for key in known]
 
     @property
     def is_sweeping(self) -> bool:
@@ -104,12 +139,12 @@ class KeyedReader:
             self._begin_walk()
 
     def _begin_walk(self) -> None:
-        self._walk, self._is_walk_due = "", False
-        self._add("")
+        self._walk, self._is_walk_due, self._walked = "", False, 0.0
 
-    def _add(self, key: str) -> None:
+    def _add(self, key: str, new: list[str]) -> None:
         if key not in self._unread:
-            self._unread[key] = self._fresh[key] = None
+            self._unread[key] = self._read.pop(key, self.floor)
+            new.append(key)
 
     # reads ----------------------------------------------------------------------------------------
 
@@ -118,33 +153,37 @@ class KeyedReader:
         room for them. May return none although there are more."""
         if self._looks:
             await self._look()
-        elif self._walk is not None and not self._fresh:
+        elif self._walk is not None and not self._plans:
             await self._walk_on(self._walk)
-        if self._fresh:
-            self._plan(room, self._fresh, first=True)
-            self._fresh = {}
-        if not self._plans and self._has_room and self._unread:
-            self._has_room = False
-            self._plan(room, self._unread)
+        if self._announced or self._found or (self._has_room and self._unread and not self._plans):
+            self._plan(room)
         if self._plans:
             return await self._read_plan()
         return () if self._looks or self._walk is not None else None
 
-    def _plan(self, room: Room, keys: Collection[str], first: bool = False) -> None:
+    def _plan(self, room: Room) -> None:
+        """Ask the node which keys to read next."""
         unread = len(self._unread)
         if self._walk is not None:
-            unread = max(unread, MOST_BEFORE_WALK)  # the walk will find more
-        chosen, limit = room.of_keys(self.lane, keys, unread) or ((), 0)
-        at_once = max(1, PAGE // max(1, limit))
-        plans = [
-            _Plan(list(chosen[low : low + at_once]), limit)
-            for low in range(0, len(chosen), at_once)
-        ]
-        self._plans = [*plans, *self._plans] if first else [*self._plans, *plans]
+            unread = max(unread, ENOUGH_KEYS)  # the walk will find more
+        announced, self._announced = self._announced, []
+        found, self._found = self._found, []
+        self._has_room = False
+        by_limit: defaultdict[int, list[str]] = defaultdict(list)
+        plans: list[_Plan] = []
+        planned = sum(len(plan.keys) * plan.limit for plan in self._plans)
+        for key, limit in room.of_keys(self.lane, announced, found, unread, planned) or ():
+            by_limit[limit].append(key)
+        for limit, keys in by_limit.items():
+            at_once = max(1, PAGE // limit)
+            plans += [
+                _Plan(keys[low : low + at_once], limit) for low in range(0, len(keys), at_once)
+            ]
+        self._plans = [*plans, *self._plans] if announced else [*self._plans, *plans]
 
     async def _read_plan(self) -> Sequence[Trigger]:
         keys, limit = self._plans.pop(0)
-        asked = [(key, self._position(key)) for key in keys if key in self._unread]
+        asked = [(key, self._unread[key]) for key in keys if key in self._unread]
         if not asked:
             return ()
         try:
@@ -155,14 +194,17 @@ class KeyedReader:
         counts = dict.fromkeys(keys, 0)
         for row in rows:
             counts[row.fairness_key] += 1
-            self._positions[row.fairness_key] = row.seq
+            self._unread[row.fairness_key] = row.seq
         for key, _ in asked:
-            if counts[key] < limit:
-                del self._unread[key]
+            if counts[key] == limit:
+                self._found.append(key)
+            else:
+                self._read[key] = self._unread.pop(key)
         if rows:
             self.highest = max(self.highest, rows[-1].seq)
-        if len(self._positions) > MOST_POSITIONS + len(self._unread):
-            self._positions = {k: seq for k, seq in self._positions.items() if k in self._unread}
+        if len(self._read) > MOST_POSITIONS:
+            for key in [*islice(self._read, MOST_POSITIONS // 2)]:
+                del self._read[key]
         return rows
 
     async def _look(self) -> None:
@@ -176,15 +218,19 @@ class KeyedReader:
             self._looks |= looks
             raise
         self.floor = min(self.floor, first - 1)
+        if rows:
+            self._last = max(self._last, rows[-1].seq)
         if len(rows) == LOOK:
             last = rows[-1].seq
             self._looks |= {seq for seq in looks if seq > last}
-            self._positions = {key: min(seq, last) for key, seq in self._positions.items()}
+            if self.highest > last:
+                for positions in (self._unread, self._read):
+                    positions.update((k, last) for k, seq in positions.items() if seq > last)
             self.walk()
         for row in rows:
-            if self._position(row.fairness_key) >= row.seq:
-                self._positions[row.fairness_key] = row.seq - 1
-            self._add(row.fairness_key)
+            self._add(row.fairness_key, self._announced)
+            if self._unread[row.fairness_key] >= row.seq:
+                self._unread[row.fairness_key] = row.seq - 1
 
     async def sweep(self, most: int) -> list[Trigger]:
         """Return at most about `most` of the rows that were read before."""
@@ -200,13 +246,30 @@ class KeyedReader:
         return [row for row in rows if row.seq <= self._position(row.fairness_key)]
 
     def _position(self, key: str) -> int:
-        return self._positions.get(key, self.floor)
+        if (unread := self._unread.get(key)) is not None:
+            return unread
+        return self._read.get(key, self.floor)
 
     async def _walk_on(self, above: str) -> None:
-        keys = await self._store.database.read(self._store.ready_keys(self.lane, above, WALK))
+        began = self._clock.monotonic()
+        database, store = self._store.database, self._store
+        keys = await database.read(store.ready_keys(self.lane, above, WALK))
+        if not above:
+            without = await database.read(store.ready_of(self.lane, [("", self._position(""))], 1))
+            for trigger in without:
+                self._add(trigger.fairness_key, self._found)
+        now = self._clock.monotonic()
+        self._walked += now - began
+        last = self._last
         for key, seq in keys:
+            self._last = max(self._last, seq)
             if seq > self._position(key):
-                self._add(key)
+                # The first walk cannot know which rows are new.
+                is_new = self._has_walked and seq > last
+                self._add(key, self._announced if is_new else self._found)
         self._walk = keys[-1][0] if len(keys) == WALK else None
-        if self._walk is None and self._is_walk_due:
-            self._begin_walk()
+        if self._walk is None:
+            self._has_walked = True
+            self._walk_at = now + self._walked / WALK_SHARE
+            if self._is_walk_due:
+                self._begin_walk()

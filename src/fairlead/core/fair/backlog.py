@@ -14,13 +14,15 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from fairlead.core.fair.levels import Levels
+from fairlead.core.fair.levels import MOST_EARLY, Levels
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
+from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger
 
 MOST_REMEMBERED = 10_000
@@ -29,6 +31,10 @@ dispatch them again. Beyond this number the oldest are dropped, at the cost of a
 
 MOST_OF_KEY = 2000
 """Maximum number of triggers of one key in one read."""
+
+EARLY_CREDIT = 100
+"""Number of new keys that go ahead of keys that wait in the channel, beyond those that were
+earned."""
 
 HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
@@ -65,9 +71,12 @@ class Backlog:
         """Highest position in the channel of a trigger that has a level."""
         self.is_read_by_key = False
         """Whether triggers come by fairness key, so that their positions say nothing of others."""
-        self.ask_at = 0
-        """Virtual time from which keys with unread triggers may need more of them in memory."""
         self._passes = passes
+        self._unread = UnreadKeys(passes)
+        self._announced: dict[str, None] = {}
+        """Keys with new triggers that the channel keeps."""
+        self._new_keys: set[str] = set()
+        """Announced keys whose first trigger has not got its level yet."""
         self._weights = dict(passes.weights if record.weights is None else record.weights)
         """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
@@ -164,37 +173,92 @@ class Backlog:
 
     @property
     def is_asking(self) -> bool:
-        """Whether keys with unread triggers may need more of them in memory now."""
-        return self.virtual_time >= self.ask_at or (
-            self.is_at_end and len(self._loaded) <= self.capacity // 2
-        )
+        """Whether to ask the channel for triggers of remembered keys: of new ones, of those that
+        are soon due if memory has room, and of others if memory is half empty."""
+        held = len(self._loaded)
+        if self._announced and held < self._most_kept:
+            return True
+        due_at = self._unread.due_at
+        if due_at is None:
+            return False
+        if self.is_at_end and held <= self.capacity // 2:
+            return True
+        start, ahead = self._window
+        has_room = held <= self._most_with_due(ahead) - self.capacity // 16
+        return has_room and due_at <= start + ahead // 2
 
-    def choose_keys(
-        self, keys: Collection[str], unread: int, arriving: int
-    ) -> tuple[list[str], int]:
-        """Return which of these keys with unread triggers to read next, and how many triggers of
-        each. `unread`: number of such keys in all. `arriving`: triggers received and without a
-        level.
+    def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
+        """Remember keys with triggers that the channel keeps. `announced`: those of new triggers.
+        Keys that `choose_keys` returns are forgotten."""
+        self._announced |= dict.fromkeys(announced)
+        self._unread.add(found)
+
+    def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
+        """Return which remembered keys to read next, and how many triggers of each at most.
+        `unread`: number of keys with unread triggers. `coming`: triggers that were chosen before or
+        have arrived, and have no level yet.
 
         Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
-        are read whose triggers in memory soon end, and always those that have none, such as new
-        ones.
+        are read whose triggers in memory soon end or that have none. A key that is due and has new
+        triggers does not wait until memory has room.
         """
-        limit = max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
-        start = max(self.virtual_time, self.ack_level.pass_)
-        ahead = max(0, self.read_level.pass_ - start)
-        held = len(self._loaded) + arriving
+        least = self._least_of_key(unread)
+        start, ahead = self._window
+        held = len(self._loaded) + coming
+        count, chosen = 0, dict[str, int]()
+        for key in [*self._announced]:
+            if self._passes.next_pass(key) > start:
+                self._unread.add([key])
+            elif held + count < self._most_kept:
+                self._new_keys.add(key)
+                chosen[key] = least
+                count += least
+            else:
+                break
+            del self._announced[key]
+        if len(self._new_keys) > MOST_EARLY:
+            self._new_keys.clear()  # their rows may be gone
         is_low = self.is_at_end and held <= self.capacity // 2
-        fill = -(-(self.capacity * 3 // 4 - held) // limit) if is_low else 0
-        spare = (self.capacity * 7 // 8 - held) // limit
-        self.ask_at = start + max(1, ahead // 8)
-        next_pass = self._passes.next_pass
-        ranked = sorted((max(start, next_pass(key)), key) for key in keys)
-        return [
-            key
-            for number, (pass_, key) in enumerate(ranked)
-            if number < fill or pass_ <= start or (pass_ <= start + ahead // 4 and number < spare)
-        ], limit
+        fill = self.capacity * 3 // 4 - held if is_low else 0
+        spare = self._most_with_due(ahead) - held
+        for most, through in ((fill, None), (spare, start + ahead // 2)):
+            if count >= most:
+                continue
+            for key in self._unread.take(through):
+                chosen[key] = number = self._number_of(key, least)
+                count += number
+                if count >= most:
+                    break
+        return [*chosen.items()]
+
+    def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
+        """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
+        has room or not."""
+        self._unread.add(self._announced)
+        self._announced.clear()
+        least = self._least_of_key(unread)
+        return [(key, least) for key in islice(self._unread.take(), max(1, most // least))]
+
+    def _number_of(self, key: str, least: int) -> int:
+        """Return how many triggers of a key to read, by its weight if that was set at run time; a
+        few different numbers, so that many keys are read together."""
+        weight = min(self._passes.weights.get(key, 1.0), MOST_OF_KEY)
+        return least if weight <= 1 else min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+
+    def _least_of_key(self, unread: int) -> int:
+        return max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
+
+    def _most_with_due(self, ahead: int) -> int:
+        """Number of triggers in memory up to which it takes those that are soon due. Fewer if no
+        other in memory comes a turn later, as with more keys than memory."""
+        is_urgent = ahead > self._passes.step("", 1.0)
+        return self._most_kept * 7 // 8 if is_urgent else self.capacity * 3 // 4
+
+    @property
+    def _window(self) -> tuple[int, int]:
+        """Virtual time from which levels are given, and how far those in memory reach beyond it."""
+        start = max(self.virtual_time, self.ack_level.pass_)
+        return start, max(0, self.read_level.pass_ - start)
 
     # new triggers ---------------------------------------------------------------------------------
 
@@ -212,7 +276,9 @@ class Backlog:
         of all keys are known."""
         assert self._writing is None and self.unknown_above is None
         levelled = [self._level(trigger) for trigger in triggers]
-        fits = len(self._loaded) + len(levelled) <= self.capacity
+        # In a lane that is read by key, memory asked for these triggers.
+        most = self._most_kept if self.is_read_by_key else self.capacity
+        fits = len(self._loaded) + len(levelled) <= most
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
             for trigger in levelled:
                 self._load(trigger)
@@ -309,6 +375,8 @@ class Backlog:
         """End the reweighing if it has met all entries."""
         if self._reweighing is not None and self._reweighing.is_done:
             self._levels.end(self._reweighing)
+            if self.is_read_by_key:
+                self._unread.add(self._reweighing.keys)  # they may be due sooner
             self._reweighing = None
 
     # writing --------------------------------------------------------------------------------------
@@ -375,8 +443,13 @@ class Backlog:
         return self._write([], []) if self._unstored else Changes(dropped=self._trim())
 
     @property
+    def _most_kept(self) -> int:
+        """Number of triggers in memory above which some are dropped."""
+        return self.capacity + self.capacity // 4
+
+    @property
     def _is_too_full(self) -> bool:
-        return len(self._loaded) > self.capacity + self.capacity // 4
+        return len(self._loaded) > self._most_kept
 
     def _trim(self) -> list[Trigger]:
         """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
@@ -582,7 +655,11 @@ class Backlog:
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
-        return self._levels.assign(trigger, self.ack_level, self._reweighing)
+        credit = 0
+        if self.is_read_by_key:
+            credit = EARLY_CREDIT if trigger.fairness_key in self._new_keys else -MOST_EARLY
+            self._new_keys.discard(trigger.fairness_key)
+        return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)

@@ -79,9 +79,16 @@ class Levels:
                 trigger.fairness_key, trigger.weight, pass_, self.virtual_time, trigger.name
             )
 
-    def assign(self, trigger: Trigger, above: Level, reweighing: Reweighing | None) -> Trigger:
+    def assign(
+        self,
+        trigger: Trigger,
+        above: Level,
+        reweighing: Reweighing | None,
+        credit: int = 0,
+    ) -> Trigger:
         """Return a new trigger with its level, which lies above `above`. `reweighing`: the one that
-        goes on."""
+        goes on. `credit`: number of idle keys that may go ahead of others besides those that were
+        earned; at or below -MOST_EARLY if the key was not idle."""
         name = trigger.name
         if not self._waiting.get(name):
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
@@ -94,7 +101,7 @@ class Levels:
         else:
             pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
             level = Level(pass_, self.last_id)
-            if pass_ == start and self._early:
+            if pass_ == start and self._early + credit > 0:
                 level = self._before_ties(level, above)
         return msgspec.structs.replace(trigger, level=level)
 
