@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction soak services clean postgresql pgbouncer java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover soak services clean postgresql pgbouncer java redis
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -107,6 +107,9 @@ bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tas
 bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a transaction open for 30 minutes, at 800 and at 5,000 tasks/s; over an hour
 	@for rate in 800 5000; do $(BIN)/python bench/open_transaction.py --rate $$rate --beside 1800; done
 	@$(BIN)/python bench/open_transaction.py --ordering 6000
+
+bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
+	@for run in "synchronous" "asynchronous" "asynchronous --lag 0.5"; do $(BIN)/python bench/failover.py $$run; done
 
 services: $(STAMP) postgresql java redis  ## start the real servers on loopback until Ctrl-C
 	@$(BIN)/python -m services

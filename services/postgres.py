@@ -48,23 +48,25 @@ class PostgresServer(Server):
         "immediate": signal.SIGQUIT,
     }
 
-    def __init__(self, connections: int = 100) -> None:
-        """Start nothing yet. The server accepts this number of connections. Raise
-        MissingProgram."""
+    def __init__(self, connections: int = 100, primary: PostgresServer | None = None) -> None:
+        """Start nothing yet. The server accepts this number of connections. With a running
+        `primary`, it starts as a hot standby of that server. Raise MissingProgram."""
         super().__init__()
         self._connections = connections
+        self._primary = primary
         self._programs = _programs()
         self.user = _user()
         """User that the server runs as; None for our own."""
-        self._password = secrets.token_urlsafe(16)
+        self._password = primary._password if primary else secrets.token_urlsafe(16)
 
     @property
     def url(self) -> str:
         return self.url_of("postgres")
 
-    def url_of(self, database: str) -> str:
-        """Return the URL of a database."""
-        return f"postgresql://fairlead:{self._password}@127.0.0.1:{self._port}/{database}"
+    def url_of(self, database: str, *others: PostgresServer) -> str:
+        """Return the URL of a database. The URL also names the other servers."""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in (self, *others))
+        return f"postgresql://fairlead:{self._password}@{hosts}/{database}"
 
     def create_database(self, template: str = "template1") -> str:
         """Create a database, empty or a copy of `template`, and return its URL.
@@ -90,39 +92,81 @@ class PostgresServer(Server):
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
             )
 
+    def execute(self, command: str) -> None:
+        """Run one SQL command in the database `postgres`, outside of a transaction."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(command)
+
+    def commit_on_standby(self, is_synchronous: bool) -> None:
+        """Begin or end to acknowledge commits only after a standby has flushed them."""
+        names = "*" if is_synchronous else ""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Make the primary of this standby; return when it accepts writes."""
+        self.execute("SELECT pg_promote()")
+
+    def stop_receiving(self) -> None:
+        """Let this standby receive nothing more from its primary."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+
+    def follow(self, primary: PostgresServer) -> None:
+        """Start again after `crash()`, as a standby of `primary` with a copy of its data."""
+        shutil.rmtree(self.folder / "data")
+        self._copy(primary)
+        self.start()
+
     def _make_folder(self) -> Path:
         return make_folder(self.name, self.user)
 
     def _prepare(self) -> None:
+        if self._primary is not None:
+            self._copy(self._primary)
+            return
         password_file = self.folder / "password"
         password_file.touch(mode=0o600)
         password_file.write_text(self._password)
         if self.user is not None:
             os.chown(password_file, self.user.pw_uid, self.user.pw_gid)
-        made = subprocess.run(
-            [
-                self._programs / "initdb",
-                "-D",
-                self.folder / "data",
-                "-U",
-                "fairlead",
+        try:
+            self._run(
+                "initdb",
                 "--auth=scram-sha-256",
-                "--pwfile",
-                password_file,
-                "-E",
-                "UTF8",
+                f"--pwfile={password_file}",
+                "--username=fairlead",
+                "--encoding=UTF8",
                 "--locale=C",
                 "--no-sync",
-            ],
+            )
+        finally:
+            password_file.unlink()
+
+    def _copy(self, primary: PostgresServer) -> None:
+        """Copy the data of the primary, with the settings of its standby."""
+        self._run(
+            "pg_basebackup",
+            f"--dbname={primary.url}",
+            "--checkpoint=fast",
+            "--write-recovery-conf",
+            "--no-sync",
+        )
+
+    def _run(self, program: str, *options: str) -> None:
+        """Run a program that fills the folder of the data. Raise RuntimeError with its output."""
+        made = subprocess.run(
+            [self._programs / program, "-D", self.folder / "data", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
             check=False,
             **self._as_user(),
         )
-        password_file.unlink()
         if made.returncode:
-            raise RuntimeError(f"initdb failed:\n{made.stdout.decode(errors='replace')[-3000:]}")
+            raise RuntimeError(f"{program} failed:\n{made.stdout.decode(errors='replace')[-3000:]}")
 
     def _command(self) -> list[str]:
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data")]

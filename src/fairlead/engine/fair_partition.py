@@ -153,7 +153,7 @@ class FairPartition:
                 await self._serve()
         except* Fenced as fenced:
             log.warning(
-                "another node has taken over",
+                "a partition must be taken over again",
                 extra={"partition": self.key, "error": str(fenced.exceptions[0])},
             )
             pause = outage_pause()

@@ -63,6 +63,8 @@ class Membership(SimplePart):
         self._steps = ClockSteps(context.clock)
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
+        self._reached_at = float("-inf")
+        """Monotonic seconds of the first heartbeat after an outage."""
         self._unregistered = self._partitions
         """Queues to register, with their numbers of partitions."""
         self._mark: object = None
@@ -132,6 +134,8 @@ class Membership(SimplePart):
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
                     await self.beat()
+                if not self.is_store_reachable:
+                    self._reached_at = self._context.clock.monotonic()
                 self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
                 self.is_store_reachable = False
@@ -202,7 +206,10 @@ class Membership(SimplePart):
             await self._beat()  # afterwards, because the clock may have stepped just before
         # After a long pause of this process, the others may be back.
         is_late = clock.monotonic() - began > SILENT_SECONDS / 2
-        return () if is_late or self._steps.is_within(SILENT_SECONDS) else silent
+        # After an outage of the store, the others have been as silent as this node.
+        is_back = clock.monotonic() - self._reached_at >= SILENT_SECONDS
+        can_judge = self.is_store_reachable and is_back and not is_late
+        return silent if can_judge and not self._steps.is_within(SILENT_SECONDS) else ()
 
     async def _beat(self) -> list[NodeRecord]:
         """Send a heartbeat, and return all nodes."""

@@ -5,7 +5,7 @@
 INSERT INTO fairlead_backlog_owners (queue, partition, range_id)
 SELECT j ->> 0, (j ->> 1)::smallint, 1 FROM json_array_elements($1::json) AS j
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_backlog_owners.range_id + 1
-RETURNING queue, partition, range_id
+RETURNING queue, partition, range_id, pg_postmaster_start_time()::text
 
 -- name: owned_lanes
 -- $1: [[queue, partition], ...]
@@ -15,7 +15,9 @@ SELECT l.*
                       WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint OFFSET 0) AS l
 
 -- name: fence
-SELECT range_id FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE
+-- Returns also a text that another server, or the server after a restart, does not return.
+SELECT range_id, pg_postmaster_start_time()::text
+  FROM fairlead_backlog_owners WHERE queue = $1 AND partition = $2 FOR SHARE
 
 -- name: lanes
 SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = $1 AND partition = $2

@@ -32,6 +32,7 @@ from fairlead.backends.sql.drivers import (
     executor,
     executor_async,
 )
+from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Row, ServerConnections, Statement, Step, Steps
 
 T = TypeVar("T")
@@ -192,10 +193,26 @@ class PostgresDatabase:
         return await self._connect_async(self._given, await self._pooler_async(), kind)
 
     async def _connect_async(self, to: PostgresUrl, pooler: Pooler, kind: Kind) -> LoopConnection:
+        reasons = []
+        for server in to.tries:
+            try:
+                return await self._connect_to(to, server, pooler, kind)
+            except StoreUnavailable as error:
+                if not server:
+                    raise
+                reason = str(error).removeprefix(f"{self.location}: ")
+                reasons.append(f"{server['host']}:{server['port']}: {reason}")
+        raise StoreUnavailable(f"{self.location}: {'; '.join(reasons)}")
+
+    async def _connect_to(
+        self, to: PostgresUrl, server: dict[str, Any], pooler: Pooler, kind: Kind
+    ) -> LoopConnection:
+        """Connect to one of the servers, because asyncpg has one time-out for all of them."""
         settings = STAY | (Kind.NODE.value if kind is Kind.RELAXED else kind.value)
         with self.failures():
             connection: LoopConnection = await asyncpg.connect(
                 to.asyncpg,
+                **server,
                 timeout=to.connect_timeout,
                 statement_cache_size=0 if pooler is Pooler.TRANSACTION else 256,
                 max_cached_statement_lifetime=0,
@@ -375,15 +392,18 @@ class PostgresDatabase:
         self, connection: psycopg.Connection[Any] | asyncpg.Connection | None = None
     ) -> AbstractContextManager[None]:
         """Translate the drivers' errors; see `translated`."""
-        return translated(self.location, connection, self._threads.close)
+        return translated(self.location, connection, self._drop_idle)
 
     def close(self) -> None:
         """Close all idle connections; those of event loops without waiting for the server."""
+        self._drop_idle()
+        self._loops.clear()
+
+    def _drop_idle(self) -> None:
         self._threads.close()
         for pools in list(self._loops.values()):
             for pool in pools.values():
                 pool.terminate()
-        self._loops.clear()
 
     async def close_async(self) -> None:
         """Close all idle connections; wait for the server with those of the running loop."""

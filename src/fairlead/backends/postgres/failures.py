@@ -16,11 +16,14 @@ _RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
 """SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
 shutdown, system, read-only standby, time limits, and a missing database or role."""
 
+_READ_ONLY = "25006"
 _NEVER = ("08P01", "25P01", "25P02")
 """Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
 that needs a transaction, and a statement in a failed transaction."""
 
 _CURES = {
+    _READ_ONLY: "this server only reads, such as a standby: use a URL with all servers and"
+    " target_session_attrs=read-write",
     "25P03": "the server's idle_in_transaction_session_timeout ended a transaction that waited for"
     " longer; raise it for this role or database",
     "25P04": "the server's transaction_timeout ended a transaction; raise it for this role or"
@@ -44,13 +47,13 @@ _CANCELED = {
 def translated(
     location: str,
     connection: psycopg.Connection[Any] | asyncpg.Connection | None,
-    on_stale_plan: Callable[[], None],
+    drop_idle: Callable[[], None],
 ) -> Iterator[None]:
     """Translate the drivers' errors.
 
     Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or columns,
-    ConfigurationError for a bad setting of the connection. `on_stale_plan`: drops idle connections
-    of psycopg, which have the stale plan too; asyncpg drops its own.
+    ConfigurationError for a bad setting of the connection. `drop_idle`: drops the idle connections,
+    which have the same stale plan or lead to the same standby.
     """
     try:
         yield
@@ -58,10 +61,17 @@ def translated(
         state = error.sqlstate or ""
         if state in ("42P01", "42703"):
             raise SchemaMismatch(f"{location}: {_line(error)}; run `fairlead migrate`") from error
+        if state == _READ_ONLY:
+            # The primary is another server now, or will be: ask for it again.
+            drop_idle()
+            if isinstance(connection, psycopg.Connection):
+                connection.close()
+            elif connection is not None and not connection.is_closed():
+                connection.terminate()
         is_stale_plan = "cached plan must not change result type" in str(error)
         if is_stale_plan and isinstance(connection, psycopg.Connection):
-            connection.close()
-            on_stale_plan()
+            connection.close()  # asyncpg drops its own
+            drop_idle()
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
             raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
@@ -71,6 +81,10 @@ def translated(
                 " ?pooler=session in the URL"
             ) from error
         raise
+    except asyncpg.TargetServerAttributeNotMatched as error:
+        raise StoreUnavailable(
+            f"{location}: the server is not as target_session_attrs of the URL asks"
+        ) from error
     except (OSError, TimeoutError) as error:
         raise StoreUnavailable(f"{location}: {_line(error)}") from error
     except asyncpg.ClientConfigurationError as error:
@@ -88,12 +102,19 @@ def _with_cure(error: BaseException, state: str) -> str:
     cure = _CURES.get(state)
     if cure is None and ("too many" in text or "no more connections allowed" in text):
         cure = _CURES["53300"]  # libpq gives no number for an error before the login
+    if "conflict with recovery" in str(error):
+        cure = (
+            "a standby ended this read: try again, or set hot_standby_feedback=on or a longer"
+            " max_standby_streaming_delay there"
+        )
     if cure is None and state == "57014":
         cure = next((_CANCELED[name] for name in _CANCELED if name in text), None)
     return f"{text}; {cure}" if cure else text
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of the error's text."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\s+", " ", text.splitlines()[0])
+    """Return the first line of the error's text, or the reason of each server that was tried."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    if others and others[0].startswith("Multiple connection attempts failed"):
+        first = "; ".join(line.removeprefix("- ") for line in others[1:])
+    return re.sub(r"\s+", " ", first)

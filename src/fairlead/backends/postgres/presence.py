@@ -12,14 +12,15 @@ from collections.abc import Callable, Collection
 
 from fairlead.backends.postgres.notifier import PostgresNotifier
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.statements import Database, Statement, Steps
+from fairlead.ports.statements import Database, Row, Statement, Steps
 
 _UNLOCKED = """
-SELECT key FROM unnest($1::bigint[]) AS key
- WHERE pg_try_advisory_xact_lock_shared(key # 'fairlead_tasks'::regclass::oid::bigint)
+SELECT pg_postmaster_start_time()::text,
+       ARRAY(SELECT key FROM unnest($1::bigint[]) AS key
+              WHERE pg_try_advisory_xact_lock_shared(key # 'fairlead_tasks'::regclass::oid::bigint))
 """
 """A shared lock, which ends with the statement: two nodes that try at once do not disturb each
-other."""
+other. Returns also a text that another server, or the server after a restart, does not return."""
 
 
 class SessionPresence:
@@ -36,6 +37,8 @@ class SessionPresence:
         self._seen: set[str] = set()
         """Nodes whose lock was seen held; empty after an outage, because the server may have
         closed the connections of all nodes."""
+        self._server = ""
+        """Server on which the locks were seen; no lock moves to another server."""
 
     async def hold(self, node: str, on_lost: Callable[[], None]) -> None:
         self._notifier.hold_lock(key_of(node), on_lost)
@@ -43,10 +46,14 @@ class SessionPresence:
     async def released(self, nodes: Collection[str]) -> set[str]:
         keys = {key_of(node): node for node in nodes}
         try:
-            unlocked = {keys[key] for key in await self._database.read(_unlocked([*keys]))}
+            server, free = await self._database.read(_unlocked([*keys]))
         except StoreUnavailable:
             self._seen.clear()
             raise
+        if server != self._server:
+            self._server = server
+            self._seen.clear()
+        unlocked = {keys[key] for key in free}
         self._seen |= set(nodes) - unlocked
         return self._seen & unlocked
 
@@ -54,8 +61,8 @@ class SessionPresence:
         self._notifier.release_locks()
 
 
-def _unlocked(keys: list[int]) -> Steps[list[int]]:
-    return [row[0] for row in (yield Statement(_UNLOCKED, (keys,)))]
+def _unlocked(keys: list[int]) -> Steps[Row]:
+    return (yield Statement(_UNLOCKED, (keys,)))[0]
 
 
 def key_of(node: str) -> int:

@@ -27,11 +27,12 @@ SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY part
 -- name: take_over
 INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES ($1, $2, 1, $3)
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_schedule_owners.range_id + 1
-RETURNING range_id, record
+RETURNING range_id, record, pg_postmaster_start_time()::text
 
 -- name: fence
 -- Allows one write of a partition at a time, so that no other write completes a key before this one commits.
-SELECT range_id, record FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
+SELECT range_id, record, pg_postmaster_start_time()::text
+  FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
 
 -- name: keep
 UPDATE fairlead_schedule_owners SET record = $3 WHERE queue = $1 AND partition = $2

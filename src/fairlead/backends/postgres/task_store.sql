@@ -470,7 +470,8 @@ SELECT queue, state, count(*), min(ready_at) FROM fairlead_tasks GROUP BY queue,
 SELECT queue, partitions, paused, version FROM fairlead_queues ORDER BY queue
 
 -- name: queues_mark
-SELECT number FROM fairlead_changes WHERE kind = 'queues'
+-- Another server that becomes the primary may use the last numbers again.
+SELECT number, pg_postmaster_start_time()::text FROM fairlead_changes WHERE kind = 'queues'
 
 -- name: change_queues
 -- Every transaction that changes settings, weights or limits of queues begins with this statement, so that such
@@ -510,7 +511,8 @@ SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT j
  ORDER BY started_at
 
 -- name: lease_clock
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+-- Returns the time, and a text that another server, or the server after a restart, does not return.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_postmaster_start_time()::text
 
 -- name: change_leases
 -- Returns the number of the change that begins. Every transaction that changes leases begins with this statement, so that

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 
@@ -46,7 +47,9 @@ class PostgresUrl:
     asyncpg: str
     location: str
     """Name of the database for messages, without secrets."""
-    connect_timeout: int  # seconds
+    tries: Sequence[dict[str, Any]]
+    """Arguments of asyncpg for each server to try."""
+    connect_timeout: int  # seconds, for each server
     pool_size: int  # connections at most, per pool
     pooler: Pooler | None
     direct: PostgresUrl | None
@@ -60,22 +63,25 @@ def read_url(url: str) -> PostgresUrl:
         query = parse_qsl(parts.query, keep_blank_values=True)
         given = {name: value for name, value in query if name in _OURS}
         rest = [(name, value) for name, value in query if name not in _OURS]
-        clean = parts._replace(scheme="postgresql", query=urlencode(rest) if given else parts.query)
-        known = psycopg.conninfo.conninfo_to_dict(clean.geturl())
+        known = psycopg.conninfo.conninfo_to_dict(_joined(parts, rest))
+        servers = _servers(known)
         timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
     except (ValueError, psycopg.Error):
         # Neither chained nor quoted, because the text may contain a password.
         raise ConfigurationError(
-            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database"
+            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database,"
+            " or user:password@host1:port1,host2:port2"
         ) from None
+    target = known.get("target_session_attrs")
+    if len(servers) > 1 and target is None:
+        # A standby would accept the connection, and then refuse every write.
+        target = "read-write"
+        rest.append(("target_session_attrs", target))
     return PostgresUrl(
-        psycopg=urlunsplit(clean),
-        asyncpg=urlunsplit(
-            clean._replace(
-                query=urlencode([(name, value) for name, value in rest if name not in _LIBPQ_ONLY])
-            )
-        ),
-        location=_location(known),
+        psycopg=_joined(parts, rest),
+        asyncpg=_joined(parts, [pair for pair in rest if pair[0] not in _LIBPQ_ONLY]),
+        location=_location(servers, known),
+        tries=_tries(servers, target),
         connect_timeout=timeout,
         pool_size=_pool_size(given.get("pool_size")),
         pooler=_pooler(given.get("pooler")),
@@ -88,13 +94,40 @@ def _split(url: str) -> SplitResult:
     scheme = parts.scheme.partition("+")[0]
     if scheme not in ("postgresql", "postgres"):
         raise ValueError(scheme)
-    _ = parts.port  # raises ValueError if the port is not a number
     return parts
 
 
-def _location(known: dict[str, Any]) -> str:
-    host, port = known.get("host") or "local socket", known.get("port") or 5432
-    return f"PostgreSQL at {host}:{port}/{known.get('dbname') or ''}"
+def _joined(parts: SplitResult, query: Sequence[tuple[str, str]]) -> str:
+    # Percent signs only: libpq reads a plus sign as a plus sign.
+    options = urlencode(query, quote_via=quote)
+    return f"postgresql://{parts.netloc}{parts.path}{options and '?'}{options}"
+
+
+def _servers(known: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return host and port of each server; raise ValueError."""
+    hosts = str(known.get("host") or "").split(",")
+    ports = [int(port or 5432) for port in str(known.get("port") or "").split(",")]
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return list(zip(hosts, ports, strict=True))
+
+
+def _tries(servers: Sequence[tuple[str, int]], target: Any) -> list[dict[str, Any]]:
+    """Return the arguments of asyncpg for each try. A standby that is only preferred is tried
+    before all servers are."""
+    if len(servers) == 1:
+        return [{}]
+    targets = ["standby", "any"] if target == "prefer-standby" else [target]
+    return [
+        {"host": host, "port": port, "target_session_attrs": each}
+        for each in targets
+        for host, port in servers
+    ]
+
+
+def _location(servers: Sequence[tuple[str, int]], known: Mapping[str, Any]) -> str:
+    names = ",".join(f"{host or 'local socket'}:{port}" for host, port in servers)
+    return f"PostgreSQL at {names}/{known.get('dbname') or ''}"
 
 
 def _pool_size(value: str | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
@@ -46,6 +47,7 @@ class SqlBacklogStore(ABC):
     def __init__(self, store: SqlTaskStore) -> None:
         self._database = store.database
         self._sql = load("backlog.sql", package_of(self._database))
+        self._fences = Fences()
 
     async def migrate(self) -> None:
         await asyncio.to_thread(migrate, self._database)
@@ -62,10 +64,10 @@ class SqlBacklogStore(ABC):
         # read next include that write. Rows are locked by ascending key, so that two owners cannot
         # deadlock.
         given = _encode(sorted(set(partitions))).decode()
-        range_ids = {
-            PartitionKey(queue, partition): range_id
-            for queue, partition, range_id in (yield self._statement("take_over", given))
-        }
+        range_ids = {}
+        for queue, partition, range_id, server in (yield self._statement("take_over", given)):
+            range_ids[key := PartitionKey(queue, partition)] = range_id
+            self._fences.taken(key, range_id, server)
         records: dict[PartitionKey, list[Row]] = {key: [] for key in range_ids}
         for queue, partition, *row in (yield self._statement("owned_lanes", given)):
             records[PartitionKey(queue, partition)].append(row)
@@ -110,11 +112,10 @@ class SqlBacklogStore(ABC):
 
     def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
         rows = yield self._statement("fence", lane.queue, lane.partition)
-        if not rows or rows[0][0] != range_id:
-            raise Fenced(
-                f"partition {lane.partition} of {lane.queue} was taken over: range id {range_id} is"
-                " void"
-            )
+        current, server = rows[0] if rows else (None, "")
+        partition = PartitionKey(lane.queue, lane.partition)
+        if reason := self._fences.void(partition, range_id, current, server):
+            raise Fenced(reason)
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         return await self._database.read(self._read_above(lane, level, limit))

@@ -32,7 +32,8 @@ class LeaseStore(Protocol):
     def sql(self) -> Mapping[str, str]:
         """Statements by name: change_leases, end_holders, free_leases, acquire_leases, hold_leases,
         renew_leases, release_leases, lease_changes, read_ledger, new_ledger, change_ledger;
-        lease_clock (returns microseconds since 1970), if nodes may run on several machines."""
+        lease_clock (returns microseconds since 1970, and which server they are from), if nodes may
+        run on several machines."""
 
     def statement(self, name: str, *params: Any) -> Statement:
         """Return the named statement with its parameters."""
@@ -104,6 +105,8 @@ class DatabaseCoordinator:
         self._database = store.database
         self._clock = clock
         self._leases = _Leases()
+        self._server: str | None = None
+        """Server from which the leases were read; None for a database of one machine."""
 
     @property
     def location(self) -> str:
@@ -132,21 +135,19 @@ class DatabaseCoordinator:
         return {row[0]: row[1] for row in rows}
 
     async def renew(self, owner: str, ttl: float) -> Mapping[str, int]:
-        leases = self._leases
         # Need not be durable: a power cut that undoes it leaves leases that expire sooner.
-        rows = await self._reading(
-            self._database.run_async(self._renew(owner, ttl, leases.seen), durable=False)
-        )
-        if rows is None:
+        read = await self._reading(self._database.run_async(self._renew(owner, ttl), durable=False))
+        if read is None:
             return {}
+        leases, rows = read
         leases.update(rows)
         return leases.held(owner)
 
-    def _renew(self, owner: str, ttl: float, seen: int) -> Steps[Sequence[Row] | None]:
+    def _renew(self, owner: str, ttl: float) -> Steps[tuple[_Leases, Sequence[Row]] | None]:
         now = yield from self.lease_clock()
         if not (yield self._store.statement("renew_leases", owner, now + _micros(ttl), now)):
             return None
-        return (yield self._store.statement("lease_changes", seen, *_unexpired(now)))
+        return (yield from self._changes(now))
 
     async def release(self, names: Sequence[str], owner: str) -> Notification | None:
         if not names:
@@ -161,13 +162,18 @@ class DatabaseCoordinator:
         return notification
 
     async def owners(self) -> Mapping[str, str]:
-        leases = self._leases
-        rows = await self._reading(self._database.read(self._read_changes(leases.seen)))
+        leases, rows = await self._reading(self._database.read(self._read_changes()))
         return leases.owners(leases.update(rows))
 
-    def _read_changes(self, seen: int) -> Steps[Sequence[Row]]:
+    def _read_changes(self) -> Steps[tuple[_Leases, Sequence[Row]]]:
         now = yield from self.lease_clock()
-        return (yield self._store.statement("lease_changes", seen, *_unexpired(now)))
+        return (yield from self._changes(now))
+
+    def _changes(self, now: int) -> Steps[tuple[_Leases, Sequence[Row]]]:
+        """Return the leases as last read, and what changed since."""
+        leases = self._leases
+        rows = yield self._store.statement("lease_changes", leases.seen, *_unexpired(now))
+        return leases, rows
 
     async def _reading(self, rows: Awaitable[T]) -> T:
         """Return the rows. After a failure, read all leases again: a server that comes back may
@@ -205,11 +211,15 @@ class DatabaseCoordinator:
 
     def lease_clock(self) -> Steps[int]:
         """Return the instant of the clock that all nodes of this database share, in microseconds
-        since 1970."""
+        since 1970. If another server responds, read all leases again."""
         if "lease_clock" not in self._store.sql:
             return self._clock.now()
-        now: int = (yield self._store.statement("lease_clock"))[0][0]
-        return now
+        [(now, server)] = yield self._store.statement("lease_clock")
+        if server != self._server:
+            # A standby that became the primary may have missed the last changes.
+            self._server, self._leases = server, _Leases()
+        instant: int = now
+        return instant
 
 
 def _micros(seconds: float) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
@@ -37,6 +38,7 @@ class SqlScheduleStore:
     def __init__(self, store: SqlTaskStore) -> None:
         self._database = store.database
         self._sql = load("schedule.sql", package_of(store.database))
+        self._fences = Fences()
 
     @property
     def location(self) -> str:
@@ -54,7 +56,8 @@ class SqlScheduleStore:
         # The update waits for an unfinished write of the previous owner, so the record that is read
         # includes that write.
         new = _encode(ScheduleRecord()).decode()
-        range_id, record = (yield self._statement("take_over", *partition, new))[0]
+        range_id, record, server = (yield self._statement("take_over", *partition, new))[0]
+        self._fences.taken(partition, range_id, server)
         return Owned(range_id, _record.decode(record))
 
     async def persist(
@@ -128,13 +131,11 @@ class SqlScheduleStore:
         return len((yield self._statement("clean", *partition, *through, before, CLEANED_AT_ONCE)))
 
     def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[ScheduleRecord]:
-        found = yield self._statement("fence", *partition)
-        if not found or found[0][0] != range_id:
-            raise Fenced(
-                f"partition {partition.partition} of {partition.queue} was taken over: range id"
-                f" {range_id} is void"
-            )
-        return _record.decode(found[0][1])
+        rows = yield self._statement("fence", *partition)
+        current, record, server = rows[0] if rows else (None, "", "")
+        if reason := self._fences.void(partition, range_id, current, server):
+            raise Fenced(reason)
+        return _record.decode(record)
 
     # reading --------------------------------------------------------------------------------------
 

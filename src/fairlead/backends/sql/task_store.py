@@ -691,7 +691,7 @@ class SqlTaskStore:
 
     def settings_mark(self) -> Steps[object]:
         rows = yield self.statement("queues_mark")
-        return rows[0][0] if rows else 0
+        return tuple(rows[0]) if rows else ()
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         rows = yield self.statement("queues")

@@ -5,7 +5,7 @@
 INSERT INTO fairlead_backlog_owners (queue, partition, range_id)
 SELECT j.value ->> 0, j.value ->> 1, 1 FROM json_each(?1) AS j WHERE true
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = range_id + 1
-RETURNING queue, partition, range_id
+RETURNING queue, partition, range_id, ''
 
 -- name: owned_lanes
 -- ?1: [[queue, partition], ...]
@@ -14,7 +14,7 @@ SELECT l.queue, l.partition, l.priority, l.record
   JOIN fairlead_backlog_lanes l ON l.queue = j.value ->> 0 AND l.partition = j.value ->> 1
 
 -- name: fence
-SELECT range_id FROM fairlead_backlog_owners WHERE queue = ?1 AND partition = ?2
+SELECT range_id, '' FROM fairlead_backlog_owners WHERE queue = ?1 AND partition = ?2
 
 -- name: lanes
 SELECT priority, record FROM fairlead_backlog_lanes WHERE queue = ?1 AND partition = ?2

@@ -24,10 +24,10 @@ SELECT partition, count(*) FROM fairlead_task_log WHERE queue = ?1 GROUP BY part
 -- name: take_over
 INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES (?1, ?2, 1, ?3)
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = range_id + 1
-RETURNING range_id, record
+RETURNING range_id, record, ''
 
 -- name: fence
-SELECT range_id, record FROM fairlead_schedule_owners WHERE queue = ?1 AND partition = ?2
+SELECT range_id, record, '' FROM fairlead_schedule_owners WHERE queue = ?1 AND partition = ?2
 
 -- name: keep
 UPDATE fairlead_schedule_owners SET record = ?3 WHERE queue = ?1 AND partition = ?2
