@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from fairlead import App
-from fairlead.backends.postgres.notifier import PostgresNotifier, _PostgresListener
+from fairlead.backends.postgres.notifier import PostgresNotifier, _listener
 from fairlead.backends.postgres.presence import SessionPresence
 from fairlead.model.peer import Report
 from fairlead.ports.notification import Notification
@@ -78,7 +78,7 @@ def test_a_submit_notifies_only_the_workers_of_its_schema(installations: Two, co
 
 def test_a_waiting_thread_is_woken_only_from_its_schema(installations: Two) -> None:
     one, two = installations
-    listener = _PostgresListener(two.database)  # type: ignore[arg-type]
+    listener = _listener(two.database)  # type: ignore[arg-type]
     for each, task_id in ((one, "other"), (two, "ours")):
         each.database.run(each.app.store.announce(Notification(finished=[task_id])))
     assert [n.finished for n in listener.receive(SOON)] == [["ours"]]

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import psycopg
+
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
@@ -103,7 +105,7 @@ def add_attempts(connection: Any, numbers: Iterable[int]) -> None:
 
 def add_rows(connection: Any, rows: Iterable[tuple[Any, ...]]) -> None:
     """Add rows of `COLUMNS` to the attempts, in one statement or in the connection's transaction."""
-    marker = "%s" if type(connection).__module__.startswith("psycopg") else "?"
+    marker = "%s" if isinstance(connection, psycopg.Connection) else "?"
     statement = f"INSERT INTO fairlead_attempts ({', '.join(COLUMNS)}) VALUES ({', '.join([marker] * len(COLUMNS))})"
     connection.cursor().executemany(statement, rows)
 
