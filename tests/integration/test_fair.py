@@ -429,6 +429,33 @@ async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(app
     assert not stored(app)
 
 
+async def test_new_weights_act_on_stored_tasks_although_no_worker_ran_when_they_were_set(
+    app: App,
+) -> None:
+    ran, push = recorder(app)
+    push("a" * 1500)
+    push("b" * 1500)
+    go_on = asyncio.Event()
+
+    @app.task(queue="q")
+    async def begin() -> None:
+        await go_on.wait()
+
+    begin.options(priority=9).submit()
+    async with running(app, concurrency=1, look_ahead=25):
+        async with asyncio.timeout(SOON):
+            while not stored(app):
+                await asyncio.sleep(0.01)
+        go_on.set()
+    already = len(ran)
+    app.management.set_weight("q", "b", 9.0)
+    async with running(app, concurrency=1, look_ahead=25) as node:
+        await settled(app, node)
+    assert Counter(ran) == {"a": 1500, "b": 1500}
+    soon = Counter(ran[already + 20 : already + 520])
+    assert soon["b"] == pytest.approx(450, abs=30)
+
+
 async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:
     """The first owner crashes: it saves nothing at its end."""
     ran, push = recorder(app)

@@ -44,6 +44,7 @@ class Lane:
         self.backlog = Backlog(
             owned.range_id, record, Passes(Counters(), self.weights), CAPACITY, Timing()
         )
+        self.changed = self.backlog.outweighed
         self._fill()
 
     def submit(self, keys: Iterable[str]) -> None:
@@ -67,6 +68,10 @@ class Lane:
             _, placed = self.backlog.reweigh(self.changed)
             self.changed = set()
             self._write(placed)
+
+    def record(self) -> None:
+        """Save the state for the next owner."""
+        asyncio.run(self.store.write(LANE, self.range_id, [], self.backlog.record()))
 
     def renew(self, most: int) -> bool:
         """Give at most `most` stored entries new levels; return whether any may be left."""
@@ -174,6 +179,36 @@ def test_a_new_owner_finishes_a_reweighing() -> None:
     assert served["b"] == pytest.approx(300, abs=2)
     lane.run(1000)
     assert [t.seq for t in lane.ran if t.fairness_key == "a"] == [*range(1, 601, 2)]
+
+
+@pytest.mark.parametrize("is_owner_told", [False, True])
+def test_a_new_owner_follows_weights_that_changed_before_it_came(is_owner_told: bool) -> None:
+    lane = Lane(Random(0))
+    lane.weigh(a=2.0, c=3.0)
+    lane.reweigh()
+    lane.submit([*"abc"] * 200)
+    del lane.weights["c"]
+    lane.weigh(a=1.0, b=4.0)
+    if is_owner_told:  # but it ends before it gives stored triggers new levels
+        lane.record()
+    lane.take_over()
+    assert lane.changed == set("abc")
+    lane.settle()
+    lane.run(180)
+    served = Counter(trigger.fairness_key for trigger in lane.ran)
+    assert served == {
+        "a": pytest.approx(30, abs=2),
+        "b": pytest.approx(120, abs=2),
+        "c": pytest.approx(30, abs=2),
+    }
+    lane.record()
+    lane.take_over()
+    assert not lane.changed
+
+
+def test_a_record_of_an_older_version_is_taken_with_the_weights_of_now() -> None:
+    passes = Passes(Counters(), {"a": 2.0})
+    assert not Backlog(1, LaneRecord(), passes, CAPACITY, Timing()).outweighed
 
 
 def test_a_key_that_waits_for_nothing_comes_sooner_at_a_greater_weight() -> None:

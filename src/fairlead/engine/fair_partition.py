@@ -650,6 +650,8 @@ class FairPartition:
         lane = self._lanes[priority] = _FairLane(
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
+        if shares is None:
+            lane.reweighed |= backlog.outweighed
         return lane
 
 

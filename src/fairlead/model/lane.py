@@ -58,7 +58,10 @@ class LaneRecord(msgspec.Struct, frozen=True):
     run_times: RunTimesRecord | None = None
     """None if the queue counts tasks."""
     reweighing: ReweighingRecord | None = None
-    """None if every entry has its level at the present weights."""
+    """None if every entry has its level at `weights`."""
+    weights: list[tuple[str, float]] | None = None
+    """(fairness key, weight) of the weights set at run time that the levels follow; None if an
+    older version wrote the record."""
 
 
 _decode = msgspec.json.Decoder(LaneRecord).decode

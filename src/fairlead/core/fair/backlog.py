@@ -68,6 +68,8 @@ class Backlog:
         self.ask_at = 0
         """Virtual time from which keys with unread triggers may need more of them in memory."""
         self._passes = passes
+        self._weights = dict(passes.weights if record.weights is None else record.weights)
+        """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
         self._levels = Levels(range_id, max(record.virtual_time, record.ack_level.pass_), passes)
         self._loaded: dict[Level, Trigger] = {}
@@ -238,6 +240,12 @@ class Backlog:
     # new weights ----------------------------------------------------------------------------------
 
     @property
+    def outweighed(self) -> set[str]:
+        """Keys whose weights have changed since their triggers got levels."""
+        now, then = self._passes.weights, self._weights
+        return {key for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
+
+    @property
     def can_reweigh(self) -> bool:
         """Whether a reweighing may begin: none goes on, and no read or write is under way."""
         is_idle = self._writing is None and self._reading is None and self._renewing is None
@@ -249,6 +257,10 @@ class Backlog:
         that lose their levels, and what follows: a write, or the same triggers at new levels. Not
         allowed while `can_reweigh` is false."""
         assert self.can_reweigh
+        for key in keys:
+            self._weights.pop(key, None)
+            if key in self._passes.weights:
+                self._weights[key] = self._passes.weights[key]
         reweighing = Reweighing(keys, LOWEST, self.max_level, self._levels.last_id, {})
         waiting = [self._loaded[level] for level in sorted(self._loaded)]
         due = [trigger for trigger in waiting if trigger.fairness_key in reweighing.keys]
@@ -560,6 +572,7 @@ class Backlog:
             ),
             run_times=self._passes.run_times(),
             reweighing=None if self._reweighing is None else self._reweighing.record(),
+            weights=sorted(self._weights.items()),
         )
 
     # levels ---------------------------------------------------------------------------------------
