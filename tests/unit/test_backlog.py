@@ -781,16 +781,16 @@ def flooded(of_a: int, of_b: int = 0, capacity: int = 80) -> Backlog:
 
 def test_a_key_without_triggers_is_read_however_full_memory_is() -> None:
     backlog = flooded(80)
-    assert backlog.choose_keys(["a", "new"], 2, 0)[0] == ["new"]
+    assert [key for key, _ in backlog.choose_keys(["a", "new"], 2, 0)] == ["new"]
 
 
 def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
     backlog = backlog_of(80)
     count = 0
-    while "a" in (chosen := backlog.choose_keys(["a", "b"], 2, 0))[0]:
-        for key in chosen[0]:
-            count += chosen[1]
-            add(backlog, [trigger(f"{key}{count + n}") for n in range(chosen[1])])
+    while "a" in (chosen := dict(backlog.choose_keys(["a", "b"], 2, 0))):
+        for key, limit in chosen.items():
+            count += limit
+            add(backlog, [trigger(f"{key}{count + n}") for n in range(limit)])
         assert len(backlog) <= 80
     assert len(backlog) >= 60
     assert not backlog.is_stored
@@ -798,9 +798,9 @@ def test_keys_are_read_until_three_quarters_of_memory_are_full() -> None:
 
 def test_a_key_whose_triggers_in_memory_soon_end_is_read_before_memory_is_half_empty() -> None:
     backlog = flooded(50, 5)
-    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == ["b"]
+    assert [key for key, _ in backlog.choose_keys(["a", "b"], 2, 0)] == ["b"]
     add(backlog, [trigger(f"b{n}") for n in range(5, 20)])
-    assert backlog.choose_keys(["a", "b"], 2, 0)[0] == []
+    assert backlog.choose_keys(["a", "b"], 2, 0) == []
 
 
 def test_the_channel_is_asked_again_when_memory_is_half_empty_or_keys_come_to_an_end() -> None:

@@ -71,13 +71,13 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> tuple[list[str], int]:
+    def of_keys(self, lane: LaneKey, keys: Collection[str], unread: int) -> list[tuple[str, int]]:
         return [
-            key
+            (key, self.limit)
             for key in keys
             if (self.takes_old or key != "flood")
             and (self._chosen is None or next(self._chosen, True))
-        ], self.limit
+        ]
 
 
 async def _read_all(reader: KeyedReader, room: Choosing) -> list[Trigger]:

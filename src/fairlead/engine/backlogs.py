@@ -193,11 +193,11 @@ class Backlogs(SimplePart):
 
     def of_keys(
         self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int]:
+    ) -> Sequence[tuple[str, int]]:
         """Return which of these keys to read next, and how many triggers of each."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         if partition is None or not partition.is_started:
-            return (), 0
+            return ()
         return partition.of_keys(lane.priority, keys, unread)
 
     def held(self, lane: LaneKey) -> int | None:

@@ -235,11 +235,11 @@ class FairPartition:
 
     def of_keys(
         self, priority: int, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int]:
+    ) -> Sequence[tuple[str, int]]:
         """Return which of these keys of a lane to read next from the channel, and how many triggers
         of each. `unread`: number of keys with unread triggers."""
         if priority in self._unreadable:
-            return (), 0
+            return ()
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         lane.unread, lane.is_asked = unread, True
         arriving = len(lane.arrivals)
@@ -247,11 +247,14 @@ class FairPartition:
             lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
         if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
             lane.backlog.ask_at = 0
-            return (), 0
-        chosen, limit = lane.backlog.choose_keys(keys, unread, arriving)
+            return ()
+        chosen = lane.backlog.choose_keys(keys, unread, arriving)
         if lane.is_evicting:
-            chosen = [*dict.fromkeys([*chosen, *keys])][: max(len(chosen), PAGE // limit)]
-        return chosen, limit
+            count = min((count for _, count in chosen), default=1)
+            known = dict(chosen)
+            others = [key for key in keys if key not in known]
+            chosen += [(key, count) for key in others[: max(0, PAGE // count - len(chosen))]]
+        return chosen
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
@@ -473,7 +476,7 @@ class FairPartition:
         if (renewal := backlog.next_renewal(MOST_RENEWED)) is not None:
             try:
                 found = await self._store.entries_of(
-                    key, renewal.above, renewal.keys, renewal.limit
+                    key, renewal.above, renewal.tenants, renewal.limit
                 )
             except StoreUnavailable:
                 backlog.renewal_failed()

@@ -149,7 +149,7 @@ class Intake(SimplePart):
 
     def of_keys(
         self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int] | None:
+    ) -> Sequence[tuple[str, int]] | None:
         """Return which of these fairness keys of a fair queue to read next, and how many triggers
         of each; None for a fifo queue."""
         return self._backlogs.of_keys(lane, keys, unread) if lane.queue in self._backlogs else None

@@ -22,7 +22,7 @@ class Room(Protocol):
 
     def of_keys(
         self, lane: LaneKey, keys: Collection[str], unread: int
-    ) -> tuple[Sequence[str], int] | None:
+    ) -> Sequence[tuple[str, int]] | None:
         """Return which of these fairness keys to read next, and how many triggers of each at most;
         None if the lane is read in the order of arrival. `unread`: number of keys with unread
         triggers. The room is not asked about keys again before it was freed."""

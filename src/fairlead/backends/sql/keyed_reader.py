@@ -134,12 +134,15 @@ class KeyedReader:
         unread = len(self._unread)
         if self._walk is not None:
             unread = max(unread, MOST_BEFORE_WALK)  # the walk will find more
-        chosen, limit = room.of_keys(self.lane, keys, unread) or ((), 0)
-        at_once = max(1, PAGE // max(1, limit))
-        plans = [
-            _Plan(list(chosen[low : low + at_once]), limit)
-            for low in range(0, len(chosen), at_once)
-        ]
+        of_limit: dict[int, list[str]] = {}
+        for key, limit in room.of_keys(self.lane, keys, unread) or ():
+            of_limit.setdefault(limit, []).append(key)
+        plans = []
+        for limit, chosen in of_limit.items():
+            at_once = max(1, PAGE // limit)
+            plans += [
+                _Plan(chosen[low : low + at_once], limit) for low in range(0, len(chosen), at_once)
+            ]
         self._plans = [*plans, *self._plans] if first else [*self._plans, *plans]
 
     async def _read_plan(self) -> Sequence[Trigger]:

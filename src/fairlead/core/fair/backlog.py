@@ -21,7 +21,7 @@ from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
-from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
 
 MOST_REMEMBERED = 10_000
 """Maximum number of acked levels above A that are remembered, so that a second read does not
@@ -171,7 +171,7 @@ class Backlog:
 
     def choose_keys(
         self, keys: Collection[str], unread: int, arriving: int
-    ) -> tuple[list[str], int]:
+    ) -> list[tuple[str, int]]:
         """Return which of these keys with unread triggers to read next, and how many triggers of
         each. `unread`: number of such keys in all. `arriving`: triggers received and without a
         level.
@@ -180,21 +180,24 @@ class Backlog:
         are read whose triggers in memory soon end, and always those that have none, such as new
         ones.
         """
-        limit = max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
+        # All keys of a tenant together are read as far as one key that is a tenant.
+        tenants = max(1, unread - len(keys) + len({tenant_of(key) for key in keys}))
+        most = max(1, min(MOST_OF_KEY, self.capacity // (4 * tenants)))
         start = max(self.virtual_time, self.ack_level.pass_)
         ahead = max(0, self.read_level.pass_ - start)
         held = len(self._loaded) + arriving
         is_low = self.is_at_end and held <= self.capacity // 2
-        fill = -(-(self.capacity * 3 // 4 - held) // limit) if is_low else 0
-        spare = (self.capacity * 7 // 8 - held) // limit
+        fill = self.capacity * 3 // 4 - held if is_low else 0
+        spare = self.capacity * 7 // 8 - held
         self.ask_at = start + max(1, ahead // 8)
-        next_pass = self._passes.next_pass
-        ranked = sorted((max(start, next_pass(key)), key) for key in keys)
-        return [
-            key
-            for number, (pass_, key) in enumerate(ranked)
-            if number < fill or pass_ <= start or (pass_ <= start + ahead // 4 and number < spare)
-        ], limit
+        chosen = []
+        total = 0
+        for pass_, key, limit, is_due in self._passes.turns(keys, start, most):
+            is_soon = pass_ <= start + ahead // 4 or (is_due and tenant_of(key) != key)
+            if total < fill or pass_ <= start or (is_soon and total + limit <= spare):
+                chosen.append((key, limit))
+                total += limit
+        return chosen
 
     # new triggers ---------------------------------------------------------------------------------
 
@@ -261,9 +264,13 @@ class Backlog:
             self._weights.pop(key, None)
             if key in self._passes.weights:
                 self._weights[key] = self._passes.weights[key]
-        reweighing = Reweighing(keys, LOWEST, self.max_level, self._levels.last_id, {})
+        # Weights of keys inside their tenants act on ranks only.
+        tenants = {key for key in keys if tenant_of(key) == key}
+        if not tenants:
+            return [], NO_CHANGES
+        reweighing = Reweighing(tenants, LOWEST, self.max_level, self._levels.last_id, {})
         waiting = [self._loaded[level] for level in sorted(self._loaded)]
-        due = [trigger for trigger in waiting if trigger.fairness_key in reweighing.keys]
+        due = [t for t in waiting if tenant_of(t.fairness_key) in tenants]
         old, new = self._levels.renew(due, reweighing)
         has_met_all = self.is_at_end
         reweighing.at = max(self.read_level, self.max_level) if has_met_all else self.read_level
@@ -286,7 +293,7 @@ class Backlog:
         is_idle = self._writing is None and self._reading is None and self._renewing is None
         if self._reweighing is None or self.unknown_above is not None or not is_idle:
             return None
-        self._renewing = Renewal(self._reweighing.at, self._reweighing.keys, most)
+        self._renewing = Renewal(self._reweighing.at, self._reweighing.tenants, most)
         return self._renewing
 
     def renew(self, entries: Sequence[Trigger], through: Level | None) -> BacklogWrite | None:
