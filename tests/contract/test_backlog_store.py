@@ -17,7 +17,16 @@ from fairlead.config import Settings
 from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import (
+    LOWEST,
+    LaneKey,
+    LaneRecord,
+    Level,
+    PartitionKey,
+    Trigger,
+    TriggerPath,
+    tenant_of,
+)
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.cassandra import CassandraServer
 from services.postgres import PostgresServer
@@ -560,7 +569,9 @@ async def test_last_passes_shows_where_the_entries_of_each_key_end(store: Adapte
     assert await store.last_passes(LANE._replace(priority=4), LOWEST, 5) == ([], None)
 
 
-async def test_entries_of_returns_some_keys_of_a_bounded_number_of_entries(store: Adapter) -> None:
+async def test_entries_of_returns_some_tenants_of_a_bounded_number_of_entries(
+    store: Adapter,
+) -> None:
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(30)
     await store.write(LANE, range_id, entries, record_of(entries))
@@ -578,6 +589,33 @@ async def test_entries_of_returns_some_keys_of_a_bounded_number_of_entries(store
     assert await store.entries_of(LANE, LOWEST, [], 5) == ([], entries[4].level)
     assert await store.entries_of(LANE, Level(10**6, 0), wanted, 5) == ([], None)
     assert await store.entries_of(LANE._replace(priority=4), LOWEST, wanted, 5) == ([], None)
+
+
+async def test_entries_of_a_tenant_have_all_keys_whose_tenant_it_is(store: Adapter) -> None:
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    keys = [
+        "",
+        "/",
+        "//",
+        "/a",
+        "/a/b",
+        "a",
+        "a/",
+        "a//b",
+        "a/b",
+        "a/b/c",
+        "ab/c",
+        "b/a",
+        "\u00fc/a",
+    ]
+    entries = [
+        msgspec.structs.replace(entry, fairness_key=key)
+        for entry, key in zip(make(len(keys)), keys, strict=True)
+    ]
+    await store.write(LANE, range_id, entries, record_of(entries))
+    for tenant in {*keys, *map(tenant_of, keys)}:
+        found, _ = await store.entries_of(LANE, LOWEST, [tenant], 100)
+        assert [e.fairness_key for e in found] == [k for k in keys if tenant_of(k) == tenant]
 
 
 async def test_a_write_moves_entries_to_new_levels_also_when_it_is_repeated(

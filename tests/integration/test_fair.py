@@ -7,6 +7,7 @@ import asyncio
 import random
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +39,7 @@ def recorder(app: App, **queue) -> tuple[list[str], object]:
     async def note(key: str) -> None:
         ran.append(key)
 
-    def push(keys: str, **options) -> None:
+    def push(keys: Iterable[str], **options) -> None:
         app.submit_many([note.options(fairness_key=key, **options).draft(key=key) for key in keys])
 
     return ran, push
@@ -241,7 +242,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
         ran.append(key)
 
     def push(keys: str) -> None:
-        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
+        push(keys)
 
     push("a" * 300)
     async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(SOON):
@@ -468,6 +469,38 @@ async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(app
     assert soon["b"] == pytest.approx(60, abs=30)
     assert soon["c"] == pytest.approx(30, abs=15)
     assert not stored(app)
+
+
+@pytest.mark.parametrize("cost", ["tasks", "runtime"])
+async def test_a_tenant_gains_nothing_by_a_flood_of_many_keys_far_beyond_memory(
+    app: App, cost: str
+) -> None:
+    """Beyond memory, tasks of one tenant come by key or in the order of arrival."""
+    ran, push = recorder(app, cost=cost)
+    push([f"big/{n}" for n in range(600)] * 4)
+    push(["small"] * 2400)
+    async with running(app, concurrency=1, look_ahead=100):
+        async with asyncio.timeout(SOON):
+            while len(ran) < 1200:
+                await asyncio.sleep(0.01)
+    soon = Counter(key.partition("/")[0] for key in ran[200:1200])
+    assert soon["small"] == pytest.approx(500, abs=50)
+
+
+async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(app: App) -> None:
+    ran, push = recorder(app)
+    keys = [f"{tenant}/{n % 20}" for n in range(1500) for tenant in ("a", "b")]
+    push(keys)
+    async with running(app, concurrency=1, look_ahead=25):
+        app.management.set_weight("q", "b", 9.0)
+    loads, number = app.management.heaviest_keys("q", 100)
+    assert number == 40
+    shares = {load.fairness_key: load.share for load in loads}
+    assert shares["a/0"] == pytest.approx(0.1 / 20) and shares["b/0"] == pytest.approx(0.9 / 20)
+    async with running(app, concurrency=1, look_ahead=25) as node:
+        await settled(app, node)
+    soon = Counter(key[0] for key in ran[100:600])
+    assert soon["b"] == pytest.approx(450, abs=30)
 
 
 async def test_new_weights_act_on_stored_tasks_although_no_worker_ran_when_they_were_set(

@@ -407,7 +407,7 @@ class Simulation:
         self._call(
             owner,
             "renew",
-            lambda: self.store.entries_of(LANE, renewal.above, renewal.keys, renewal.limit),
+            lambda: self.store.entries_of(LANE, renewal.above, renewal.tenants, renewal.limit),
             on_found,
             owner.backlog.renewal_failed,
             may_be_late=False,

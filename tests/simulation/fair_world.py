@@ -1,12 +1,12 @@
 """A random world of a fair queue: the trigger table, the ledger of limits and the backlogs of its
 lanes, with arrivals, ends, passing time, evictions and changed limits. It measures how far apart
-the service of two keys is while both are runnable."""
+the service of two keys, or of two tenants, is while both are runnable."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 from sys import maxsize
 
@@ -19,7 +19,7 @@ from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
-from fairlead.model import Level, Trigger
+from fairlead.model import Level, Trigger, tenant_of
 from tests.unit.ledger_store import LedgerStore
 
 QUEUE = "q"
@@ -29,9 +29,13 @@ STEPS = 250
 Flow = tuple[int, str]
 """(partition, fairness key)."""
 
+Sharer = tuple[int, str, str | None]
+"""(partition, tenant, fairness key inside the tenant): what gets a share. The key is None for the
+tenant itself, and a key that is no path is a tenant."""
+
 
 class Service:
-    """Service of two keys, in tasks by weight, since both are runnable."""
+    """Service of two sharers, in tasks by weight, since both are runnable."""
 
     def __init__(self) -> None:
         self._difference = self._least = self._most = 0.0
@@ -63,10 +67,12 @@ class Cluster:
 
 
 class FairWorld:
-    """One world; `run` returns the worst gap between two keys."""
+    """One world; `run` returns the worst gap between two keys, or two tenants."""
 
     checks_order = True
     """Whether each key must start the first of its tasks that may run."""
+    has_tenants = False
+    """Whether keys are paths."""
 
     def __init__(self, seed: int, is_mixed: bool = False, capacity: int = maxsize) -> None:
         """`is_mixed`: tasks of a key have several names, and some have ordering keys. `capacity`:
@@ -75,6 +81,9 @@ class FairWorld:
         self.now = 0.0
         self.names = [f"name {n}" for n in range(chance.randint(1, 4))]
         self.keys = [f"key {n}" for n in range(chance.randint(2, 6))]
+        if self.has_tenants:
+            self.keys = [f"t{chance.randrange(3)}/{key}" for key in self.keys]
+            self.keys += [f"t{n}" for n in range(4) if chance.random() < 0.4]
         self.weights = {key: chance.choice([1.0, 1.0, 2.0, 5.0, 0.5]) for key in self.keys}
         self._name_of = {key: chance.choice(self.names) for key in self.keys}
         self._partitions = chance.choice([1, 1, 2])
@@ -85,6 +94,12 @@ class FairWorld:
         self._register_limits()
         self.table = TriggerTable(self.ledger)
         self._set_weights = {key: 3.0 for key in self.keys if chance.random() < 0.2}
+        for tenant in sorted({tenant_of(key) for key in self.keys} if self.has_tenants else ()):
+            # The weight of the tenant, and of its own tasks, whose key is no path.
+            self.weights[tenant] = 1.0
+            self._set_weights.pop(tenant, None)
+            if chance.random() < 0.7:
+                self._set_weights[tenant] = chance.choice([2.0, 5.0, 0.5])
         self.weights.update(self._set_weights)
         self.table.weigh(QUEUE, self._set_weights)
         self._lanes: dict[int, ListedBacklog] = {}
@@ -94,7 +109,7 @@ class FairWorld:
         self._dispatched: set[str] = set()
         """Ids of the triggers that left their lane; a returned claim is only in the table."""
         self._number = 0
-        self._services: dict[tuple[Flow, Flow], Service] = {}
+        self._services: dict[tuple[Sharer, Sharer], Service] = {}
 
     def _register_limits(self) -> None:
         chance = self.chance
@@ -275,18 +290,44 @@ class FairWorld:
         del self.waiting[flow][trigger.id]
         self._running.append(trigger)
         worst = 0.0
-        pairs = set(combinations(sorted(runnable), 2))
+        pairs = self._pairs(runnable)
         for pair in self._services.keys() - pairs:
             del self._services[pair]
+        served = {_tenant(flow), _within(flow)}
         for one, other in pairs:
-            costs = (1 / self.weights[one[1]], 1 / self.weights[other[1]])
+            costs = (1 / self._weight(one), 1 / self._weight(other))
             service = self._services.setdefault((one, other), Service())
-            service.count((flow == one, flow == other), costs)
+            service.count((one in served, other in served), costs)
             worst = max(worst, service.gap(costs))
         if trigger.id not in self._dispatched:
             self._dispatched.add(trigger.id)
             self._lanes[trigger.partition].dispatch([trigger])
         return worst
+
+    def _pairs(self, runnable: Iterable[Flow]) -> set[tuple[Sharer, Sharer]]:
+        """Return the pairs of sharers among which fairness is promised: two tenants, or two keys of
+        one tenant."""
+        tenants: defaultdict[Sharer, list[Sharer]] = defaultdict(list)
+        for flow in sorted(runnable):
+            tenants[_tenant(flow)].append(_within(flow))
+        pairs = {*combinations(tenants, 2)}
+        for keys in tenants.values():
+            pairs.update(combinations(keys, 2))
+        return pairs
+
+    def _weight(self, sharer: Sharer) -> float:
+        _, tenant, key = sharer
+        if key is None:
+            return self.weights[tenant]
+        return 1.0 if key == tenant else self.weights[key]
+
+
+def _tenant(flow: Flow) -> Sharer:
+    return flow[0], tenant_of(flow[1]), None
+
+
+def _within(flow: Flow) -> Sharer:
+    return flow[0], tenant_of(flow[1]), flow[1]
 
 
 def _flow(trigger: Trigger) -> Flow:

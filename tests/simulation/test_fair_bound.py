@@ -1,6 +1,6 @@
 """The bound of start-time fair queueing holds between any two keys that are runnable at the same
 time, whatever limits hold others back, each key keeps its order, and mutations of the rule break
-the bound."""
+the bound. The same holds between any two tenants, and between two keys of one tenant."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def test_the_bound_is_the_same_for_keys_with_many_names_and_ordering_keys(
     """The world also checks that each key starts its first task that may run."""
     for seed in worlds(number):
         worst = FairWorld(seed, is_mixed=True, capacity=capacity).run()
+        assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
+
+
+class TenantWorld(FairWorld):
+    """Let most keys belong to tenants."""
+
+    has_tenants = True
+
+
+@pytest.mark.parametrize("capacity", [maxsize, 30, 8])
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("number", seeds(50, 1))
+def test_tenants_and_the_keys_of_each_are_served_within_the_bound_whatever_the_limits(
+    number: int, is_mixed: bool, capacity: int
+) -> None:
+    for seed in worlds(number):
+        worst = TenantWorld(seed, is_mixed, capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 
 

@@ -78,7 +78,9 @@ class Lane:
         renewal = self.backlog.next_renewal(most)
         if renewal is None:
             return False
-        found = asyncio.run(self.store.entries_of(LANE, renewal.above, renewal.keys, renewal.limit))
+        found = asyncio.run(
+            self.store.entries_of(LANE, renewal.above, renewal.tenants, renewal.limit)
+        )
         write = self.backlog.renew(*found)
         if write is not None:
             self._write(write)
@@ -231,5 +233,7 @@ def test_weights_that_change_nothing_write_nothing() -> None:
     _, placed = lane.backlog.reweigh(["a"])
     assert isinstance(placed, Changes) and not placed.added
     while (renewal := lane.backlog.next_renewal(50)) is not None:
-        found = asyncio.run(lane.store.entries_of(LANE, renewal.above, renewal.keys, renewal.limit))
+        found = asyncio.run(
+            lane.store.entries_of(LANE, renewal.above, renewal.tenants, renewal.limit)
+        )
         assert lane.backlog.renew(*found) is None

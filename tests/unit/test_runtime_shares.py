@@ -104,7 +104,7 @@ class Lane:
             heappush(self.table, (pass_, shown.level.id, shown))
             key = shown.fairness_key
             charge = self.shares._stride(
-                self.run_times.charge(shown.name, key), self.shares._keys[key]
+                self.run_times.charge(shown.name, key), self.shares._tenants[key]
             )
             self.charged[shown.id] = charge
             self.of_key[key].add(shown.id)
@@ -382,7 +382,7 @@ def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(monkeypatc
         shares.next(0.0)
         shares.taken([one], 0.0)
         shares.ended(one, 50 * SECOND)
-        assert len(shares._keys) <= 12
+        assert len(shares._tenants) <= 12
 
 
 def _nothing(*_: object) -> None:

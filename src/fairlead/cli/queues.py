@@ -169,7 +169,7 @@ def show(queue: str, options: ShowQueueOptions) -> None:
 @with_options
 def weight(
     queue: str,
-    key: Annotated[str, typer.Argument(help="The fairness key.")],
+    key: Annotated[str, typer.Argument(help="The fairness key, or the tenant.")],
     value: Annotated[
         float | None, typer.Argument(metavar="[WEIGHT]", help="Weight of the key: 0.001 to 1000.")
     ] = None,
@@ -179,7 +179,7 @@ def weight(
     *,
     store: StoreOptions,
 ) -> None:
-    """Override the weights of a fairness key's tasks.
+    """Override the weight of a fairness key among tenants, or inside its tenant if it is a path.
 
     Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
     """

@@ -477,7 +477,7 @@ class FairPartition:
         if (renewal := backlog.next_renewal(MOST_RENEWED)) is not None:
             try:
                 found = await self._store.entries_of(
-                    key, renewal.above, renewal.keys, renewal.limit
+                    key, renewal.above, renewal.tenants, renewal.limit
                 )
             except StoreUnavailable:
                 backlog.renewal_failed()

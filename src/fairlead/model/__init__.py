@@ -14,7 +14,14 @@ from fairlead.model.incident import (
     IncidentKind,
     IncidentReport,
 )
-from fairlead.model.keys import BEFORE_ALL, FifoLane, LaneKey, PartitionKey, TaskKey
+from fairlead.model.keys import (
+    BEFORE_ALL,
+    FifoLane,
+    LaneKey,
+    PartitionKey,
+    TaskKey,
+    tenant_of,
+)
 from fairlead.model.lane import LaneRecord, ReweighingRecord, RunTimesRecord, read_lanes
 from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
@@ -42,6 +49,7 @@ __all__ = [
     "FifoLane",
     "TaskKey",
     "BEFORE_ALL",
+    "tenant_of",
     "DEFAULT_PRIORITY",
     "PRIORITIES",
     "DEFAULT_WEIGHT",

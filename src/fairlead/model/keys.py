@@ -1,4 +1,4 @@
-"""Keys of partitions, of lanes, and of tasks in an ordered queue."""
+"""Keys of partitions, of lanes, and of tasks in an ordered queue; the tenant of a fairness key."""
 
 from __future__ import annotations
 
@@ -39,3 +39,10 @@ class TaskKey(NamedTuple):
 
 BEFORE_ALL = TaskKey(-(1 << 62), "", "")
 """Key below the key of every task."""
+
+
+def tenant_of(fairness_key: str) -> str:
+    """Return the tenant of a fairness key: the text before the first "/" that is not its first
+    character, or the whole key if there is none."""
+    end = fairness_key.find("/", 1)
+    return fairness_key if end < 0 else fairness_key[:end]

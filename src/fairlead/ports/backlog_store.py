@@ -110,10 +110,10 @@ class BacklogStore(Protocol):
         Raises StoreUnavailable."""
 
     async def entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> KeyEntries:
-        """Return the entries of these fairness keys among the first `limit` entries above a level.
-        Raises StoreUnavailable."""
+        """Return the entries of these tenants (`fairlead.model.tenant_of`) among the first `limit`
+        entries above a level. Raises StoreUnavailable."""
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""

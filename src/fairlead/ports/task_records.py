@@ -46,8 +46,9 @@ class KeyLoad(msgspec.Struct, frozen=True):
     tasks: int
     weight: float
     share: float
-    """Fraction of the queue's dispatches while the same keys have tasks: the key's weight divided
-    by the sum of their weights."""
+    """Fraction of the queue's dispatches while the same keys have tasks: the tenant's weight
+    divided by the sum over tenants, times the key's weight divided by the sum over keys of the
+    tenant."""
 
 
 class TaskRecords(ClusterState, Protocol):

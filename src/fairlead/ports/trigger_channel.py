@@ -32,9 +32,9 @@ class Room(Protocol):
         the lane is read in the order of arrival. Keys that are not returned are remembered and
         returned later, so the channel tells each key once, and again after it was returned if it
         has more unread triggers. `announced`: keys of new triggers. `found`: other keys. `unread`:
-        number of keys with unread triggers. `planned`: number of triggers that the room has chosen
-        and the channel has not read yet. The room is not asked again before it was freed, unless
-        there are keys to tell."""
+        number of tenants with unread triggers. `planned`: number of triggers that the room has
+        chosen and the channel has not read yet. The room is not asked again before it was freed,
+        unless there are keys to tell."""
 
 
 class Owner(Protocol):

@@ -27,6 +27,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
     read_lanes,
+    tenant_of,
 )
 from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 from fairlead.ports.statements import Row
@@ -170,12 +171,12 @@ class CassandraBacklogStore:
         return LastPasses([LastPass(key, *ends) for key, ends in found.items()], through)
 
     async def entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> KeyEntries:
         rows = await self.read_above(lane, above, limit)
         through = rows[-1].level if len(rows) == limit else None
-        wanted = frozenset(keys)
-        return KeyEntries([row for row in rows if row.fairness_key in wanted], through)
+        wanted = frozenset(tenants)
+        return KeyEntries([row for row in rows if tenant_of(row.fairness_key) in wanted], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions."""

@@ -8,7 +8,15 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import (
+    LaneKey,
+    LaneRecord,
+    Level,
+    PartitionKey,
+    Trigger,
+    TriggerPath,
+    tenant_of,
+)
 from fairlead.ports.backlog_store import Fenced, KeyEntries, LastPass, LastPasses, OwnedBacklog
 
 
@@ -88,11 +96,11 @@ class MemoryBacklogStore:
         )
 
     async def entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> KeyEntries:
         rows = await self.read_above(lane, above, limit)
         through = _level(rows[-1]) if len(rows) == limit else None
-        return KeyEntries([row for row in rows if row.fairness_key in keys], through)
+        return KeyEntries([row for row in rows if tenant_of(row.fairness_key) in tenants], through)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return {partition: self._ownership(partition) for partition in self._owners}

@@ -75,11 +75,12 @@ SELECT fairness_key, max(pass), min(weight)
  GROUP BY fairness_key
 
 -- name: entries_of
--- $8: [fairness key, ...]
+-- $8: [tenant, ...]
 SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
-   AND fairness_key IN (SELECT json_array_elements_text($8::json))
+   AND left(fairness_key, strpos(substr(fairness_key || '/', 2), '/'))
+       IN (SELECT json_array_elements_text($8::json))
  ORDER BY pass, id
 
 -- name: owners

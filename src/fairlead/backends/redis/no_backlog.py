@@ -52,7 +52,7 @@ class NoBacklog:
         return LastPasses([], None)
 
     async def entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> KeyEntries:
         return KeyEntries([], None)
 

@@ -160,17 +160,17 @@ class SqlBacklogStore(ABC):
         return LastPasses([LastPass(*row) for row in rows], through)
 
     async def entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> KeyEntries:
-        return await self._database.read(self._entries_of(lane, above, keys, limit))
+        return await self._database.read(self._entries_of(lane, above, tenants, limit))
 
     def _entries_of(
-        self, lane: LaneKey, above: Level, keys: Collection[str], limit: int
+        self, lane: LaneKey, above: Level, tenants: Collection[str], limit: int
     ) -> Steps[KeyEntries]:
         ends = yield self._statement("level_after", *lane, *above, limit - 1)
         through = Level(*ends[0]) if ends else None
         rows = yield self._statement(
-            "entries_of", *lane, *above, *(through or _HIGHEST), _encode(list(keys)).decode()
+            "entries_of", *lane, *above, *(through or _HIGHEST), _encode(list(tenants)).decode()
         )
         return KeyEntries([_trigger(lane, row) for row in rows], through)
 

@@ -9,13 +9,13 @@ of its key is unread.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from fairlead.clock import Clock
-from fairlead.model import LaneKey, Trigger
+from fairlead.model import LaneKey, Trigger, tenant_of
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import Room
 
@@ -65,6 +65,10 @@ class KeyedReader:
         read."""
         self._read: dict[str, int] = {}
         """Position of keys without unread rows, at or below which their rows have been read."""
+        self._tenants: Counter[str] = Counter()
+        """Number of unread keys by tenant, without the keys that are tenants."""
+        self._paths = 0
+        """Number of these keys."""
         self._announced: list[str] = []
         """Unread keys of new rows that the node does not know of yet."""
         self._found: list[str] = []
@@ -144,7 +148,18 @@ class KeyedReader:
     def _add(self, key: str, new: list[str]) -> None:
         if key not in self._unread:
             self._unread[key] = self._read.pop(key, self.floor)
+            if (tenant := tenant_of(key)) != key:
+                self._tenants[tenant] += 1
+                self._paths += 1
             new.append(key)
+
+    def _remove(self, key: str) -> None:
+        self._read[key] = self._unread.pop(key)
+        if (tenant := tenant_of(key)) != key:
+            self._tenants[tenant] -= 1
+            self._paths -= 1
+            if not self._tenants[tenant]:
+                del self._tenants[tenant]
 
     # reads ----------------------------------------------------------------------------------------
 
@@ -163,7 +178,7 @@ class KeyedReader:
 
     def _plan(self, room: Room) -> None:
         """Ask the node which keys to read next."""
-        unread = len(self._unread)
+        unread = len(self._unread) - self._paths + len(self._tenants)  # tenants
         if self._walk is not None:
             unread = max(unread, ENOUGH_KEYS)  # the walk will find more
         announced, self._announced = self._announced, []
@@ -199,7 +214,7 @@ class KeyedReader:
             if counts[key] == limit:
                 self._found.append(key)
             else:
-                self._read[key] = self._unread.pop(key)
+                self._remove(key)
         if rows:
             self.highest = max(self.highest, rows[-1].seq)
         if len(self._read) > MOST_POSITIONS:

@@ -316,9 +316,7 @@ class SqlTaskStore:
 
     def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
         rows = yield self.statement("heaviest_keys", queue, limit)
-        loads = [
-            KeyLoad(key, tasks, weight, weight / total) for key, tasks, weight, total, _ in rows
-        ]
+        loads = [KeyLoad(*row[:4]) for row in rows]
         return loads, rows[0][4] if rows else 0
 
     def weights(self, queue: str) -> Steps[dict[str, float]]:

@@ -66,11 +66,12 @@ SELECT fairness_key, max(pass), min(weight)
  GROUP BY fairness_key
 
 -- name: entries_of
--- ?8: [fairness key, ...]
+-- ?8: [tenant, ...]
 SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
   FROM fairlead_backlog
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
-   AND fairness_key IN (SELECT value FROM json_each(?8))
+   AND substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/'))
+       IN (SELECT value FROM json_each(?8))
  ORDER BY pass, id
 
 -- name: owners

@@ -502,15 +502,28 @@ ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy
 DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
 
 -- name: heaviest_keys
--- Returns tasks and weight of the fairness keys that have tasks to run, and the sum of the weights and the number of all
--- such keys.
-SELECT fairness_key, tasks, weight, sum(weight) OVER (), count(*) OVER ()
-  FROM (SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight
-          FROM fairlead_tasks t
-          LEFT JOIN fairlead_weights w ON w.queue = t.queue AND w.fairness_key = t.fairness_key
-         WHERE t.queue = ?1 AND t.state = 'SUBMITTED'
-         GROUP BY t.fairness_key) AS k
- ORDER BY tasks DESC, fairness_key
+-- Returns tasks, weight and share of the fairness keys that have tasks to run, and the number of all such keys. The
+-- tenant of a key is the text before the first slash that is not its first character.
+WITH named AS (
+    SELECT t.fairness_key, count(*) AS tasks, coalesce(max(w.weight), max(t.weight)) AS weight,
+           substr(t.fairness_key, 1, instr(substr(t.fairness_key || '/', 2), '/')) AS tenant
+      FROM fairlead_tasks t
+      LEFT JOIN fairlead_weights w ON w.queue = t.queue AND w.fairness_key = t.fairness_key
+     WHERE t.queue = ?1 AND t.state = 'SUBMITTED'
+     GROUP BY t.fairness_key
+), keys AS (
+    SELECT n.*, CASE WHEN fairness_key = tenant THEN 1.0 ELSE weight END AS own FROM named n
+), tenants AS (
+    SELECT k.tenant, sum(k.own) AS own,
+           coalesce(max(w.weight), max(CASE WHEN k.fairness_key = k.tenant THEN k.weight END), 1.0) AS weight
+      FROM keys k
+      LEFT JOIN fairlead_weights w ON w.queue = ?1 AND w.fairness_key = k.tenant
+     GROUP BY k.tenant
+)
+SELECT k.fairness_key, k.tasks, k.weight, t.weight / (SELECT sum(weight) FROM tenants) * k.own / t.own, count(*) OVER ()
+  FROM keys k
+  JOIN tenants t ON t.tenant = k.tenant
+ ORDER BY k.tasks DESC, k.fairness_key
  LIMIT ?2
 
 -- name: ordered

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 from fairlead.core.fair.levels import MOST_EARLY, Levels
@@ -23,7 +24,7 @@ from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
 from fairlead.core.fair.unread_keys import UnreadKeys
-from fairlead.model import LOWEST, LaneRecord, Level, Trigger
+from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
 
 MOST_REMEMBERED = 10_000
 """Maximum number of acked levels above A that are remembered, so that a second read does not
@@ -195,22 +196,26 @@ class Backlog:
 
     def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
         """Return which remembered keys to read next, and how many triggers of each at most.
-        `unread`: number of keys with unread triggers. `coming`: triggers that were chosen before or
-        have arrived, and have no level yet.
+        `unread`: number of tenants with unread triggers. `coming`: triggers that were chosen before
+        or have arrived, and have no level yet.
 
         Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
         are read whose triggers in memory soon end or that have none. A key that is due and has new
         triggers does not wait until memory has room.
         """
-        least = self._least_of_key(unread)
+        least = self._least_of_tenant(unread)
         start, ahead = self._window
         held = len(self._loaded) + coming
-        count, chosen = 0, dict[str, int]()
+        count, chosen, first = 0, dict[str, int](), set[str]()
         for key in [*self._announced]:
-            if self._passes.next_pass(key) > start:
+            tenant = tenant_of(key)
+            is_due = self._passes.next_pass(key) <= start
+            if tenant in first or not (is_due or self._passes.is_behind(key)):
                 self._unread.add([key])
-            elif held + count < self._most_kept:
-                self._new_keys.add(key)
+            elif held + count < (self._most_kept if is_due else self._most_with_due(ahead)):
+                first.add(tenant)
+                if is_due:
+                    self._new_keys.add(key)
                 chosen[key] = least
                 count += least
             else:
@@ -224,8 +229,8 @@ class Backlog:
         for most, through in ((fill, None), (spare, start + ahead // 2)):
             if count >= most:
                 continue
-            for key in self._unread.take(through):
-                chosen[key] = number = self._number_of(key, least)
+            for key, number in self._unread.take(start, through, partial(self._number_of, least)):
+                chosen[key] = number
                 count += number
                 if count >= most:
                     break
@@ -236,16 +241,20 @@ class Backlog:
         has room or not."""
         self._unread.add(self._announced)
         self._announced.clear()
-        least = self._least_of_key(unread)
-        return [(key, least) for key in islice(self._unread.take(), max(1, most // least))]
+        least = self._least_of_tenant(unread)
+        found = self._unread.take(self._window[0], None, lambda key, keys: least)
+        return [*islice(found, max(1, most // least))]
 
-    def _number_of(self, key: str, least: int) -> int:
-        """Return how many triggers of a key to read, by its weight if that was set at run time; a
-        few different numbers, so that many keys are read together."""
-        weight = min(self._passes.weights.get(key, 1.0), MOST_OF_KEY)
-        return least if weight <= 1 else min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+    def _number_of(self, least: int, key: str, keys: int) -> int:
+        """Return how many triggers of a key to read, by the weight of its tenant if that was set at
+        run time, and the number of keys of its tenant; a few different numbers, so that many keys
+        are read together."""
+        weight = min(self._passes.weights.get(tenant_of(key), 1.0), MOST_OF_KEY)
+        if weight > 1:
+            least = min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+        return least if keys == 1 else 1 << max(1, least // keys).bit_length() - 1
 
-    def _least_of_key(self, unread: int) -> int:
+    def _least_of_tenant(self, unread: int) -> int:
         return max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
 
     def _most_with_due(self, ahead: int) -> int:
@@ -327,9 +336,13 @@ class Backlog:
             self._weights.pop(key, None)
             if key in self._passes.weights:
                 self._weights[key] = self._passes.weights[key]
-        reweighing = Reweighing(keys, LOWEST, self.max_level, self._levels.last_id, {})
+        # Weights of keys inside their tenants act on ranks only.
+        tenants = {key for key in keys if tenant_of(key) == key}
+        if not tenants:
+            return [], NO_CHANGES
+        reweighing = Reweighing(tenants, LOWEST, self.max_level, self._levels.last_id, {})
         waiting = [self._loaded[level] for level in sorted(self._loaded)]
-        due = [trigger for trigger in waiting if trigger.fairness_key in reweighing.keys]
+        due = [t for t in waiting if tenant_of(t.fairness_key) in tenants]
         old, new = self._levels.renew(due, reweighing)
         has_met_all = self.is_at_end
         reweighing.at = max(self.read_level, self.max_level) if has_met_all else self.read_level
@@ -352,7 +365,7 @@ class Backlog:
         is_idle = self._writing is None and self._reading is None and self._renewing is None
         if self._reweighing is None or self.unknown_above is not None or not is_idle:
             return None
-        self._renewing = Renewal(self._reweighing.at, self._reweighing.keys, most)
+        self._renewing = Renewal(self._reweighing.at, self._reweighing.tenants, most)
         return self._renewing
 
     def renew(self, entries: Sequence[Trigger], through: Level | None) -> BacklogWrite | None:
@@ -376,7 +389,7 @@ class Backlog:
         if self._reweighing is not None and self._reweighing.is_done:
             self._levels.end(self._reweighing)
             if self.is_read_by_key:
-                self._unread.add(self._reweighing.keys)  # they may be due sooner
+                self._unread.bring_forward(self._reweighing.tenants)
             self._reweighing = None
 
     # writing --------------------------------------------------------------------------------------

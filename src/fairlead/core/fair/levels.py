@@ -1,7 +1,8 @@
 """The levels that one owner gives to the triggers of a lane: their passes, and ids that no other
 owner gives.
 
-The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), by fairness key.
+The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), by tenant. Tasks
+of one tenant get their levels in the order of arrival, whatever their keys.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import msgspec
 
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import RENEWED, Reweighing
-from fairlead.model import Level, Trigger
+from fairlead.model import Level, Trigger, tenant_of
 
 FIRST_PASS = 1
 """Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
 
 MOST_EARLY = 1000
-"""Maximum number of idle keys that go ahead of other keys at once."""
+"""Maximum number of idle tenants that go ahead of other tenants at once."""
 
 _ID_BITS = 40
 """Low bits of a level's id, which count within one owner; the high bits are its range id, so that
@@ -41,7 +42,7 @@ class Levels:
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
         self._early = 0
-        """Number of idle keys that may still go ahead of the keys whose turn is at the same
+        """Number of idle tenants that may still go ahead of those whose turn is at the same
         pass."""
 
     def came(self, name: str, pass_: int) -> None:
@@ -71,7 +72,8 @@ class Levels:
         self._early = min(early, MOST_EARLY)
 
     def observe(self, trigger: Trigger) -> None:
-        """Advance the next pass of a key beyond a trigger to which another owner gave its level."""
+        """Advance the next pass of a tenant beyond a trigger that has its level from another
+        owner."""
         assert trigger.level is not None
         pass_, number = trigger.level
         if number >> _ID_BITS != self._range_id:
@@ -96,7 +98,7 @@ class Levels:
             self._served[name] = self.virtual_time
         self.last_id += 2
         start = max(self._served[name], above.pass_)
-        if reweighing is not None and trigger.fairness_key in reweighing.keys:
+        if reweighing is not None and tenant_of(trigger.fairness_key) in reweighing.tenants:
             level = self._amid(trigger, start, reweighing)
         else:
             pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
@@ -106,9 +108,9 @@ class Levels:
         return msgspec.structs.replace(trigger, level=level)
 
     def _before_ties(self, level: Level, above: Level) -> Level:
-        """Return the level of the first task of an idle key: before the keys whose turns are at the
-        same pass. With many keys, the task would otherwise wait for one of each. At most every
-        second trigger that runs comes from such a key."""
+        """Return the level of the first task of an idle tenant: before the tenants whose turns are
+        at the same pass. With many, the task would otherwise wait for one of each. At most every
+        second trigger that runs comes from such a tenant."""
         before = Level(level.pass_ - 1, level.id)
         if before <= above:
             return level
@@ -116,11 +118,12 @@ class Levels:
         return before
 
     def _amid(self, trigger: Trigger, start: int, reweighing: Reweighing) -> Level:
-        """Return a level for a new trigger of a key whose entries are getting new levels."""
+        """Return a level for a new trigger of a tenant whose entries are getting new levels."""
         key, weight, name = trigger.fairness_key, trigger.weight, trigger.name
-        if reweighing.has_met_all(key, self._passes.next_pass(key)):
-            pass_ = max(start, reweighing.next_passes.get(key, 0))
-            reweighing.next_passes[key] = pass_ + self._passes.step(key, weight, name)
+        tenant = tenant_of(key)
+        if reweighing.has_met_all(self._passes.next_pass(tenant)):
+            pass_ = max(start, reweighing.next_passes.get(tenant, 0))
+            reweighing.next_passes[tenant] = pass_ + self._passes.step(key, weight, name)
             return Level(pass_, self.last_id | RENEWED)
         # Behind the entries from before, with which the reweighing will meet it.
         level = Level(self._passes.assign(key, weight, start, name), self.last_id)
@@ -129,13 +132,15 @@ class Levels:
 
     def assign_again(self, triggers: Iterable[Trigger], above: Level) -> Iterator[Trigger]:
         """Yield triggers that have waited, with levels from the virtual time on, a step apart for
-        each key, so that a key that arrives later waits for one task of each and not for all."""
+        each tenant, so that a tenant that arrives later waits for one task of each and not for
+        all."""
         start = max(self.virtual_time, above.pass_)
         next_passes: dict[str, int] = {}
         for trigger in sorted(triggers, key=_level):
             key = trigger.fairness_key
-            pass_ = next_passes.get(key, start)
-            next_passes[key] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            tenant = tenant_of(key)
+            pass_ = next_passes.get(tenant, start)
+            next_passes[tenant] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
             self.last_id += 2
             yield msgspec.structs.replace(trigger, level=Level(pass_, self.last_id))
 
@@ -155,9 +160,9 @@ class Levels:
         return old, new
 
     def end(self, reweighing: Reweighing) -> None:
-        """Continue the keys of a reweighing that has met all entries."""
-        for key in reweighing.keys:
-            self._passes.renew(key, reweighing.next_passes.get(key), self.virtual_time)
+        """Continue the tenants of a reweighing that has met all entries."""
+        for tenant in reweighing.tenants:
+            self._passes.renew(tenant, reweighing.next_passes.get(tenant), self.virtual_time)
 
 
 def _level(trigger: Trigger) -> Level:

@@ -1,8 +1,8 @@
-"""Passes by start-time fair queueing: each key advances by its stride for every task, and the
-lowest pass goes first.
+"""Passes by start-time fair queueing: each tenant advances by its stride for every task, and the
+lowest pass goes first. A key that is no path is a tenant (`fairlead.core.fair.tenants`).
 
-Goyal, Vin and Cheng 1996, "Start-time Fair Queuing". For keys that stay backlogged, served counts
-divided by weight never differ by more than 1/w_f + 1/w_m tasks.
+Goyal, Vin and Cheng 1996, "Start-time Fair Queuing". For tenants that stay backlogged, served
+counts divided by weight never differ by more than 1/w_f + 1/w_m tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from fairlead.core.fair.counters import Counters
-from fairlead.model import RunTimesRecord
+from fairlead.core.fair.tenants import Turns, key_weight, tenant_weight
+from fairlead.model import RunTimesRecord, tenant_of
 
 STRIDE_SCALE = 1_000_000
 
@@ -25,32 +26,57 @@ def stride(weight: float) -> int:
 
 
 class Passes:
-    """Gives each task of a lane its pass: the later of the lane's virtual time and the key's next
-    pass."""
+    """Gives each task of a lane its pass: the later of the lane's virtual time and the next pass of
+    the tenant."""
 
     def __init__(self, counters: Counters, weights: Mapping[str, float] | None = None) -> None:
         self._counters = counters
         # Keep an empty mapping too: weights set later are added to the same object.
         self.weights: Mapping[str, float] = {} if weights is None else weights
         """Weights set at run time, by key, which replace the weights of tasks."""
+        self._turns = Turns()
 
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """Return the pass of one more task of the key. `weight`, `name`: of the task."""
-        pass_ = max(virtual_time, self._counters.next_pass(key))
-        self._counters.put(key, pass_ + self.step(key, weight, name), virtual_time)
+        tenant = tenant_of(key)
+        pass_ = max(virtual_time, self._counters.next_pass(tenant))
+        self._counters.put(tenant, pass_ + self.step(key, weight, name), virtual_time)
+        self._count_turn(tenant, key, weight)
         return pass_
 
+    def _count_turn(self, tenant: str, key: str, weight: float) -> None:
+        own = key_weight(self.weights, tenant, key, weight)
+        self._turns.count(tenant, key, stride(own))
+
     def step(self, key: str, weight: float, name: str = "") -> int:
-        """Return the virtual time from one task of the key to the next (dimensionless)."""
-        return stride(self.weights.get(key, weight))
+        """Return the virtual time from one task of the key to the next of its tenant
+        (dimensionless)."""
+        return stride(self._weight(key, weight))
+
+    def _weight(self, key: str, weight: float) -> float:
+        return tenant_weight(self.weights, tenant_of(key), key, weight)
+
+    def turn(self, key: str) -> int:
+        """Return the virtual time of the key's tenant at which the next turn of the key comes."""
+        return self._turns.next_of(tenant_of(key), key)
+
+    def is_behind(self, key: str) -> bool:
+        """Return whether the key has had no turn in its tenant that the tenant's other keys have
+        not had. A key that is a tenant has no others."""
+        tenant = tenant_of(key)
+        return key != tenant and not self._turns.ahead(tenant, key)
 
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
-        """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
-        next_pass = pass_ + self.step(key, weight, name)
-        if next_pass > self._counters.next_pass(key):
-            self._counters.put(key, next_pass, virtual_time)
+        """Advance the tenant's next pass beyond a task that an earlier owner has given this
+        pass."""
+        self._raise(key, pass_ + self.step(key, weight, name), virtual_time)
+
+    def _raise(self, key: str, next_pass: int, virtual_time: int) -> None:
+        tenant = tenant_of(key)
+        if next_pass > self._counters.next_pass(tenant):
+            self._counters.put(tenant, next_pass, virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
         """Record that a task of the key is done. Ignored here: every task costs the same."""
@@ -58,33 +84,35 @@ class Passes:
     def withdraw(self, key: str, name: str) -> None:
         """Record that a task of the key lost its level and will get a new one."""
 
-    def renew(self, key: str, next_pass: int | None, virtual_time: int) -> None:
-        """Set the key's next pass after its weight has changed. None: no task of the key waits, so
-        its next one comes a step after the virtual time, or sooner."""
+    def renew(self, tenant: str, next_pass: int | None, virtual_time: int) -> None:
+        """Set the tenant's next pass after its weight has changed. None: no task of the tenant
+        waits, so its next one comes a step after the virtual time, or sooner."""
+        before = self._counters.next_pass(tenant)
         if next_pass is None:
-            next_pass = min(self._counters.next_pass(key), virtual_time + self.step(key, 1.0))
-        if next_pass > virtual_time or self._counters.next_pass(key) > virtual_time:
-            self._counters.put(key, next_pass, virtual_time)
+            next_pass = min(before, virtual_time + self.step(tenant, 1.0))
+        if next_pass > virtual_time or before > virtual_time:
+            self._counters.put(tenant, next_pass, virtual_time)
 
     def next_pass(self, key: str) -> int:
-        """Return the key's next pass, or more; 0 if it is unknown."""
-        return self._counters.next_pass(key)
+        """Return the next pass of the key's tenant, or more; 0 if it is unknown."""
+        return self._counters.next_pass(tenant_of(key))
 
     def resume(self, key: str, next_pass: int) -> None:
-        """Restore the next pass of the key from an earlier owner."""
-        self._counters.put(key, max(next_pass, self._counters.next_pass(key)), 0)
+        """Restore the next pass of the key's tenant from an earlier owner."""
+        self._raise(key, next_pass, 0)
 
     def heaviest(
         self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
-        """Return (key, next pass) of the keys furthest ahead, to save for the next owner.
+        """Return (tenant, next pass) of the tenants furthest ahead, to save for the next owner.
 
         `unstored`: (key, pass) of tasks whose levels end with this owner. The next owner levels
-        them again, so their keys are not charged for them.
+        them again, so their tenants are not charged for them.
         """
         first: dict[str, int] = {}
         for key, pass_ in unstored:
-            first[key] = min(pass_, first.get(key, pass_))
+            tenant = tenant_of(key)
+            first[tenant] = min(pass_, first.get(tenant, pass_))
         kept = [
             (key, min(next_pass, first.get(key, next_pass)))
             for key, next_pass in self._counters.heaviest(most)

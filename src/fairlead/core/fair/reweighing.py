@@ -1,9 +1,10 @@
-"""Reweighing: stored entries of fairness keys get new levels after the weights of the keys change.
+"""Reweighing: stored entries of tenants get new levels after the weights of the tenants change. A
+fairness key that is no path is a tenant.
 
-A level holds the virtual time of a task at the weight its key had on arrival. After a change, the
-entries of the key are read in the order of their levels, and each gets the pass that follows the
-one before it: start-time fair queueing (Goyal, Vin and Cheng 1996), begun again at the key's first
-waiting task. So the order within a key stays, and the position needs no look at other keys.
+A level holds the virtual time of a task at the weight its tenant had on arrival. After a change,
+the entries of the tenant are read in the order of their levels, and each gets the pass that follows
+the one before it: start-time fair queueing (Goyal, Vin and Cheng 1996), begun again at the tenant's
+first waiting task. So the order within a tenant stays, and the position needs no look at others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fairlead.core.fair.passes import Passes
-from fairlead.model import Level, ReweighingRecord, Trigger
+from fairlead.model import Level, ReweighingRecord, Trigger, tenant_of
 
 RENEWED = 1
 """Bit of a level's id that marks a level given by a reweighing: the lowest, so that ids ascend in
@@ -23,21 +24,21 @@ class Reweighing:
 
     def __init__(
         self,
-        keys: Collection[str],
+        tenants: Collection[str],
         at: Level,
         last: Level,
         first_id: int,
         next_passes: dict[str, int],
     ) -> None:
-        self.keys = frozenset(keys)
+        self.tenants = frozenset(tenants)
         self.at = at
-        """Level through which no entry of these keys has a level from before."""
+        """Level through which no entry of these tenants has a level from before."""
         self.last = last
-        """Highest level that an entry of these keys may have from before."""
+        """Highest level that an entry of these tenants may have from before."""
         self._first_id = first_id
         """Number of the last level given before the reweighing began."""
         self.next_passes = next_passes
-        """Next pass by key, of the keys with an entry met so far."""
+        """Next pass by tenant, of those with an entry met so far."""
 
     @classmethod
     def resume(cls, record: ReweighingRecord) -> Reweighing:
@@ -47,7 +48,11 @@ class Reweighing:
     def record(self) -> ReweighingRecord:
         """Return the record for the next owner."""
         return ReweighingRecord(
-            sorted(self.keys), self.at, self.last, self._first_id, sorted(self.next_passes.items())
+            sorted(self.tenants),
+            self.at,
+            self.last,
+            self._first_id,
+            sorted(self.next_passes.items()),
         )
 
     @property
@@ -60,26 +65,27 @@ class Reweighing:
         level = trigger.level
         assert level is not None
         return (
-            trigger.fairness_key in self.keys
+            tenant_of(trigger.fairness_key) in self.tenants
             and level > self.at
             and not (level.id & RENEWED and level.id & ~RENEWED > self._first_id)
         )
 
-    def has_met_all(self, key: str, next_pass: int) -> bool:
-        """Return whether all entries from before of a key have been met. `next_pass`: pass that
+    def has_met_all(self, next_pass: int) -> bool:
+        """Return whether all entries from before of a tenant have been met. `next_pass`: pass that
         follows them."""
         return next_pass <= self.at.pass_
 
     def next_pass(self, trigger: Trigger, passes: Passes, virtual_time: int) -> int:
-        """Return the pass of the next trigger of its key, which has a level from before. The first
-        one of a key keeps its pass, or comes a step after the virtual time."""
+        """Return the pass of the next trigger of its tenant, which has a level from before. The
+        first one of a tenant keeps its pass, or comes a step after the virtual time."""
         assert trigger.level is not None
         key = trigger.fairness_key
         step = passes.step(key, trigger.weight, trigger.name)
         before = trigger.level.pass_
-        pass_ = self.next_passes.get(key)
+        tenant = tenant_of(key)
+        pass_ = self.next_passes.get(tenant)
         if pass_ is None:
             pass_ = min(before, virtual_time + step)
         pass_ = max(pass_, min(before, virtual_time))
-        self.next_passes[key] = pass_ + step
+        self.next_passes[tenant] = pass_ + step
         return pass_

@@ -2,24 +2,27 @@
 table, not when the task arrives.
 
 A level is assigned when a task arrives, from its expected run time, and does not change. Here each
-key has an account of its run time: the time that ended runs took, and for each current run its
+tenant has an account of its run time: the time that ended runs took, and for each current run its
 charge, or its time so far if that is more. The first tasks of each key are in the trigger table, at
 the pass that the account gives when they get there; the others of the key wait here, in the order
-of their levels.
+of their levels. A key that is no path is a tenant (`fairlead.core.fair.tenants`). The keys of one
+tenant take turns: as one task leaves the table, the next of its key enters behind the others of the
+tenant, and the weight of a key says how many tasks it has in the table.
 
-The bound. Let two keys, f and m, both have tasks in memory that no limit holds back throughout an
-interval, and let S be the total run time of the tasks of a key taken in it. Then
+The bound. Let two tenants, f and m, both have tasks in memory that no limit holds back throughout
+an interval, and let S be the total run time of the tasks of a tenant taken in it. Then
 
     | S_f / w_f - S_m / w_m |  <=  (c_f + 5 u_f) / w_f + (c_m + 5 u_m) / w_m
 
-where c is the greatest charge of one task of the key, and u the greatest uncertainty of the key at
-one moment: the sum of |took - charged| over its tasks that run or are in the table. With exact
+where c is the greatest charge of one task of the tenant, and u its greatest uncertainty at one
+moment: the sum of |took - charged| over its tasks that run or are in the table. With exact
 charges u is 0, and this is the bound of start-time fair queueing (Goyal, Vin and Cheng 1996) in
 seconds. Why: let t(k) be the pass of the first task of k in the table. Over the interval t(k)
 advances by S_k / w_k, except for the uncertainty at its two ends (2 u). And t(f) is never further
 above t(m) than c_f + u_f + 2 u_m: when f was last taken, t(f) was not above t(m); since then f has
 advanced by its charge and by corrections, and m has gone back by corrections at most. The bound
-holds while the unit of run times does not change, and no key owes or has saved more than MOST_OWED.
+holds while the unit of run times does not change, and no tenant owes or has saved more than
+MOST_OWED.
 """
 
 from __future__ import annotations
@@ -31,21 +34,22 @@ from typing import NamedTuple
 
 from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.model import Level, Trigger
+from fairlead.core.fair.tenants import key_weight, tenant_weight
+from fairlead.model import Level, Trigger, tenant_of
 
 MOST_OWED = 1000
-"""Maximum number of units (mean runs of the queue), divided by its weight, that a key is behind or
-ahead of the others. A run that hangs delays its key by no more; the excess is dropped."""
+"""Maximum number of units (mean runs of the queue), divided by its weight, that a tenant is behind
+or ahead of the others. A run that hangs delays its tenant by no more; the excess is dropped."""
 
 TABLE_MICROS = 50_000
-"""Maximum expected run time of the triggers of one key and name in the table (microseconds); at
-least one trigger is there."""
+"""Maximum expected run time of the triggers of one key and name in the table (microseconds), if the
+key is no path; at least one trigger is there."""
 
 MOST_IN_TABLE = 100
 """Maximum number of triggers of one key and name in the table."""
 
 MOST_IDLE = 10_000
-"""Maximum number of keys without tasks here that are kept because they are ahead."""
+"""Maximum number of tenants without tasks here that are kept because they are ahead."""
 
 
 class TableEntry(NamedTuple):
@@ -57,9 +61,9 @@ class TableEntry(NamedTuple):
 
 
 @dataclass(eq=False)
-class _KeyAccount:
+class _Account:
     account: int
-    """Virtual time of the key if none of its tasks ran."""
+    """Virtual time of the tenant if none of its tasks ran."""
     weight: float
     waiting: int = 0
     """Tasks that wait, including those in the table."""
@@ -84,32 +88,32 @@ _FlowKey = tuple[str, str, str | None]
 
 class RuntimeShares:
     """Shares of one lane. The charge of a task in virtual time is divided by the weight of its
-    key."""
+    tenant."""
 
     def __init__(self, weights: Mapping[str, float], run_times: RunTimes) -> None:
         self.virtual_time = 0
         """Highest pass taken."""
         self._weights = weights
         self._run_times = run_times
-        self._keys: dict[str, _KeyAccount] = {}
+        self._tenants: dict[str, _Account] = {}
         self._flows: dict[_FlowKey, _Flow] = {}
         self._touched: dict[_FlowKey, None] = {}
 
     def add(self, triggers: Iterable[Trigger], now: float) -> None:
         """Add triggers that are in memory and may run. `now`: monotonic seconds."""
         for trigger in triggers:
-            key = self._key(trigger)
-            if not key.waiting:
-                # A key that had nothing waiting starts at the virtual time: idle keys save nothing.
-                self._keep_within(key, now, saved=0)
-            key.waiting += 1
+            tenant = self._tenant(trigger)
+            if not tenant.waiting:
+                # A tenant without waiting tasks starts at the virtual time: it has saved nothing.
+                self._keep_within(tenant, now, saved=0)
+            tenant.waiting += 1
             flow = self._flows.setdefault(_flow(trigger), _Flow())
             heappush(flow.waiting, (_level(trigger), trigger))
             self._touched[_flow(trigger)] = None
 
     def next(self, now: float) -> list[TableEntry]:
         """Return the triggers to put into the table now."""
-        key_times: dict[str, int] = {}
+        times: dict[str, int] = {}
         found: list[TableEntry] = []
         touched = [
             (flow.waiting[0][0], name)
@@ -118,25 +122,26 @@ class RuntimeShares:
         ]
         self._touched.clear()
         for _, (fairness_key, name, ordering_key) in sorted(touched):
-            flow, key = self._flows[fairness_key, name, ordering_key], self._keys[fairness_key]
-            if fairness_key not in key_times:
-                key_times[fairness_key] = self._keep_within(key, now, saved=MOST_OWED)
+            flow = self._flows[fairness_key, name, ordering_key]
+            tenant_name = tenant_of(fairness_key)
+            tenant = self._tenants[tenant_name]
+            if tenant_name not in times:
+                times[tenant_name] = self._keep_within(tenant, now, saved=MOST_OWED)
+            time = times[tenant_name]
             # All tasks of an ordering key: the only one that may run is any of them.
             room = (
-                self._room(name, fairness_key)
+                self._room(flow.waiting[0][1])
                 if ordering_key is None
                 else len(flow.waiting) + len(flow.in_table)
             )
             # The pass is never below that of a trigger of the flow that is in the table already,
-            # even if a run that took less than its charge has lowered the time of the key since.
-            latest = max(
-                (pass_ for pass_, _ in flow.in_table.values()), default=key_times[fairness_key]
-            )
+            # even if a run that took less than its charge has lowered the time of the tenant since.
+            latest = max((pass_ for pass_, _ in flow.in_table.values()), default=time)
             while flow.waiting and len(flow.in_table) < room:
                 level, trigger = heappop(flow.waiting)
-                pass_ = latest = max(latest, key_times[fairness_key] + key.in_table)
-                charge = self._stride(self._run_times.charge(name, fairness_key), key)
-                key.in_table += charge
+                pass_ = latest = max(latest, time + tenant.in_table)
+                charge = self._stride(self._run_times.charge(name, fairness_key), tenant)
+                tenant.in_table += charge
                 flow.in_table[level] = pass_, charge
                 found.append(TableEntry(trigger, pass_))
         return found
@@ -145,22 +150,23 @@ class RuntimeShares:
         """Record that triggers left the table to run."""
         for trigger in triggers:
             pass_, charge = self._leave_table(trigger)
-            self._keys[trigger.fairness_key].running[trigger.id, trigger.version] = charge, now
+            tenant = self._tenants[tenant_of(trigger.fairness_key)]
+            tenant.running[trigger.id, trigger.version] = charge, now
             self.virtual_time = max(self.virtual_time, pass_)
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Record that a run ended after `cost` microseconds, or (0) never began."""
-        key = self._key(trigger)
-        key.running.pop((trigger.id, trigger.version), None)
-        key.account += round(self._run_times.virtual(cost) / key.weight)
-        self._drop_idle(trigger.fairness_key, key)
+        tenant = self._tenant(trigger)
+        tenant.running.pop((trigger.id, trigger.version), None)
+        tenant.account += round(self._run_times.virtual(cost) / tenant.weight)
+        self._drop_idle(tenant_of(trigger.fairness_key), tenant)
 
     def returned(self, triggers: Sequence[Trigger], now: float) -> None:
         """Record that triggers were taken and did not run; they wait again."""
         for trigger in triggers:
             # The account may have ended with another trigger of the same task, whose claim was
             # refused.
-            self._key(trigger).running.pop((trigger.id, trigger.version), None)
+            self._tenant(trigger).running.pop((trigger.id, trigger.version), None)
         self.add(triggers, now)
 
     def remove(self, triggers: Iterable[Trigger]) -> list[Trigger]:
@@ -172,7 +178,7 @@ class RuntimeShares:
                 in_table.append(trigger)
             else:
                 removed.setdefault(_flow(trigger), set()).add(_level(trigger))
-                self._keys[trigger.fairness_key].waiting -= 1
+                self._tenants[tenant_of(trigger.fairness_key)].waiting -= 1
         for name, levels in removed.items():
             flow = self._flows[name]
             flow.waiting = [entry for entry in flow.waiting if entry[0] not in levels]
@@ -193,38 +199,40 @@ class RuntimeShares:
         for flow in self._flows.values():
             yield from (trigger for _, trigger in flow.waiting)
 
-    def _key(self, trigger: Trigger) -> _KeyAccount:
-        key = self._keys.get(trigger.fairness_key)
-        weight = self._weights.get(trigger.fairness_key, trigger.weight)
-        if key is None:
-            key = self._keys[trigger.fairness_key] = _KeyAccount(self.virtual_time, weight)
-        key.weight = weight
-        return key
+    def _tenant(self, trigger: Trigger) -> _Account:
+        key, weight = trigger.fairness_key, trigger.weight
+        name = tenant_of(key)
+        weight = tenant_weight(self._weights, name, key, weight)
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Account(self.virtual_time, weight)
+        tenant.weight = weight
+        return tenant
 
-    def _keep_within(self, key: _KeyAccount, now: float, saved: int) -> int:
-        """Return the virtual time of the key, its runs included, after moving its account so that
-        it owes and has saved no more than allowed."""
+    def _keep_within(self, tenant: _Account, now: float, saved: int) -> int:
+        """Return the virtual time of the tenant, its runs included, after moving its account so
+        that it owes and has saved no more than allowed."""
         virtual = self._run_times.virtual
-        key_time = key.account + sum(
-            max(charge, round(virtual(round((now - since) * 1e6)) / key.weight))
-            for charge, since in key.running.values()
+        time = tenant.account + sum(
+            max(charge, round(virtual(round((now - since) * 1e6)) / tenant.weight))
+            for charge, since in tenant.running.values()
         )
-        unit = STRIDE_SCALE / key.weight
+        unit = STRIDE_SCALE / tenant.weight
         least, most = (
             self.virtual_time - round(saved * unit),
             self.virtual_time + round(MOST_OWED * unit),
         )
-        kept = max(least, min(key_time, most))
-        key.account += kept - key_time
+        kept = max(least, min(time, most))
+        tenant.account += kept - time
         return kept
 
     def _leave_table(self, trigger: Trigger) -> tuple[int, int]:
         """Remove a trigger from the table; return its pass and charge."""
         name = _flow(trigger)
-        flow, key = self._flows[name], self._keys[trigger.fairness_key]
+        flow, tenant = self._flows[name], self._tenants[tenant_of(trigger.fairness_key)]
         pass_, charge = flow.in_table.pop(_level(trigger))
-        key.in_table -= charge
-        key.waiting -= 1
+        tenant.in_table -= charge
+        tenant.waiting -= 1
         self._tidy(name, flow)
         return pass_, charge
 
@@ -234,27 +242,34 @@ class RuntimeShares:
         elif not flow.in_table:
             del self._flows[name]
 
-    def _drop_idle(self, fairness_key: str, key: _KeyAccount) -> None:
-        if key.waiting or key.running:
+    def _drop_idle(self, name: str, tenant: _Account) -> None:
+        if tenant.waiting or tenant.running:
             return
-        if key.account <= self.virtual_time:
-            del self._keys[fairness_key]
-        elif len(self._keys) > MOST_IDLE + len(self._flows):
+        if tenant.account <= self.virtual_time:
+            del self._tenants[name]
+        elif len(self._tenants) > MOST_IDLE + len(self._flows):
             idle = [
-                (k.account, name)
-                for name, k in self._keys.items()
-                if not k.waiting and not k.running
+                (each.account, name)
+                for name, each in self._tenants.items()
+                if not each.waiting and not each.running
             ]
             for _, name in sorted(idle)[: max(1, len(idle) - MOST_IDLE // 2)]:
-                del self._keys[name]
+                del self._tenants[name]
 
-    def _room(self, name: str, fairness_key: str) -> int:
-        expected = self._run_times.expected(name, fairness_key)
-        return max(1, min(TABLE_MICROS // expected, MOST_IN_TABLE)) if expected else 1
+    def _room(self, trigger: Trigger) -> int:
+        """Return how many triggers of the key and name of this one may be in the table."""
+        name, key = trigger.name, trigger.fairness_key
+        expected = self._run_times.expected(name, key)
+        micros: float = TABLE_MICROS
+        if (tenant := tenant_of(key)) != key:
+            # The keys of a tenant take turns, which are as long as their weights.
+            weight = key_weight(self._weights, tenant, key, trigger.weight)
+            micros = max(micros, self._run_times.unit) * weight
+        return max(1, min(int(micros // expected), MOST_IN_TABLE)) if expected else 1
 
     @staticmethod
-    def _stride(charge: int, key: _KeyAccount) -> int:
-        return max(1, round(charge / key.weight))
+    def _stride(charge: int, tenant: _Account) -> int:
+        return max(1, round(charge / tenant.weight))
 
 
 def _flow(trigger: Trigger) -> _FlowKey:

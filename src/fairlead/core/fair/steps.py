@@ -45,10 +45,10 @@ class Read:
 
 @dataclass(eq=False)
 class Renewal:
-    """A read to do: the entries of some keys among the first `limit` stored above a level."""
+    """A read to do: the entries of some tenants among the first `limit` stored above a level."""
 
     above: Level
-    keys: Collection[str]
+    tenants: Collection[str]
     limit: int
 
 

@@ -8,6 +8,9 @@ levels later make up for the difference; assigned levels do not change. A task t
 delays the key's next task. A task that took less lets the next tasks follow more closely, but never
 before tasks of their own key and never before the lane's virtual time: an idle key saves nothing.
 
+A key here is the tenant, whose tasks may have several fairness keys
+(`fairlead.core.fair.tenants`).
+
 The bound. Let two keys, f and m, both have tasks waiting throughout an interval, and let S be the
 total run time of the tasks of a key dispatched in it. Then
 
@@ -30,7 +33,7 @@ from collections.abc import Iterable, Mapping
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.model import RunTimesRecord
+from fairlead.model import RunTimesRecord, tenant_of
 
 MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that a key owes or has
@@ -53,42 +56,43 @@ class TimePasses(Passes):
         """Number of tasks that wait or run, and their total charge, by task name and key. Single
         charges are not kept, because there may be millions."""
         self._owed: dict[str, int] = {}
-        """Virtual time by key: positive if its next task is delayed, negative if it has savings."""
+        """Virtual time by tenant: positive if its next task is delayed, negative if it has
+        savings."""
 
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """Return the pass of one more task of the key."""
-        next_pass = self._counters.next_pass(key)
-        owed = self._owed.pop(key, 0)
+        tenant = tenant_of(key)
+        next_pass = self._counters.next_pass(tenant)
+        owed = self._owed.pop(tenant, 0)
         if owed > 0:
             next_pass, owed = next_pass + owed, 0
         pass_ = max(virtual_time, next_pass)
-        step = self._stride(self._charge(name, key), self.weights.get(key, weight))
+        step = self._stride(self._charge(name, key), self._weight(key, weight))
         if owed and next_pass >= virtual_time:
             used = min(step - 1, -owed)
             step -= used
-            self._owe(key, owed + used)
-        self._counters.put(key, pass_ + step, virtual_time)
+            self._owe(tenant, owed + used)
+        self._counters.put(tenant, pass_ + step, virtual_time)
+        self._count_turn(tenant, key, weight)
         return pass_
 
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next (dimensionless)."""
-        return self._stride(self._run_times.charge(name, key), self.weights.get(key, weight))
+        return self._stride(self._run_times.charge(name, key), self._weight(key, weight))
 
     def observe(
         self, key: str, weight: float, pass_: int, virtual_time: int, name: str = ""
     ) -> None:
-        """Advance the key's next pass beyond a task that an earlier owner has given this pass."""
-        next_pass = pass_ + self._stride(self._charge(name, key), self.weights.get(key, weight))
-        if next_pass > self._counters.next_pass(key):
-            self._counters.put(key, next_pass, virtual_time)
+        charge = self._charge(name, key)
+        self._raise(key, pass_ + self._stride(charge, self._weight(key, weight)), virtual_time)
 
     def ended(self, key: str, weight: float, name: str, cost: int) -> None:
         """Record that a task of the key ran for `cost` microseconds, or (0) will never run."""
-        weight = self.weights.get(key, weight)
+        weight, tenant = self._weight(key, weight), tenant_of(key)
         charged = self._discharge(name, key)
         more = round((self._run_times.virtual(cost) - charged) / weight)
         most = round(MOST_OWED * STRIDE_SCALE / weight)
-        self._owe(key, max(-most, min(self._owed.pop(key, 0) + more, most)))
+        self._owe(tenant, max(-most, min(self._owed.pop(tenant, 0) + more, most)))
 
     def withdraw(self, key: str, name: str) -> None:
         """Record that a task of the key lost its level and will get a new one, with a new
@@ -99,8 +103,8 @@ class TimePasses(Passes):
         self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         kept = [
-            (key, pass_ + max(0, self._owed.get(key, 0)))
-            for key, pass_ in super().heaviest(most, unstored)
+            (tenant, pass_ + max(0, self._owed.get(tenant, 0)))
+            for tenant, pass_ in super().heaviest(most, unstored)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))
 
@@ -139,8 +143,8 @@ class TimePasses(Passes):
             charges[0], charges[1] = count - 1, total - charge
         return charge
 
-    def _owe(self, key: str, owed: int) -> None:
+    def _owe(self, tenant: str, owed: int) -> None:
         if owed:
-            self._owed[key] = owed
+            self._owed[tenant] = owed
             if len(self._owed) > MOST_REMEMBERED:
                 del self._owed[next(iter(self._owed))]

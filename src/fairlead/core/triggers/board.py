@@ -11,9 +11,10 @@ from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
 from fairlead.core.triggers.entries import Entry
-from fairlead.core.triggers.flows import FairLane, Flow, VirtualTime
+from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.strands import Strand
-from fairlead.model import Trigger
+from fairlead.core.triggers.tenant_cells import TenantCell
+from fairlead.model import Trigger, tenant_of
 
 LaneName = tuple[str, int, int]
 """(queue, partition, priority)."""
@@ -88,19 +89,38 @@ class Board:
                 lane = self._open_lane(trigger)
             flow = lane.flows.get(trigger.fairness_key)
             if flow is None:
-                flow, cell = lane.open(trigger.fairness_key), None
-            else:
-                cell = flow.cell(column)
+                flow = self._open_flow(lane, trigger.fairness_key)
+            cell = flow.cell(column)
         if cell is None:
-            cell = Cell(entry, column, flow)
-            if flow is None:
-                column.placed = cell
-            else:
-                flow.add(cell)
-            self.put(cell)
+            self._put_new([entry], column, flow)
         elif cell.add(entry):
             self.put(cell)
         return entry
+
+    def _put_new(self, entries: list[Entry], column: Column, flow: Flow | None) -> None:
+        """Put these entries into a new cell. `flow`: None if they have ranks of their own."""
+        if flow is None:
+            cell = column.placed = Cell(entries[0], column, None)
+        elif isinstance(flow, TenantFlow):
+            cell = TenantCell(entries, column, flow)
+            flow.add(cell)
+        else:
+            cell = Cell(entries[0], column, flow)
+            flow.add(cell)
+        self.put(cell)
+
+    def _open_flow(self, lane: FairLane, key: str) -> Flow:
+        """Return the flow of a key that is no tenant with a flow. A tenant gets another flow, with
+        the cells of the one before, once there is a path."""
+        before = lane.flows.get(tenant_of(key))
+        flow = lane.open(key)
+        if before is not None and before is not flow:
+            before.position = None
+            for cell in before.all_cells():
+                entries = [*cell]
+                self.drop(cell)
+                self._put_new(entries, cell.column, flow)
+        return flow
 
     def _open_lane(self, trigger: Trigger) -> FairLane:
         name = (trigger.queue, trigger.partition, trigger.priority)
@@ -121,7 +141,7 @@ class Board:
         if not is_fair:
             return column.placed
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
-        flow = None if lane is None else lane.flows.get(trigger.fairness_key)
+        flow = None if lane is None else lane.find(trigger.fairness_key)
         return None if flow is None else flow.cell(column)
 
     def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
@@ -199,7 +219,7 @@ class Board:
             return
         flow = cell.flow
         assert flow is not None
-        position = cell.position = (*cell.first[:3], cell)
+        position = cell.position = cell.place()
         column.afloat.add(cell)
         heappush(flow.heads, position)
         if flow.position is None or flow.heads[0] is position:
@@ -247,12 +267,12 @@ class Board:
             assert flow is not None
             if head[0] != flow.rank and (is_lent or column.released_by is not None):
                 # The column keeps the cell, because it may have to wait for its limit again.
-                order = cell.position = (flow.rank, *head[1:])
+                order = cell.position = cell.order()
                 heads.replace(order)
                 continue
             if head[0] == flow.rank:
                 leader = None if is_lent else flow.first()
-                if leader is None or entry < leader.first:
+                if leader is None or cell.place() < leader.place():
                     return head
             heads.pop()
             self.put(cell)

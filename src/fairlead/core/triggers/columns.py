@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 Order = tuple[int, int, int, "Cell"]
 """(rank, pass of the level, id of the level, cell): the order of a cell in the table. A trigger
-without a rank of its key has -1 as the pass, and the number of the trigger if it has no level."""
+without a rank of its key has -1 as the pass, and the number of the trigger if it has no level. A
+cell of a tenant with several keys has (rank, rank of the first key, its level in one number,
+cell)."""
 
 
 class Cell(Entries):
     """Triggers of one flow in one column, by level; or all triggers of a column that have ranks of
-    their own, by rank."""
+    their own, by rank. Subclass: `tenant_cells.TenantCell`."""
 
     __slots__ = ("column", "flow", "is_shared", "position")
 
@@ -50,6 +52,13 @@ class Cell(Entries):
         first, second, *_ = self.first
         flow = self.flow
         return (first, -1, second, self) if flow is None else (flow.rank, first, second, self)
+
+    def place(self) -> CellLevel:
+        """Return the position in the heads of the flow."""
+        return (*self.first[:3], self)
+
+    def leave(self) -> None:
+        """Note that the cell is dropped."""
 
     def ranked(self) -> Iterator[tuple[int, Entry]]:
         """Yield the rank at which each trigger would start if no limit were full, with its entry,

@@ -1,32 +1,37 @@
-"""Flows of start-time fair queueing (Goyal, Vin and Cheng 1996): a flow for each fairness key of a
-fair lane, with one rank for all its triggers.
+"""Flows of start-time fair queueing (Goyal, Vin and Cheng 1996): a flow for each tenant of a fair
+lane, with one rank for all its triggers. A fairness key that is no path is a tenant of its own.
 
 The rank of a flow is its next start tag. A trigger that runs starts at the rank, or at the virtual
 time if that is later, and moves the rank one stride beyond its start. So waiting costs a key
-nothing, and a key that a limit held back does not catch up on what it could not use.
+nothing, and a key that a limit held back does not catch up on what it could not use. The keys of a
+tenant have ranks of the same kind, in a virtual time of the tenant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heappop
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.fair.passes import STRIDE_SCALE, stride
-from fairlead.model import Trigger
+from fairlead.core.fair.tenants import key_weight, tenant_weight
+from fairlead.model import Trigger, tenant_of
 
 if TYPE_CHECKING:
     from fairlead.core.triggers.columns import Cell, Column
+    from fairlead.core.triggers.tenant_cells import KeyCell
 
 MOST_IDLE = 50_000
 """Keys without triggers in the table whose ranks a lane keeps. If there are more, those that are
 least ahead of the virtual time are dropped, and may gain one stride."""
 
 _FEWEST = 1000
-"""Number of flows below which idle ones are not dropped."""
+"""Number of flows and members below which idle ones are not dropped."""
 
 CellLevel = tuple[int, int, int, "Cell"]
-"""(pass, id, number of its first trigger, cell): the order of a cell in its flow."""
+"""(pass, id, number of its first trigger, cell): the order of a cell in its flow. A cell of a
+tenant with several keys has (rank of the first key, its level in one number, number, cell)."""
 
 
 class VirtualTime:
@@ -48,9 +53,9 @@ class VirtualTime:
 
 
 class FairLane:
-    """Flows of one fair lane, by fairness key."""
+    """Flows of one fair lane, by tenant."""
 
-    __slots__ = ("_most", "flows", "priority", "queue", "time", "weights")
+    __slots__ = ("_most", "flows", "priority", "queue", "size", "time", "weights")
 
     def __init__(
         self, queue: str, priority: int, time: VirtualTime, weights: Mapping[str, float]
@@ -62,29 +67,49 @@ class FairLane:
         self.weights = weights
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
+        self.size = 0
+        """Number of flows and members of tenants."""
         self._most = _FEWEST
-        """Number of flows at which idle ones are dropped."""
+        """Size at which idle flows and members are dropped."""
 
     def open(self, key: str) -> Flow:
-        """Return a new flow of a key."""
-        if len(self.flows) >= self._most:
+        """Return the flow of a key that is no tenant with a flow: a new one, or that of the tenant.
+        The flow of a tenant that has had no paths yet is replaced: the caller moves its cells."""
+        if self.size >= self._most:
             self._tidy()
-        flow = self.flows[key] = Flow(key, self, self.time.now)
+        tenant = tenant_of(key)
+        found = self.flows.get(tenant)
+        if isinstance(found, TenantFlow):
+            return found
+        rank = self.time.now if found is None else found.rank
+        self.size += found is None
+        flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self, rank)
         return flow
 
+    def find(self, key: str) -> Flow | None:
+        """Return the flow of a key, if there is one."""
+        return self.flows.get(key) or self.flows.get(tenant_of(key))
+
     def _tidy(self) -> None:
-        """Drop idle flows whose rank the virtual time has passed: they start at the virtual time
-        again. Of the others keep those furthest ahead."""
-        idle = [flow for flow in self.flows.values() if flow.cells is None]
-        ahead = [flow for flow in idle if flow.rank > self.time.now]
-        if len(ahead) > MOST_IDLE:
-            ahead.sort(key=lambda flow: flow.rank, reverse=True)
-            del ahead[MOST_IDLE // 2 :]
-        kept = set(ahead)
-        for flow in idle:
-            if flow not in kept:
-                del self.flows[flow.key]
-        self._most = max(_FEWEST, 2 * len(self.flows))
+        """Drop idle flows and members whose rank the virtual time has passed: they start at the
+        virtual time again. Of the others keep those furthest ahead."""
+        idle: list[_Idle] = []
+        for key, flow in self.flows.items():
+            if isinstance(flow, TenantFlow):
+                idle += flow.idle()
+            if flow.cells is None:
+                idle.append((flow.rank - self.time.now, self.flows, key))
+        dropped = [each for each in idle if each[0] <= 0]
+        if len(idle) - len(dropped) > MOST_IDLE:
+            idle.sort(key=itemgetter(0), reverse=True)
+            dropped = idle[MOST_IDLE // 2 :]
+        for _, where, key in dropped:
+            del where[key]
+        self.size = sum(
+            1 + len(flow.members) if isinstance(flow, TenantFlow) else 1
+            for flow in self.flows.values()
+        )
+        self._most = max(_FEWEST, 2 * self.size)
 
 
 class Flow:
@@ -122,6 +147,11 @@ class Flow:
         if isinstance(cells, dict):
             return cells.get(column)
         return cells if cells is not None and cells.column is column else None
+
+    def all_cells(self) -> list[Cell]:
+        """Return all cells."""
+        cells = self.cells
+        return [*cells.values()] if isinstance(cells, dict) else [] if cells is None else [cells]
 
     def add(self, cell: Cell) -> None:
         """Add a cell in a column in which the flow has none."""
@@ -172,6 +202,66 @@ class Flow:
         weights = self.lane.weights
         weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
         self.rank = rank + stride(weight)
+
+
+class TenantFlow(Flow):
+    """Triggers of a tenant of which a key is a path, in cells of `tenant_cells`."""
+
+    __slots__ = ("members", "now")
+
+    def __init__(self, key: str, lane: FairLane, rank: int) -> None:
+        super().__init__(key, lane, rank)
+        self.now = 0
+        """Virtual time of the tenant: the highest rank at which a key of the tenant has started."""
+        self.members: dict[str, Member] = {}
+        """Keys with triggers in cells, and idle ones."""
+
+    def member(self, key: str) -> Member:
+        """Return a key of the tenant that gets one more cell."""
+        member = self.members.get(key)
+        if member is None:
+            member = self.members[key] = Member(key, self.now)
+            self.lane.size += 1
+        elif not member.cells and member.rank < self.now:
+            member.rank = self.now
+        return member
+
+    def ran(self, trigger: Trigger) -> None:
+        lane, key = self.lane, trigger.fairness_key
+        time, weights = lane.time, lane.weights
+        start = time.now = max(self.rank, time.now)
+        self.rank = start + stride(tenant_weight(weights, self.key, key, trigger.weight))
+        member = self.members[key]
+        start = self.now = max(member.rank, self.now)
+        member.rank = start + stride(key_weight(weights, self.key, key, trigger.weight))
+
+    def remove(self, cell: Cell) -> None:
+        cell.leave()
+        super().remove(cell)
+
+    def idle(self) -> list[_Idle]:
+        """Return the members without triggers in cells."""
+        return [
+            (member.rank - self.now, self.members, key)
+            for key, member in self.members.items()
+            if not member.cells
+        ]
+
+
+class Member:
+    """A key of a tenant, with its rank inside the tenant."""
+
+    __slots__ = ("cells", "key", "rank")
+
+    def __init__(self, key: str, rank: int) -> None:
+        self.key = key
+        self.rank = rank
+        self.cells: list[KeyCell] = []
+        """Triggers of the key: one for each column in which it has triggers."""
+
+
+_Idle = tuple[int, dict[str, Flow] | dict[str, Member], str]
+"""(rank above the virtual time, where it is, its key): an idle flow or member."""
 
 
 class TimedLane:

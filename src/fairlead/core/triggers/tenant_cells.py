@@ -1,0 +1,167 @@
+"""Cells of a tenant with several keys: hierarchical start-time fair queueing (Goyal, Vin and Cheng
+1996). The tenant has its rank among all flows, and inside the tenant the key with the lowest rank
+is next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+
+from fairlead.core.fair.passes import stride
+from fairlead.core.fair.tenants import key_weight, tenant_weight
+from fairlead.core.triggers.columns import Cell, Column, Order
+from fairlead.core.triggers.entries import Entries, Entry
+from fairlead.core.triggers.flows import CellLevel, Member, TenantFlow
+from fairlead.model import Trigger
+
+Head = tuple[int, int, int, "KeyCell"]
+"""(rank of the key, level of its first trigger in one number, number of the trigger, its
+triggers)."""
+
+_ID_BITS = 64
+"""Bits of a level's id in such a number."""
+
+
+class KeyCell(Entries):
+    """Triggers of one key of a tenant in one column, by level."""
+
+    __slots__ = ("cell", "head", "member")
+
+    def __init__(self, first: Entry, cell: TenantCell, member: Member) -> None:
+        super().__init__(first)
+        self.cell = cell
+        self.member = member
+        self.head: Head | None = None
+        """Position among the keys of the cell. Others are stale."""
+
+    def __lt__(self, other: object) -> bool:
+        """Return False: heads of equal order come in any order."""
+        return False
+
+
+class TenantCell(Cell):
+    """Triggers of a tenant in one column, by the rank of the key and then by level."""
+
+    __slots__ = ("_heads", "keys", "tenant")
+
+    def __init__(self, entries: Sequence[Entry], column: Column, tenant: TenantFlow) -> None:
+        super().__init__(entries[0], column, tenant)
+        self.tenant = tenant
+        self.keys: dict[str, KeyCell] = {}
+        self._heads: list[Head] = []
+        """Heap of the keys. The first is never stale between two calls."""
+        for entry in entries:
+            self.add(entry)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries in any order."""
+        for key in self.keys.values():
+            yield from key
+
+    def order(self) -> Order:
+        """Return the order of the first trigger."""
+        rank, level, _, _ = self._heads[0]
+        return (self.tenant.rank, rank, level, self)
+
+    def place(self) -> CellLevel:
+        """Return the position in the heads of the flow."""
+        return (*self._heads[0][:3], self)
+
+    def add(self, entry: Entry) -> bool:
+        """Add an entry; return True if it is now the first."""
+        name = entry[3].fairness_key
+        key = self.keys.get(name)
+        if key is None:
+            member = self.tenant.member(name)
+            key = self.keys[name] = KeyCell(entry, self, member)
+            member.cells.append(key)
+        elif not key.add(entry):
+            return False
+        self._put(key)
+        return self._settle()
+
+    def pop(self) -> Entry | None:
+        """Remove the first entry; return the next one, or None if there is none. A key that has run
+        has a new rank."""
+        key = heappop(self._heads)[3]
+        if key.pop() is None:
+            self._drop(key)
+        else:
+            self._put(key)
+        for other in key.member.cells:
+            if other is not key:
+                other.cell._refresh()
+        if not self.keys:
+            return None
+        self._settle()
+        return self.first
+
+    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
+        """Remove and return the triggers for which `is_kept` is false. If it is false for all, some
+        entries stay, and the owner of the cell drops them."""
+        removed = []
+        for key in [*self.keys.values()]:
+            gone = key.keep(is_kept)
+            removed += gone
+            if gone and is_kept(key.first[3]):
+                self._put(key)
+            elif gone and len(self.keys) > 1:
+                self._drop(key)
+        self._settle()
+        return removed
+
+    def leave(self) -> None:
+        """Leave the members of the tenant, because the cell is dropped."""
+        for key in [*self.keys.values()]:
+            self._drop(key)
+
+    def ranked(self) -> Iterator[tuple[int, Entry]]:
+        """Yield the rank at which each trigger would start if no limit were full, with its entry,
+        first to last."""
+        tenant, rank = self.tenant, self.tenant.rank
+        weights = tenant.lane.weights
+        rows = [(key.member.rank, sorted(key, reverse=True)) for key in self.keys.values()]
+        heap = [(own, entries[-1][:3], entries) for own, entries in rows]
+        heapify(heap)
+        while heap:
+            own, _, entries = heap[0]
+            entry = entries.pop()
+            yield rank, entry
+            about = (weights, tenant.key, entry[3].fairness_key, entry[3].weight)
+            rank += stride(tenant_weight(*about))
+            if entries:
+                own += stride(key_weight(*about))
+                heapreplace(heap, (own, entries[-1][:3], entries))
+            else:
+                heappop(heap)
+
+    def _put(self, key: KeyCell) -> None:
+        pass_, level_id, number, _, _ = key.first
+        key.head = (key.member.rank, pass_ << _ID_BITS | level_id, number, key)
+        heappush(self._heads, key.head)
+
+    def _drop(self, key: KeyCell) -> None:
+        key.head = None
+        key.member.cells.remove(key)
+        del self.keys[key.member.key]
+
+    def _settle(self) -> bool:
+        """Find the first entry; return whether it is another one than before."""
+        heads = self._heads
+        while (head := heads[0])[3].head is not head or head[0] != head[3].member.rank:
+            key = head[3]
+            if key.head is head:  # the key ran in another column
+                head = key.head = (key.member.rank, *head[1:])
+                heapreplace(heads, head)
+            else:
+                heappop(heads)
+        before, self.first = self.first, head[3].first
+        return self.first is not before
+
+    def _refresh(self) -> None:
+        """Find the first entry again after a key has run in another column."""
+        head = self._heads[0]
+        self._settle()
+        if self._heads[0] is not head and self in self.column.afloat:
+            position = self.position = self.place()
+            heappush(self.tenant.heads, position)

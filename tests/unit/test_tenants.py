@@ -1,0 +1,381 @@
+"""Tenants: a fairness key "acme/user-7" belongs to "acme". Shares go to tenants first, and inside a
+tenant to its keys: in the trigger table, in levels, in the choice of keys to read, by run time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush
+
+import pytest
+
+from fairlead.core.fair import tenants
+from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.runtime_shares import RuntimeShares
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers import flows
+from fairlead.core.triggers.flows import TenantFlow
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import LOWEST, LaneRecord, Level, PartitionKey, Trigger, tenant_of
+from tests.simulation.fair_world import FairWorld
+
+MANY = 10_000
+
+
+@pytest.mark.parametrize(
+    ("key", "tenant"),
+    [
+        ("", ""),
+        ("acme", "acme"),
+        ("acme/user-7", "acme"),
+        ("acme/user-7/cart", "acme"),
+        ("acme/", "acme"),
+        ("acme//x", "acme"),
+        ("/", "/"),
+        ("/home/acme", "/home"),
+        ("//", "/"),
+    ],
+)
+def test_the_tenant_is_the_text_before_the_first_slash_that_is_not_at_the_start(
+    key: str, tenant: str
+) -> None:
+    assert tenant_of(key) == tenant
+
+
+class Lane:
+    """A table with one fair lane, whose triggers get levels in the order of their arrival."""
+
+    def __init__(self, *limits: tuple[str, ConcurrencyPolicy], slots: int = 1) -> None:
+        self.ledger = SlotLedger(slots)
+        for name, policy in limits:
+            self.ledger.register_task("q", name, policy)
+        self.table = TriggerTable(self.ledger)
+        self.weights: dict[str, float] = {}
+        self.table.weigh("q", self.weights)
+        self._number = 0
+
+    def push(self, key: str, count: int = 1, name: str = "pay", weight: float = 1.0) -> None:
+        for _ in range(count):
+            self._number += 1
+            self.table.push(make(self._number, key, name, weight, Level(1, self._number)))
+
+    def run(self, count: int) -> list[str]:
+        """Run tasks one by one; return their keys."""
+        ran = []
+        for _ in range(count):
+            [trigger], _ = self.table.take(1, 0.0)
+            ran.append(trigger.fairness_key)
+            self.table.freed(self.ledger.release(trigger, 0.0))
+        return ran
+
+
+def make(
+    number: int, key: str, name: str = "pay", weight: float = 1.0, level: Level | None = None
+) -> Trigger:
+    return Trigger(str(number), 1, "q", 0, name, 5, key, weight, None, seq=number, level=level)
+
+
+def by_tenant(keys: list[str]) -> Counter[str]:
+    return Counter(map(tenant_of, keys))
+
+
+# in the table -------------------------------------------------------------------------------------
+
+
+def test_a_tenant_that_splits_its_flood_over_many_keys_gains_nothing() -> None:
+    lane = Lane()
+    for n in range(MANY):
+        lane.push(f"big/{n}", 2)
+    lane.push("small", 300)
+    assert by_tenant(lane.run(600)) == {"big": 300, "small": 300}
+
+
+def test_a_tenant_gains_nothing_by_using_its_plain_name_beside_paths() -> None:
+    lane = Lane()
+    for n in range(50):
+        lane.push(f"big/{n}", 50)
+    lane.push("big", 50)
+    lane.push("small", 600)
+    assert by_tenant(lane.run(600)) == {"big": 300, "small": 300}
+
+
+def test_the_keys_of_one_tenant_share_what_the_tenant_gets() -> None:
+    lane = Lane()
+    lane.push("acme/flood", 1000)
+    lane.push("acme/few", 100)
+    lane.push("acme", 100)
+    lane.push("other", 1000)
+    assert Counter(lane.run(600)) == {"acme/flood": 100, "acme/few": 100, "acme": 100, "other": 300}
+
+
+def test_weights_act_among_tenants_and_inside_each() -> None:
+    lane = Lane()
+    lane.weights |= {"acme": 3.0, "acme/b": 2.0}
+    lane.push("acme/a", 1000, weight=4.0)
+    lane.push("acme/b", 1000, weight=100.0)
+    lane.push("other", 1000)
+    ran = Counter(lane.run(1200))
+    assert ran["other"] == 300
+    assert ran["acme/a"] == pytest.approx(600, abs=2)
+    assert ran["acme/b"] == pytest.approx(300, abs=2)
+
+
+def test_the_own_weight_of_a_task_counts_inside_its_tenant_if_its_key_is_a_path() -> None:
+    lane = Lane()
+    lane.push("acme/a", 1000, weight=100.0)
+    lane.push("other", 1000, weight=3.0)
+    ran = Counter(lane.run(400))
+    assert ran["other"] == pytest.approx(300, abs=1)
+
+
+def test_a_key_that_comes_to_a_tenant_with_a_flood_waits_for_one_task_of_each_other_key() -> None:
+    lane = Lane()
+    for n in range(20):
+        lane.push(f"acme/{n}", 100)
+    lane.run(505)
+    lane.push("acme/new", 5)
+    assert lane.run(42).count("acme/new") == 2
+
+
+def test_the_first_path_of_a_tenant_moves_the_tasks_that_wait_under_its_plain_name() -> None:
+    lane = Lane(("mail", Limit(1)), slots=2)
+    for name in ("pay", "mail") * 50:
+        lane.push("acme", name=name)
+    lane.push("other", 200)
+    assert by_tenant(lane.run(50)) == {"acme": 25, "other": 25}
+    lane.push("acme/x", 100)
+    ran = Counter(lane.run(100))
+    assert ran == {"other": 50, "acme": 25, "acme/x": 25}
+    assert len(lane.table) == 250
+
+
+def test_a_key_runs_the_first_of_its_tasks_that_may_run_whatever_their_names() -> None:
+    lane = Lane(("mail", Limit(2)))
+    names = ["pay", "mail", "mail", "pay", "mail", "pay"]
+    for name in names:
+        lane.push("acme/a", name=name)
+        lane.push("acme/b", name=name)
+    ran = []
+    for _ in range(12):
+        [trigger], _ = lane.table.take(1, 0.0)
+        ran.append(trigger)
+        lane.table.freed(lane.ledger.release(trigger, 0.0))
+    for key in ("acme/a", "acme/b"):
+        assert [trigger.name for trigger in ran if trigger.fairness_key == key] == names
+
+
+def test_removed_and_dropped_tasks_of_a_tenant_leave_nothing_behind() -> None:
+    lane = Lane(("mail", Limit(1)))
+    kept = make(1, "acme/a", level=Level(1, 1))
+    gone = [
+        make(n, f"acme/{n % 3}", ("pay", "mail")[n % 2], level=Level(1, n)) for n in range(2, 9)
+    ]
+    for trigger in [kept, *gone]:
+        lane.table.push(trigger)
+    lane.table.remove(gone)
+    assert len(lane.table) == 1
+    assert lane.table.drop([PartitionKey("q", 0)]) == [kept]
+    lane.push("acme/a")
+    assert lane.run(1) == ["acme/a"]
+
+
+def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flows, "_FEWEST", 10)
+    monkeypatch.setattr(flows, "MOST_IDLE", 20)
+    lane = Lane()
+    for n in range(1000):
+        lane.push(f"acme/{n}")
+        lane.push(f"t{n % 100}/{n}")
+        lane.run(2)
+    [fair] = lane.table._board.lanes.values()
+    assert fair.size < 100
+    assert fair.size == sum(
+        1 + (len(flow.members) if isinstance(flow, TenantFlow) else 0)
+        for flow in fair.flows.values()
+    )
+
+
+class Flat(FairWorld):
+    """Let keys be paths."""
+
+    has_tenants = True
+
+
+def test_the_bound_breaks_if_each_path_is_a_flow_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flows, "tenant_of", lambda key: key)
+    monkeypatch.setattr("fairlead.core.triggers.board.tenant_of", lambda key: key)
+    assert any(Flat(seed).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_the_keys_of_a_tenant_have_no_virtual_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = TenantFlow.ran
+
+    def stand(flow: TenantFlow, trigger: Trigger) -> None:
+        ran(flow, trigger)
+        flow.now = 0
+
+    monkeypatch.setattr(TenantFlow, "ran", stand)
+    assert any(Flat(seed).run() > 1.5 for seed in range(50))
+
+
+# levels -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has(by_time: bool) -> None:
+    counters = Counters()
+    passes = TimePasses(counters, None, RunTimes()) if by_time else Passes(counters)
+    heap: list[tuple[int, int, str]] = []
+    for n in range(MANY):
+        heappush(heap, (passes.assign(f"big/{n}", 1.0, 1), n, f"big/{n}"))
+    for n in range(MANY, MANY + 300):
+        heappush(heap, (passes.assign("small", 1.0, 1), n, "small"))
+    first = [heappop(heap)[2] for _ in range(600)]
+    assert by_tenant(first) == {"big": 300, "small": 300}
+    assert [key for key in first if key != "small"] == [f"big/{n}" for n in range(300)]
+
+
+def test_levels_follow_the_weight_of_the_tenant_and_not_of_the_key() -> None:
+    passes = Passes(Counters(), {"acme": 2.0, "acme/a": 50.0})
+    assert [passes.assign("acme/a", 9.0, 0), passes.assign("acme/b", 9.0, 0)] == [0, 500_000]
+    assert passes.next_pass("acme") == passes.next_pass("acme/c") == 1_000_000
+    assert [passes.assign("other", 4.0, 0), passes.assign("other", 4.0, 0)] == [0, 250_000]
+    assert passes.heaviest(5) == [("acme", 1_000_000), ("other", 500_000)]
+
+
+# the choice of keys to read -----------------------------------------------------------------------
+
+
+class Channel:
+    """A backlog that reads by key, and the rows that its channel keeps."""
+
+    def __init__(self, unread: dict[str, int], capacity: int = 4000) -> None:
+        self.unread = dict(unread)
+        self.passes = Passes(Counters())
+        self.backlog = Backlog(1, LaneRecord(), self.passes, capacity, Timing(), is_new=True)
+        self.backlog.is_read_by_key = True
+        self.backlog.remember((), unread)
+        self._number = 0
+        self.lane = Lane()
+
+    def read(self) -> None:
+        tenants = len({tenant_of(key) for key in self.unread})
+        for key, limit in self.backlog.choose_keys(tenants, 0):
+            count = min(limit, self.unread[key])
+            triggers = []
+            for _ in range(count):
+                self._number += 1
+                triggers.append(make(self._number, key))
+            added = self.backlog.add(triggers)
+            if isinstance(added, BacklogWrite):
+                added = self.backlog.written(added)
+            self._apply(added)
+            self.unread[key] -= count
+            if self.unread[key]:
+                self.backlog.remember((), [key])
+            else:
+                del self.unread[key]
+
+    def _apply(self, changes: Changes) -> None:
+        self.lane.table.remove(changes.dropped)
+        for trigger in changes.added:
+            self.lane.table.push(trigger)
+
+    def run(self, count: int) -> list[str]:
+        ran = []
+        for _ in range(count):
+            if self.backlog.is_asking:
+                self.read()
+            [trigger], _ = self.lane.table.take(1, 0.0)
+            self.backlog.take([trigger])
+            self.backlog.ack([trigger])
+            ran.append(trigger.fairness_key)
+            self.lane.table.freed(self.lane.ledger.release(trigger, 0.0))
+        return ran
+
+
+def test_a_tenant_of_many_unread_keys_fills_memory_no_more_than_one_of_a_single_key() -> None:
+    channel = Channel({f"big/{n}": 10 for n in range(MANY)} | {"small": 10_000})
+    assert by_tenant(channel.run(4000)) == {
+        "big": pytest.approx(2000, abs=20),
+        "small": pytest.approx(2000, abs=20),
+    }
+
+
+def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
+    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
+    ran = Counter(channel.run(2000))
+    assert len(ran) == 1000 and set(ran.values()) == {2}
+
+
+def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood() -> None:
+    channel = Channel({"big/flood": 10_000, "small": 10_000})
+    channel.run(50)
+    channel.unread["big/new"] = 5
+    channel.backlog.remember(["big/new"], ())
+    channel.read()
+    assert len(channel.backlog) > 2500  # not because memory is low
+    assert channel.run(30).count("big/new") == 5
+
+
+def test_turns_of_very_many_keys_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
+    turns = tenants.Turns()
+    for n in range(10_000):
+        turns.count(f"t{n % 7}", f"t{n % 7}/{n}", 1)
+        assert turns._size == sum(map(len, turns._next.values())) <= 100
+
+
+def test_new_weights_of_a_tenant_move_the_tasks_of_all_its_keys() -> None:
+    weights: dict[str, float] = {}
+    passes = Passes(Counters(), weights)
+    backlog = Backlog(1, LaneRecord(), passes, 100, Timing(), is_new=True)
+    backlog.add([make(n, f"acme/{n}") for n in range(10)])
+    weights["acme/3"] = 5.0
+    assert backlog.reweigh({"acme/3"}) == ([], Changes())
+    weights["acme"] = 10.0
+    old, _ = backlog.reweigh({"acme"})
+    assert len(old) == 9  # the first keeps its pass
+    span = backlog.loaded()[-1].level
+    assert span is not None and span > LOWEST and span.pass_ < 1_000_001
+
+
+# run time -----------------------------------------------------------------------------------------
+
+
+def test_run_time_is_shared_among_tenants_first() -> None:
+    run_times = RunTimes()
+    for _ in range(20):
+        run_times.ended("pay", "small", 1_000_000)
+    shares = RuntimeShares({}, run_times)
+    table: list[tuple[int, int, Trigger]] = []
+    ran = []
+    waiting = [make(n, f"big/{n % 100}", level=Level(1, n)) for n in range(1, 2000)]
+    waiting += [make(n, "small", level=Level(1, n)) for n in range(2000, 4000)]
+    shares.add(waiting, 0.0)
+    now = 0.0
+    for _ in range(400):
+        for trigger, pass_ in shares.next(now):
+            heappush(table, (pass_, int(trigger.id), trigger))
+        trigger = heappop(table)[2]
+        shares.taken([trigger], now)
+        now += 1.0
+        run_times.ended("pay", trigger.fairness_key, 1_000_000)
+        shares.ended(trigger, 1_000_000)
+        ran.append(trigger.fairness_key)
+    assert by_tenant(ran) == {
+        "big": pytest.approx(200, abs=3),
+        "small": pytest.approx(200, abs=3),
+    }
+    assert max(Counter(key for key in ran if key != "small").values()) <= 3
