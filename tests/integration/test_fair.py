@@ -242,7 +242,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
         ran.append(key)
 
     def push(keys: str) -> None:
-        push(keys)
+        app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
 
     push("a" * 300)
     async with running(app, concurrency=1, look_ahead=25) as node, asyncio.timeout(SOON):
