@@ -44,10 +44,10 @@ class Pair:
     def cut(self) -> None:
         """Let the standby receive nothing more."""
         with psycopg.connect(self.primary.url, autocommit=True) as connection:
-            while not connection.execute("SELECT FROM pg_stat_replication").fetchone():
+            while not connection.execute("SELECT pid FROM pg_stat_replication").fetchone():
                 pass  # else it could begin to receive only now
             self.standby.stop_receiving()
-            while connection.execute("SELECT FROM pg_stat_replication").fetchone():
+            while connection.execute("SELECT pid FROM pg_stat_replication").fetchone():
                 pass
 
     def wait_until_replayed(self) -> None:
