@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -357,6 +358,9 @@ def test_an_exporter_misses_no_task_that_commits_late(
         second = note.submit(n=2)
         found = read("")
         connection.commit()
-    found += read(found[-1][0] if found else "")
+    until = time.monotonic() + SOON
+    while len(found) < 2 and time.monotonic() < until:  # other databases hold the horizon back
+        found += read(found[-1][0] if found else "")
+        time.sleep(0.02)
     assert [row[1] for row in found] == [first.id, second.id]
     history.database.close()
