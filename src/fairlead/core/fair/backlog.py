@@ -14,28 +14,19 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from itertools import islice
 
-from fairlead.core.fair.levels import MOST_EARLY, Levels
+from fairlead.core.fair.key_choice import KeyChoice, Memory
+from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import Reweighing
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Renewal, Timing
-from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.model import LOWEST, LaneRecord, Level, Trigger, tenant_of
 
 MOST_REMEMBERED = 10_000
 """Maximum number of acked levels above A that are remembered, so that a second read does not
 dispatch them again. Beyond this number the oldest are dropped, at the cost of a refused claim."""
-
-MOST_OF_KEY = 2000
-"""Maximum number of triggers of one key in one read."""
-
-EARLY_CREDIT = 100
-"""Number of new keys that go ahead of keys that wait in the channel, beyond those that were
-earned."""
 
 HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
@@ -73,11 +64,7 @@ class Backlog:
         self.is_read_by_key = False
         """Whether triggers come by fairness key, so that their positions say nothing of others."""
         self._passes = passes
-        self._unread = UnreadKeys(passes)
-        self._announced: dict[str, None] = {}
-        """Keys with new triggers that the channel keeps."""
-        self._new_keys: set[str] = set()
-        """Announced keys whose first trigger has not got its level yet."""
+        self._choice = KeyChoice(passes)
         self._weights = dict(passes.weights if record.weights is None else record.weights)
         """Weights set at run time, by key, that the levels follow."""
         self._timing = timing
@@ -174,100 +161,29 @@ class Backlog:
 
     @property
     def is_asking(self) -> bool:
-        """Whether to ask the channel for triggers of remembered keys: of new ones, of those that
-        are soon due if memory has room, and of others if memory is half empty."""
-        held = len(self._loaded)
-        if self._announced and held < self._most_kept:
-            return True
-        due_at = self._unread.due_at
-        if due_at is None:
-            return False
-        if self.is_at_end and held <= self.capacity // 2:
-            return True
-        start, ahead = self._window
-        has_room = held <= self._most_with_due(ahead) - self.capacity // 16
-        return has_room and due_at <= start + ahead // 2
+        """Whether to ask the channel for triggers of remembered keys."""
+        return self._choice.is_asking(self._memory(0))
 
     def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
-        """Remember keys with triggers that the channel keeps. `announced`: those of new triggers.
-        Keys that `choose_keys` returns are forgotten."""
-        self._announced |= dict.fromkeys(announced)
-        self._unread.add(found)
+        """Remember keys with triggers that the channel keeps. `announced`: those of new
+        triggers."""
+        self._choice.remember(announced, found)
 
     def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
-        """Return which remembered keys to read next, and how many triggers of each at most.
-        `unread`: number of tenants with unread triggers. `coming`: triggers that were chosen before
-        or have arrived, and have no level yet.
-
-        Memory is filled with the triggers of the lowest next passes first. Between two fills, keys
-        are read whose triggers in memory soon end or that have none. A key that is due and has new
-        triggers does not wait until memory has room.
-        """
-        least = self._least_of_tenant(unread)
-        start, ahead = self._window
-        held = len(self._loaded) + coming
-        count, chosen, first = 0, dict[str, int](), set[str]()
-        for key in [*self._announced]:
-            tenant = tenant_of(key)
-            is_due = self._passes.next_pass(key) <= start
-            if tenant in first or not (is_due or self._passes.is_behind(key)):
-                self._unread.add([key])
-            elif held + count < (self._most_kept if is_due else self._most_with_due(ahead)):
-                first.add(tenant)
-                if is_due:
-                    self._new_keys.add(key)
-                chosen[key] = least
-                count += least
-            else:
-                break
-            del self._announced[key]
-        if len(self._new_keys) > MOST_EARLY:
-            self._new_keys.clear()  # their rows may be gone
-        is_low = self.is_at_end and held <= self.capacity // 2
-        fill = self.capacity * 3 // 4 - held if is_low else 0
-        spare = self._most_with_due(ahead) - held
-        for most, through in ((fill, None), (spare, start + ahead // 2)):
-            if count >= most:
-                continue
-            for key, number in self._unread.take(start, through, partial(self._number_of, least)):
-                chosen[key] = number
-                count += number
-                if count >= most:
-                    break
-        return [*chosen.items()]
+        """Return which remembered keys to read next, and how many triggers of each at most, and
+        forget them. `unread`: number of tenants with unread triggers. `coming`: triggers that were
+        chosen before or have arrived, and have no level yet."""
+        return self._choice.choose(self._memory(coming), unread)
 
     def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
         """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
         has room or not."""
-        self._unread.add(self._announced)
-        self._announced.clear()
-        least = self._least_of_tenant(unread)
-        found = self._unread.take(self._window[0], None, lambda key, keys: least)
-        return [*islice(found, max(1, most // least))]
+        return self._choice.choose_all(self._memory(0), unread, most)
 
-    def _number_of(self, least: int, key: str, keys: int) -> int:
-        """Return how many triggers of a key to read, by the weight of its tenant if that was set at
-        run time, and the number of keys of its tenant; a few different numbers, so that many keys
-        are read together."""
-        weight = min(self._passes.weights.get(tenant_of(key), 1.0), MOST_OF_KEY)
-        if weight > 1:
-            least = min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
-        return least if keys == 1 else 1 << max(1, least // keys).bit_length() - 1
-
-    def _least_of_tenant(self, unread: int) -> int:
-        return max(1, min(MOST_OF_KEY, self.capacity // (4 * max(1, unread))))
-
-    def _most_with_due(self, ahead: int) -> int:
-        """Number of triggers in memory up to which it takes those that are soon due. Fewer if no
-        other in memory comes a turn later, as with more keys than memory."""
-        is_urgent = ahead > self._passes.step("", 1.0)
-        return self._most_kept * 7 // 8 if is_urgent else self.capacity * 3 // 4
-
-    @property
-    def _window(self) -> tuple[int, int]:
-        """Virtual time from which levels are given, and how far those in memory reach beyond it."""
+    def _memory(self, coming: int) -> Memory:
         start = max(self.virtual_time, self.ack_level.pass_)
-        return start, max(0, self.read_level.pass_ - start)
+        ahead = max(0, self.read_level.pass_ - start)
+        return Memory(len(self._loaded) + coming, self.capacity, start, ahead, self.is_at_end)
 
     # new triggers ---------------------------------------------------------------------------------
 
@@ -286,7 +202,7 @@ class Backlog:
         assert self._writing is None and self.unknown_above is None
         levelled = [self._level(trigger) for trigger in triggers]
         # In a lane that is read by key, memory asked for these triggers.
-        most = self._most_kept if self.is_read_by_key else self.capacity
+        most = self._memory(0).most if self.is_read_by_key else self.capacity
         fits = len(self._loaded) + len(levelled) <= most
         if fits and self.is_at_end and not self.is_stored and self._reading is None:
             for trigger in levelled:
@@ -389,7 +305,7 @@ class Backlog:
         if self._reweighing is not None and self._reweighing.is_done:
             self._levels.end(self._reweighing)
             if self.is_read_by_key:
-                self._unread.bring_forward(self._reweighing.tenants)
+                self._choice.bring_forward(self._reweighing.tenants)
             self._reweighing = None
 
     # writing --------------------------------------------------------------------------------------
@@ -456,13 +372,8 @@ class Backlog:
         return self._write([], []) if self._unstored else Changes(dropped=self._trim())
 
     @property
-    def _most_kept(self) -> int:
-        """Number of triggers in memory above which some are dropped."""
-        return self.capacity + self.capacity // 4
-
-    @property
     def _is_too_full(self) -> bool:
-        return len(self._loaded) > self._most_kept
+        return len(self._loaded) > self._memory(0).most
 
     def _trim(self) -> list[Trigger]:
         """Drop all but the first `capacity` loaded triggers once there are a quarter more; the
@@ -668,10 +579,7 @@ class Backlog:
         self.highest_seq = max(self.highest_seq, trigger.seq)
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
-        credit = 0
-        if self.is_read_by_key:
-            credit = EARLY_CREDIT if trigger.fairness_key in self._new_keys else -MOST_EARLY
-            self._new_keys.discard(trigger.fairness_key)
+        credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
         return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:

@@ -1,0 +1,157 @@
+"""Choice of the fairness keys of a lane to read next from the channel, which keeps their other
+triggers, and how many triggers of each.
+
+Memory is filled with the triggers of the lowest next passes first. Between two fills, keys are read
+whose triggers in memory soon end or that have none. A key that is due and has new triggers does not
+wait until memory has room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from fairlead.core.fair.levels import MOST_EARLY
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.unread_keys import UnreadKeys
+from fairlead.model import tenant_of
+
+MOST_OF_KEY = 2000
+"""Maximum number of triggers of one key in one read."""
+
+EARLY_CREDIT = 100
+"""Number of new keys that go ahead of keys that wait in the channel, beyond those that were
+earned."""
+
+
+class Memory(NamedTuple):
+    """The triggers of a lane in memory."""
+
+    held: int
+    """Number of triggers, with those that were chosen or have arrived and have no level yet."""
+    capacity: int
+    start: int
+    """Virtual time from which levels are given."""
+    ahead: int
+    """How far the levels in memory reach beyond `start`."""
+    is_all: bool
+    """Whether no other trigger is stored."""
+
+    @property
+    def most(self) -> int:
+        """Number of triggers above which some are dropped."""
+        return self.capacity + self.capacity // 4
+
+    @property
+    def is_low(self) -> bool:
+        """Whether memory is half empty, and the store cannot fill it."""
+        return self.is_all and self.held <= self.capacity // 2
+
+
+class KeyChoice:
+    """Keys with triggers that the channel keeps, until they are chosen."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._unread = UnreadKeys(passes)
+        self._announced: dict[str, None] = {}
+        """Keys with new triggers."""
+        self._new: set[str] = set()
+        """Announced keys that were chosen while they were due, and have no level yet."""
+
+    def is_asking(self, memory: Memory) -> bool:
+        """Return whether to ask the channel for triggers of remembered keys: of new ones, of those
+        that are soon due if memory has room, and of others if memory is half empty."""
+        if self._announced and memory.held < memory.most:
+            return True
+        due_at = self._unread.due_at
+        if due_at is None:
+            return False
+        has_room = memory.held <= self._most_with_due(memory) - memory.capacity // 16
+        return memory.is_low or (has_room and due_at <= memory.start + memory.ahead // 2)
+
+    def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
+        """Remember keys. `announced`: those of new triggers. Chosen keys are forgotten."""
+        self._announced |= dict.fromkeys(announced)
+        self._unread.add(found)
+
+    def bring_forward(self, tenants: Iterable[str]) -> None:
+        """Move the keys of tenants whose next pass has gone back."""
+        self._unread.bring_forward(tenants)
+
+    def choose(self, memory: Memory, unread: int) -> list[tuple[str, int]]:
+        """Return which remembered keys to read next, and how many triggers of each at most.
+        `unread`: number of tenants with unread triggers."""
+        least = _least_of_tenant(memory, unread)
+        chosen = self._choose_announced(memory, least)
+        count = least * len(chosen)
+        fill = memory.capacity * 3 // 4 if memory.is_low else 0
+        soon = memory.start + memory.ahead // 2
+        for most, through in ((fill, None), (self._most_with_due(memory), soon)):
+            if memory.held + count >= most:
+                continue
+            number_of = partial(self._number_of, least)
+            for key, number in self._unread.take(memory.start, through, number_of):
+                chosen[key] = number
+                count += number
+                if memory.held + count >= most:
+                    break
+        return [*chosen.items()]
+
+    def _choose_announced(self, memory: Memory, least: int) -> dict[str, int]:
+        """Return the announced keys to read at once; at most one of each tenant."""
+        chosen, tenants = dict[str, int](), set[str]()
+        for key in [*islice(self._announced, memory.most)]:
+            tenant = tenant_of(key)
+            is_due = self._passes.next_pass(key) <= memory.start
+            most = memory.most if is_due else self._most_with_due(memory)
+            if tenant in tenants or not (is_due or self._passes.is_behind(key)):
+                self._unread.add([key])
+            elif memory.held + least * len(chosen) < most:
+                tenants.add(tenant)
+                if is_due:
+                    self._new.add(key)
+                chosen[key] = least
+            else:
+                break
+            del self._announced[key]
+        if len(self._new) > MOST_EARLY:
+            self._new.clear()  # their rows may be gone
+        return chosen
+
+    def choose_all(self, memory: Memory, unread: int, most: int) -> list[tuple[str, int]]:
+        """Return remembered keys as `choose` does, for about `most` triggers, whether memory has
+        room or not."""
+        self._unread.add(self._announced)
+        self._announced.clear()
+        least = _least_of_tenant(memory, unread)
+        found = self._unread.take(memory.start, None, lambda key, keys: least)
+        return [*islice(found, max(1, most // least))]
+
+    def credit(self, key: str) -> int:
+        """Return the credit of a key for `Levels.assign`, and forget that the key was new."""
+        credit = EARLY_CREDIT if key in self._new else -MOST_EARLY
+        self._new.discard(key)
+        return credit
+
+    def _number_of(self, least: int, key: str, keys: int) -> int:
+        """Return how many triggers of a key to read, by the weight of its tenant if that was set at
+        run time, and the number of keys of its tenant; a few different numbers, so that many keys
+        are read together."""
+        weight = min(self._passes.weights.get(tenant_of(key), 1.0), MOST_OF_KEY)
+        if weight > 1:
+            least = min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+        return least if keys == 1 else 1 << max(1, least // keys).bit_length() - 1
+
+    def _most_with_due(self, memory: Memory) -> int:
+        """Return up to how many triggers memory takes those that are soon due. Fewer if no other in
+        memory comes a turn later, as with more keys than memory."""
+        is_urgent = memory.ahead > self._passes.step("", 1.0)
+        return memory.most * 7 // 8 if is_urgent else memory.capacity * 3 // 4
+
+
+def _least_of_tenant(memory: Memory, unread: int) -> int:
+    return max(1, min(MOST_OF_KEY, memory.capacity // (4 * max(1, unread))))
