@@ -45,6 +45,11 @@ def recorder(app: App, **queue) -> tuple[list[str], object]:
     return ran, push
 
 
+def store_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let triggers beyond memory be stored, as those of a channel that does not keep them."""
+    monkeypatch.setattr(channel.DatabaseChannel, "reads_by_key", False)
+
+
 async def test_a_flood_delays_no_other_key(app: App) -> None:
     ran, push = recorder(app)
     push("aaaab")
@@ -78,11 +83,11 @@ async def test_a_flood_that_still_arrives_delays_no_other_key(app: App) -> None:
             while "c" not in ran:
                 await asyncio.sleep(0.01)
         assert ran.index("c") - began < 50
-        assert stored(app) < 4000  # of 12,000
+        assert not stored(app)
 
 
 async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: App) -> None:
-    """The tasks stay in their table: few are written into the backlog."""
+    """The tasks stay in their table: none is written into the backlog."""
     if app.channel.carries_triggers:
         pytest.skip("all triggers of this channel get levels in the order of arrival")
     app.queue("q", partitions=1)
@@ -111,7 +116,7 @@ async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: 
                 await asyncio.sleep(0.01)
         go_on.set()
         await settled(app, node)
-    assert most_stored < 3000  # of 6,001; 2,000 were read before the lane was known to be long
+    assert not most_stored
     assert ("new", 0) in ran[3000:3010]
     begun: Counter[str] = Counter()
     for key, n in ran:
@@ -120,6 +125,34 @@ async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: 
         if begun[key] == 4:
             assert min(begun[k] for k in keys) >= 2, "a key ran far ahead of another"
     assert begun == dict.fromkeys(keys, 4) | {"new": 1}
+
+
+@pytest.mark.parametrize("kind", ["limit", "unknown"])
+async def test_a_task_behind_a_flood_of_its_own_key_that_cannot_run_runs(
+    sqlite_url: str, kind: str
+) -> None:
+    """The channel keeps it, and memory is full of tasks that a limit stops or no node knows."""
+    app, other = App(sqlite_url), App(sqlite_url)
+    app.migrate()
+    app.queue("q", partitions=1)
+    other.queue("q", partitions=1)
+    never, ran = asyncio.Event(), asyncio.Event()
+
+    @(app if kind == "limit" else other).task(queue="q", concurrency=Limit(1))
+    async def slow() -> None:
+        await never.wait()
+
+    @app.task(queue="q")
+    async def quick() -> None:
+        ran.set()
+
+    slow.submit_many([{}] * 150)
+    quick.submit()
+    async with running(app, look_ahead=25, drain=0.0), asyncio.timeout(SOON):
+        await ran.wait()
+        never.set()
+    other.close()
+    app.close()
 
 
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
@@ -223,7 +256,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
     """The lookup lasts until the stored tasks and a newcomer have run."""
     monkeypatch.setattr(arrivals, "_REMEMBERED", 0)
     monkeypatch.setattr(arrivals, "PAGE", 20)
-    monkeypatch.setattr(channel, "LONG_LANE", 1000)  # so that all tasks are stored
+    store_all(monkeypatch)
     lookup, is_asked, answer = SqlBacklogStore.levelled, asyncio.Event(), asyncio.Event()
 
     async def slow(*args: Any) -> set[str]:
@@ -389,6 +422,7 @@ async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_othe
 async def test_a_task_stopped_for_long_keeps_no_dispatched_rows_in_the_store(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store_all(monkeypatch)
     monkeypatch.setattr(evictions, "MOST_PINNED", 200)
     monkeypatch.setattr(SqlBacklogStore, "delete_acks", 100)
     app.queue("q", partitions=1)
@@ -437,7 +471,10 @@ async def test_a_weight_set_at_run_time_replaces_the_weights_of_tasks(app: App) 
         app.management.set_weight("q", "b", None)
 
 
-async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(app: App) -> None:
+async def test_new_weights_act_on_tasks_that_wait_in_memory_and_in_the_store(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_all(monkeypatch)
     ran, push = recorder(app)
     push("ab" * 1000)
     push("c" * 600)
@@ -484,7 +521,9 @@ async def test_a_tenant_gains_nothing_by_a_flood_of_many_keys_far_beyond_memory(
             while len(ran) < 1200:
                 await asyncio.sleep(0.01)
     soon = Counter(key.partition("/")[0] for key in ran[200:1200])
-    assert soon["small"] == pytest.approx(500, abs=50)
+    # The run times of a real clock are noise, and the tasks share these.
+    is_noisy = cost == "runtime" and app.store.database.dialect != "sqlite"
+    assert soon["small"] == pytest.approx(500, abs=150 if is_noisy else 50)
 
 
 async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(app: App) -> None:
@@ -504,8 +543,9 @@ async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(a
 
 
 async def test_new_weights_act_on_stored_tasks_although_no_worker_ran_when_they_were_set(
-    app: App,
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store_all(monkeypatch)
     ran, push = recorder(app)
     push("a" * 1500)
     push("b" * 1500)
@@ -554,6 +594,7 @@ async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
 async def test_new_tasks_run_after_older_ones_of_their_key_however_many_keys_a_new_owner_finds(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store_all(monkeypatch)
     monkeypatch.setattr(backlog, "HEAVIEST_KEPT", 10)
     monkeypatch.setattr(fair_partition, "MOST_LEARNT", 70)
     app.queue("q", partitions=1)
@@ -621,7 +662,7 @@ async def test_two_nodes_share_the_partitions_of_a_fair_queue(store_url: str) ->
 
 @pytest.mark.parametrize("order", ["fifo", "fair", "fair, stored"])
 async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_the_backlog(
-    sqlite_url: str, order: str
+    sqlite_url: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each task costs four row operations: insert, claim, attempt, delete. A task that does not fit
     in memory costs one more insert and one more delete."""
@@ -632,6 +673,8 @@ async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_
     @app.task(queue="q")
     async def nothing() -> None: ...
 
+    if "stored" in order:
+        store_all(monkeypatch)
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
     connection.execute("CREATE TABLE operations (what TEXT PRIMARY KEY, count INTEGER)")
     for table in ("tasks", "attempts", "backlog", "results", "unique_keys"):

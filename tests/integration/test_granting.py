@@ -15,6 +15,7 @@ import pytest
 
 import fairlead
 from fairlead import App
+from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
@@ -434,6 +435,7 @@ async def test_a_partition_taken_over_again_takes_back_no_grant_from_before(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another node fences the owner while a stored trigger is granted, and the grant expires."""
+    monkeypatch.setattr(DatabaseChannel, "reads_by_key", False)  # so that triggers are stored
     fleet = Fleet(sqlite_url)
     async with fleet.nodes(*[{"concurrency": 1, "look_ahead": 5}] * 2) as nodes:
         owner, helper = owner_first(nodes)

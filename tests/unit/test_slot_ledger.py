@@ -204,8 +204,10 @@ def test_a_limit_of_one_task_stops_all_only_while_the_queue_has_no_other_name() 
     made.register_names(["pay", "mail"])
     assert made.stops_all((limit, None), "q", ["pay"])
     assert not made.stops_all((limit, None), "q", ["pay", "mail"])
-    assert not made.stops_all((limit, None), "q", None)
     assert made.stops_all((limit, None), "q", ["pay", "without a handler here"])
+    assert made.stops_all((limit, None), "q", None), "mail is the task of another queue"
+    made.register_task("q", "mail", None)
+    assert not made.stops_all((limit, None), "q", None)
 
 
 def test_slots_of_an_executor_stop_all_tasks_that_use_it() -> None:

@@ -221,7 +221,15 @@ class FairPartition:
         if self._look_ahead.are_inboxes_full:
             is_empty = lane is None or not (lane.arrivals.new or lane.write is not None)
             return self._look_ahead.least_in_inbox if is_empty else 0
-        return 2 * PAGE if lane is None else lane.arrivals.room
+        room = 2 * PAGE if lane is None else lane.arrivals.room
+        if not self._context.channel.reads_by_key:
+            return room
+        if lane is None:
+            return min(room, self._most)
+        if lane.backlog.is_stored:
+            return room
+        lane.backlog.capacity = self._look_ahead.refill(lane.key, self._most)
+        return min(room, max(1, lane.backlog.capacity - len(lane.backlog) - len(lane.arrivals)))
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -249,7 +257,7 @@ class FairPartition:
         lane.unread, lane.is_asked = unread, True
         backlog, arriving = lane.backlog, len(lane.arrivals)
         backlog.remember(announced, found)
-        if backlog.is_asking:
+        if unread:
             backlog.capacity = self._look_ahead.refill(lane.key, self._most)
         if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
             return ()
@@ -439,7 +447,7 @@ class FairPartition:
         lane.is_evicting &= backlog.is_stored
         if lane.arrivals.new and _can_level(lane):
             self._assign_levels(lane)
-            self._ask(lane)
+        self._ask(lane)  # triggers may have left memory without a run
         if lane.write is None:
             self._make_room(lane)
         if lane.write is None:
@@ -548,7 +556,8 @@ class FairPartition:
         now = self._clock.monotonic()
         if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now, lane.unread > 0):
             return
-        held = self._table.held_back(lane.key, lane.backlog.names)
+        names = None if lane.unread else lane.backlog.names  # the channel may keep others
+        held = self._table.held_back(lane.key, names)
         if lane.shares is not None:
             held = [_with_followers(column, lane.shares) for column in held]
         chosen = lane.evictions.choose(lane.backlog, held, now)

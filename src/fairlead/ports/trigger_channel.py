@@ -116,6 +116,9 @@ class TriggerChannel(Protocol):
     holds_tasks: bool
     """Whether the tasks themselves are in the channel, so that only the node that received a
     trigger can claim its task."""
+    reads_by_key: bool
+    """Whether the channel keeps the triggers of a long lane until there is room, and reads them by
+    fairness key."""
 
     def check_queue(self, queue: QueueDeclaration) -> None:
         """Raise ConfigurationError for a queue whose order this channel cannot keep."""

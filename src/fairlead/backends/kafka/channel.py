@@ -117,7 +117,7 @@ class KafkaChannel(DatabaseChannel):
 
     carries_triggers = True
     shares_partitions = True
-    _reads_by_key = False
+    reads_by_key = False
 
     def __init__(
         self,

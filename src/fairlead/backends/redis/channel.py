@@ -90,6 +90,7 @@ class RedisChannel(DatabaseChannel):
 
     carries_triggers = True
     decides_order = True
+    reads_by_key = False
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class RedisTaskChannel:
     shares_partitions = False
     decides_order = True
     holds_tasks = True
+    reads_by_key = False
 
     def __init__(
         self,

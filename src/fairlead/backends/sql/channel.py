@@ -97,8 +97,7 @@ class DatabaseChannel:
     decides_order = False
     holds_tasks = False
 
-    _reads_by_key = True
-    """Whether all triggers come from the rows, so that long lanes can be read by fairness key."""
+    reads_by_key = True
 
     def __init__(
         self, store: TaskStore, notifier: Notifier, clock: Clock, heal_every: float = 15.0
@@ -312,6 +311,8 @@ class DatabaseChannel:
         finally:
             lane.is_reading = False
         lane.full_pages = lane.full_pages + 1 if len(rows) == limit else 0
+        if len(rows) == limit < PAGE:  # more than the node has room for
+            lane.full_pages = LONG_LANE
         if not rows:
             return ()
         if len(rows) == limit:
@@ -321,7 +322,7 @@ class DatabaseChannel:
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
-        is_long = lane.full_pages >= LONG_LANE and self._reads_by_key
+        is_long = lane.full_pages >= LONG_LANE and self.reads_by_key
         if is_long and room.of_keys(lane.key, (), (), 0, 0) is not None:
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock

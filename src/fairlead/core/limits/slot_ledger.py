@@ -164,7 +164,9 @@ class SlotLedger:
 
     def stops_all(self, limit: Hashable, queue: str, names: Iterable[str] | None) -> bool:
         """Return whether a full limit stops all tasks of the queue that have these names and may
-        start here. `names`: None stands for any name."""
+        start here. `names`: None stands for all names of the queue."""
+        if names is None and self._chains.names is not None:
+            names = [name for of, name in self._chains.of_task if of == queue]
         chains = (
             [self._chains.of_queue.get(queue, ())]
             if names is None

@@ -199,7 +199,7 @@ class TriggerTable:
     def held_back(self, lane: LaneKey, names: Iterable[str] | None) -> list[Held]:
         """Return the triggers of a fair lane that limits stop, by column, with the number of
         triggers that left each column since the last call; but none that a limit of all these
-        `names` stops (None: of all names), because no other trigger of the lane could run."""
+        `names` stops (None: all of the queue), because no other trigger of the lane could run."""
         names = None if names is None else [*names]
         found = []
         stops_all: dict[Hashable, bool] = {}
