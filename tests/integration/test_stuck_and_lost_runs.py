@@ -159,7 +159,9 @@ async def test_a_node_that_starts_after_an_outage_waits_for_the_heartbeats_of_th
 
     held = note.submit()
     ghost_beats(app, 60)
-    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], app.clock.now()))
+    assert len(
+        await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], app.clock.now())
+    )
     async with running(app):
         await asyncio.sleep(SILENT_SECONDS - HEARTBEAT_SECONDS)
         for _ in range(3):
