@@ -10,17 +10,45 @@ from typing import Any
 import psycopg
 import pytest
 
+from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
 from fairlead.backends.sql.migrate import migrate
-from fairlead.model import LaneKey, NewTask, State
+from fairlead.model import LaneKey, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer
 
 LANE = LaneKey("mail", 0, 5)
 ROUND = 200
+
+FILL = {
+    "clean_attempts": """
+        INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority,
+               fairness_key, weight, version, submitted_at, run_at, finished_at, outcome, next_state,
+               trigger_path, payload_bytes)
+        SELECT gen_random_uuid(), 1, 1, 'mail', 'send', 0, 5, '', 1, 2, 0, 0, n, 'done', 'DONE',
+               'hook', 0
+          FROM generate_series(1, %s) AS n""",
+    "clean_events": """
+        INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight,
+               priority, run_at)
+        SELECT gen_random_uuid(), 1, 'changed', n, 'mail', 'send', '', 1, 5, 0
+          FROM generate_series(1, %s) AS n""",
+    "clean_results": """
+        INSERT INTO fairlead_results (task_id, finished_at, result)
+        SELECT gen_random_uuid(), 1000000 * nextval('fairlead_ready_seq'), 'null'
+          FROM generate_series(1, %s) AS n""",
+}
+"""Statements that add rows of the history, by the statement that deletes them."""
+
+ADD_LEVELS = """
+    INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name,
+           fairness_key, weight, seq, order_at)
+    SELECT 'mail', 0, 5, 1, n, gen_random_uuid(), 1, 'send', '', 1, 0, 0
+      FROM generate_series(%s::bigint, %s::bigint) AS n
+"""
 
 
 @pytest.fixture
@@ -48,6 +76,43 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
             _run(store, explain, ROUND)
         later = _buffers(store, explain)
         assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
+
+
+def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
+    store: PostgresTaskStore,
+) -> None:
+    backlog, key = PostgresBacklogStore(store), PartitionKey(LANE.queue, LANE.partition)
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_backlog")
+        connection.prepare_threshold = None
+        asyncio.run(backlog.take_over([key]))
+        explain, pages = Explainer(connection), []
+        for number in range(1, 9):
+            through = Level(1, number * ROUND)
+            connection.execute(ADD_LEVELS, [through.id - ROUND + 1, through.id])
+            asyncio.run(backlog.delete_through(LANE, 1, through))
+            _do(backlog._delete_through(LANE, 1, Level(1, through.id + 1)), explain)
+            pages.append(explain.findings[-1].buffers)
+        assert pages[-1] <= pages[0] + 10, pages
+
+
+@pytest.mark.parametrize("name", ["clean_attempts", "clean_events", "clean_results"])
+def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
+    store: PostgresTaskStore, name: str
+) -> None:
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_attempts")
+        connection.prepare_threshold = None
+        explain, pages = Explainer(connection), []
+        for _ in range(8):
+            connection.execute(FILL[name], [ROUND])
+            while asyncio.run(store.clean(NOW, ROUND // 2)) == ROUND // 2:
+                pass
+            _do(store._clean(name, NOW, 10), explain)
+            pages.append(explain.findings[-1].buffers)
+        assert pages[-1] <= pages[0] + 10, pages
 
 
 def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:

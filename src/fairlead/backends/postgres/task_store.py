@@ -42,6 +42,12 @@ _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys reads a new mark, so that few tasks of a key have
 come since the position that is settled."""
 
+_POSITIONS_CLEANED = ("clean_attempts", "clean_events")
+"""Statements that delete by the position of a row."""
+
+_LATEST_RESULT = 60_000_000
+"""Microseconds after its end by which a result is stored, or is deleted only by another process."""
+
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
 
@@ -62,6 +68,13 @@ class PostgresTaskStore(SqlTaskStore):
         super().__init__(database, sql)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
+        self._clean_from: dict[str, tuple[int, ...]] = {
+            "clean_attempts": (0, 0),
+            "clean_events": (0, 0),
+            "clean_results": (0,),
+        }
+        """Position in each table of the history below which no row is left to clean, so that the
+        deleted ones are not read again."""
         self._mark_at = 0.0
         """Monotonic seconds from which a claim reads a mark."""
         self._marking = threading.Lock()
@@ -324,10 +337,24 @@ class PostgresTaskStore(SqlTaskStore):
 
     # pollers --------------------------------------------------------------------------------------
 
-    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
+    def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
-        return (yield from super()._clean(name, before, limit))
+        return (yield self.statement(name, before, limit, *self._clean_from.get(name, ())))
+
+    def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
+        if name in _POSITIONS_CLEANED:
+            xids, seqs, gone_seqs, horizon = rows[0]
+            gone = set(gone_seqs)
+            places = list(zip(xids, seqs, strict=True))
+            last = places[-1] if places else self._clean_from[name]
+            kept = next((place for place in places if place[1] not in gone), last)
+            self._clean_from[name] = min(kept, (horizon, 0))
+            return len(gone)
+        if name == "clean_results" and rows:
+            latest = max(row[0] for row in rows)
+            self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
+        return len(rows)
 
 
 # one INSERT ---------------------------------------------------------------------------------------

@@ -446,25 +446,48 @@ SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 LOCK TABLE fairlead_readers IN SHARE MODE
 
 -- name: clean_attempts
--- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
-DELETE FROM fairlead_attempts a
- WHERE a.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_attempts ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND a.finished_at < $1
-   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
-                    WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
-                          > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
-                             CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
-RETURNING a.seq
+-- Deletes of the first $2 rows from position ($3, $4) on those that ended before $1. Keeps rows that a reader has not read,
+-- and for a lake rows that were not compared yet. Returns the positions of the first rows, which of them are gone, and the
+-- oldest open transaction, below which no row comes any more.
+WITH first AS MATERIALIZED (
+    SELECT ctid AS place, xid, seq
+      FROM fairlead_attempts
+     WHERE (xid, seq) >= (($3::bigint)::text::xid8, $4::bigint)
+     ORDER BY fairlead_attempts.xid, seq LIMIT (SELECT $2::bigint)
+), gone AS (
+    DELETE FROM fairlead_attempts a
+     WHERE a.ctid = ANY (ARRAY(SELECT place FROM first)) AND a.finished_at < $1
+       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
+                        WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
+                              > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
+                                 CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
+    RETURNING a.seq
+)
+SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- name: clean_events
-DELETE FROM fairlead_events e
- WHERE e.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_events ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND e.at < $1
-   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
-RETURNING e.seq
+-- As clean_attempts.
+WITH first AS MATERIALIZED (
+    SELECT ctid AS place, xid, seq
+      FROM fairlead_events
+     WHERE (xid, seq) >= (($3::bigint)::text::xid8, $4::bigint)
+     ORDER BY fairlead_events.xid, seq LIMIT (SELECT $2::bigint)
+), gone AS (
+    DELETE FROM fairlead_events e
+     WHERE e.ctid = ANY (ARRAY(SELECT place FROM first)) AND e.at < $1
+       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
+    RETURNING e.seq
+)
+SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- name: clean_results
+-- $3: instant before which all results were deleted
 DELETE FROM fairlead_results
- WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results WHERE finished_at < $1 ORDER BY finished_at LIMIT $2))
-RETURNING task_id
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results
+                          WHERE finished_at < $1 AND finished_at >= $3 ORDER BY finished_at LIMIT $2))
+RETURNING finished_at
 
 -- name: clean_unique_keys
 DELETE FROM fairlead_unique_keys

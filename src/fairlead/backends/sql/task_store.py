@@ -597,11 +597,15 @@ class SqlTaskStore:
     async def clean(self, before: int, limit: int) -> int:
         deleted = 0
         for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
-            deleted += await self.database.run_async(self._clean(name, before, limit - deleted))
+            rows = await self.database.run_async(self._clean(name, before, limit - deleted))
+            deleted += self._cleaned(name, rows)
         return deleted
 
-    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
-        rows = yield self.statement(name, before, limit)
+    def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
+        return (yield self.statement(name, before, limit))
+
+    def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
+        """Return the number of deleted rows, after the commit."""
         return len(rows)
 
     # the cluster ----------------------------------------------------------------------------------
