@@ -128,6 +128,8 @@ async def test_connections_to_a_server_that_only_reads_now_are_dropped_after_one
     pair.standby.promote()
     pair.primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
     pair.primary.execute("SELECT pg_reload_conf()")
+    while database.run(asked("SHOW default_transaction_read_only")) != "on":
+        await asyncio.sleep(0.01)  # each connection reloads when the signal reaches it
     cause_and_cure = "this server only reads, such as a standby: use a URL with all servers"
     with pytest.raises(StoreUnavailable, match=cause_and_cure):
         database.run(write())
