@@ -104,9 +104,10 @@ bench-cost: $(STAMP)  ## measure shares of worker-seconds: counts, tuned weights
 bench-fleet: $(STAMP) postgresql  ## measure fleets: 1 to 8 workers, granted tasks, kill -9 under load, many queues, held keys; half an hour
 	@$(BIN)/python bench/queues.py; $(BIN)/python bench/ordering_keys.py; $(BIN)/python bench/ordering_keys.py --keys 100000 --head DUE; for fault in stop backends restart idle; do $(BIN)/python bench/faults.py $$fault; done; $(BIN)/python bench/fleet.py scale; $(BIN)/python bench/fleet.py latency; $(BIN)/python bench/fleet.py kills; $(BIN)/python bench/fleet.py kills --store postgres
 
-bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a transaction open for 30 minutes, at 800 and at 5,000 tasks/s; over an hour
+bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a transaction open for 30 minutes, at 800 and at 5,000 tasks/s, and its peers; over two hours
 	@for rate in 800 5000; do $(BIN)/python bench/open_transaction.py --rate $$rate --beside 1800; done
 	@$(BIN)/python bench/open_transaction.py --ordering 6000
+	@$(BIN)/python bench/open_transaction_peers.py --beside 1800
 
 bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
 	@for run in "synchronous" "asynchronous" "asynchronous --lag 0.5"; do $(BIN)/python bench/failover.py $$run; done

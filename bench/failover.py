@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -27,50 +26,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.fleet import LEAD, Fleet, fleet  # noqa: E402
-from fairlead.errors import StoreUnavailable  # noqa: E402
+from bench.fleet import LEAD, Load, fleet  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 WORKERS = 2
-EVERY = 0.05
-"""Seconds between two submits."""
 DETECTION = 2.0
 """Seconds from the end of a primary to the promotion of its standby, as a failover manager needs to
 be sure."""
-
-
-class Load:
-    """A thread that submits tasks at a rate, and notes which ones were acknowledged."""
-
-    def __init__(self, one: Fleet, rate: int) -> None:
-        self._task = one.module.quick
-        self._count = round(rate * EVERY)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.acknowledged: list[float] = []
-        """Names of tasks: instants, no two of which are equal."""
-        self.instants: list[float] = []
-        """Instants of acknowledgements."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Submit no more."""
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._is_over.is_set():
-            due = max(due + EVERY, time.monotonic() - 1.0)
-            time.sleep(max(0.0, due - time.monotonic()))
-            now = time.time()
-            names = [round(now + n / 1_000_000, 6) for n in range(self._count)]
-            try:
-                self._task.submit_many([{"at": name} for name in names])
-            except StoreUnavailable:
-                continue  # these may have been written
-            self.acknowledged += names
-            self.instants.append(time.time())
 
 
 def measure(failovers: int, rate: int, lag: float, is_synchronous: bool) -> dict[str, Any]:

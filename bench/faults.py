@@ -18,9 +18,7 @@ import json
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 import psycopg  # noqa: E402
 
-from bench.fleet import LEAD, RATE, Fleet, at_percent, fleet  # noqa: E402
-from fairlead.errors import StoreUnavailable  # noqa: E402
+from bench.fleet import LEAD, RATE, Fleet, Load, at_percent, fleet  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 STOP_SECONDS = 40.0
@@ -43,34 +40,6 @@ TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-
-
-class Load:
-    """A thread that submits tasks, again if the store does not respond."""
-
-    def __init__(self, one: Fleet) -> None:
-        self._task = one.module.quick
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.acknowledged = 0
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Submit no more."""
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        count = round(RATE * 0.05)
-        while not self._is_over.is_set():
-            due = max(due + 0.05, time.monotonic() - 1.0)
-            time.sleep(max(0.0, due - time.monotonic()))
-            try:
-                self._task.submit_many([{"at": time.time()} for _ in range(count)])
-            except StoreUnavailable:
-                continue  # some of these may have been written
-            self.acknowledged += count
 
 
 def stop(one: Fleet) -> None:
@@ -123,7 +92,7 @@ def main() -> None:
         for _ in range(3):
             one.start()
         one.wait_until_serving(3)
-        load = Load(one)
+        load = Load(one, RATE)
         time.sleep(LEAD)
         if given.what == "stop":
             stop(one)
@@ -135,7 +104,7 @@ def main() -> None:
             restart(server)
         load.stop()
         one.drain()
-        print(json.dumps(result(one, load.acknowledged)))
+        print(json.dumps(result(one, len(load.acknowledged))))
 
 
 def result(one: Fleet, acknowledged: int) -> dict[str, Any]:
@@ -143,11 +112,10 @@ def result(one: Fleet, acknowledged: int) -> dict[str, Any]:
     runs = one.runs()
     starts = sorted(start for _, start, _ in runs)
     waits = [start - at for at, start, _ in runs]
-    of_submit = Counter(at for at, _, _ in runs)
     return {
         "acknowledged": acknowledged,
         "runs": len(runs),
-        "submits": len(of_submit),
+        "repeated": len(runs) - len({at for at, _, _ in runs}),
         "living_workers": sum(worker.poll() is None for worker in one.workers),
         "longest_gap_s": round(max(b - a for a, b in itertools.pairwise(starts)), 2),
         "wait_p50_ms": at_percent(waits, 50),

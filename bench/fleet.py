@@ -30,11 +30,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from fairlead.errors import StoreUnavailable  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 WORKERS = (1, 2, 4, 8)
 RATE = 800
 """Tasks per second during the kills."""
+EVERY = 0.05
+"""Seconds between two submits of a load."""
 KILLS = 10
 PAUSE = 6.0
 """Seconds between two kills: longer than a worker needs to start and to join the others."""
@@ -102,6 +105,40 @@ class Fleet:
         for worker in self.workers:
             worker.wait()
         self.app.close()
+
+
+class Load:
+    """A thread that submits tasks at a rate, and notes which ones were acknowledged."""
+
+    def __init__(self, one: Fleet, rate: float) -> None:
+        self._task = one.module.quick
+        self._count = round(rate * EVERY)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[float] = []
+        """Names of tasks: instants, no two of which are equal."""
+        self.instants: list[float] = []
+        """Instants of acknowledgements."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Submit no more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._is_over.is_set():
+            due = max(due + EVERY, time.monotonic() - 1.0)
+            time.sleep(max(0.0, due - time.monotonic()))
+            now = time.time()
+            names = [round(now + n / 1_000_000, 6) for n in range(self._count)]
+            try:
+                self._task.submit_many([{"at": name} for name in names])
+            except StoreUnavailable:
+                continue  # these may have been written
+            self.acknowledged += names
+            self.instants.append(time.time())
 
 
 @contextmanager
@@ -175,19 +212,7 @@ def kills(url: str, log: Path | None) -> dict[str, Any]:
         for _ in range(3):
             one.start()
         one.wait_until_serving(3)
-        is_over = threading.Event()
-
-        def submit() -> None:
-            due = time.monotonic()
-            while not is_over.is_set():
-                due += 0.05
-                time.sleep(max(0.0, due - time.monotonic()))
-                one.module.quick.submit_many(
-                    [{"at": time.time()} for _ in range(round(RATE * 0.05))]
-                )
-
-        submitter = threading.Thread(target=submit)
-        submitter.start()
+        load = Load(one, RATE)
         time.sleep(LEAD)
         killed = []
         for _ in range(KILLS):
@@ -197,8 +222,7 @@ def kills(url: str, log: Path | None) -> dict[str, Any]:
             victim.wait()
             one.start()
             time.sleep(PAUSE)
-        is_over.set()
-        submitter.join()
+        load.stop()
         one.drain()
         runs, logs = one.runs(), one.logs
         if log:

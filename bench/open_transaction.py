@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,13 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 import psycopg  # noqa: E402
 
-from bench.fleet import Fleet, at_percent, fleet  # noqa: E402
+from bench.fleet import Fleet, Load, at_percent, fleet  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 WINDOW = 20.0
 """Seconds of one window."""
-STEP = 0.05
-"""Seconds between two submits."""
 TOP = 8
 """Statements shown for each window."""
 
@@ -47,28 +44,6 @@ SIZES = """
 SELECT pg_total_relation_size('fairlead_tasks'), n_live_tup, n_dead_tup
   FROM pg_stat_user_tables WHERE relname = 'fairlead_tasks'
 """
-
-
-class Load:
-    """A thread that submits tasks at a steady rate."""
-
-    def __init__(self, one: Fleet, rate: float) -> None:
-        self._task, self._rate = one.module.quick, rate
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Submit no more."""
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._is_over.is_set():
-            due = max(due + STEP, time.monotonic() - 1.0)
-            time.sleep(max(0.0, due - time.monotonic()))
-            self._task.submit_many([{"at": time.time()} for _ in range(round(self._rate * STEP))])
 
 
 @contextmanager

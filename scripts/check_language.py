@@ -175,7 +175,9 @@ def files(wanted: list[Path]) -> Iterator[Path]:
         if path.is_file():
             yield path
         else:
-            yield from sorted(p for p in path.rglob("*") if p.suffix in {".py", ".md"})
+            found = (p for p in path.rglob("*") if p.suffix in {".py", ".md"})
+            # A benchmark keeps an environment of its own.
+            yield from sorted(p for p in found if ".venv" not in p.parts)
 
 
 def main(arguments: list[str] | None = None) -> int:

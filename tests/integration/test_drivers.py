@@ -33,6 +33,7 @@ from fairlead.ports.task_records import TaskFilter
 pytestmark = pytest.mark.asyncio
 
 Store = SqliteTaskStore | PostgresTaskStore
+Messages = asyncio.Queue[str]
 Using = Callable[[str, Callable[[Any], Any], bool], Awaitable[None]]
 source = IdSource()
 NOW = 1_700_000_000_000_000
@@ -247,14 +248,21 @@ async def test_the_error_about_an_unknown_connection_has_its_type(sqlite_store: 
         sqlite_store.database.join(object(), sqlite_store.submission(make(1)))
 
 
-@pytest.mark.parametrize("count", [1, 100])
-async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollback(
-    postgres_store: Store, postgres_url: str, count: int
-) -> None:
-    messages: asyncio.Queue[str] = asyncio.Queue()
+@pytest_asyncio.fixture
+async def messages(postgres_store: Store, postgres_url: str) -> AsyncIterator[Messages]:
+    """Yield the notifications that the server sends."""
+    received = Messages()
     listener = await asyncpg.connect(postgres_url)
     channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
-    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
+    await listener.add_listener(channel, lambda *event: received.put_nowait(event[3]))
+    yield received
+    await listener.close()
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollback(
+    postgres_store: Store, postgres_url: str, messages: Messages, count: int
+) -> None:
     with psycopg.connect(postgres_url) as connection:
         postgres_store.database.join(
             connection, postgres_store.submission(make(count, queue="never"))
@@ -262,8 +270,9 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
         connection.rollback()
         tasks = make(count, queue='a "queue" \u00fc') + make(count, queue="later", run_at=NOW + 7)
         notification = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
-        await asyncio.sleep(0.1)
-        assert messages.empty()
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, 'now')")
+        assert await asyncio.wait_for(messages.get(), 5) == "now"  # and nothing before it
         connection.commit()
     received = decode(await asyncio.wait_for(messages.get(), 5))
     assert received == notification
@@ -271,31 +280,21 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
         'a "queue" \u00fc'
     ] and received.due == NOW + 7
     assert messages.empty()
-    await listener.close()
 
 
 async def test_a_notification_too_long_for_notify_means_look_everywhere(
-    postgres_store: Store, postgres_url: str
+    postgres_store: Store, messages: Messages
 ) -> None:
-    messages: asyncio.Queue[str] = asyncio.Queue()
-    listener = await asyncpg.connect(postgres_url)
-    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
-    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
     notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
     assert len(notification.ready) == 40
     assert decode(await asyncio.wait_for(messages.get(), 5)).is_empty
-    await listener.close()
 
 
 @pytest.mark.parametrize("count", [1, 100])
 async def test_a_transaction_without_notifications_can_be_prepared(
-    postgres_store: Store, postgres_url: str, count: int
+    postgres_store: Store, postgres_url: str, messages: Messages, count: int
 ) -> None:
-    messages: asyncio.Queue[str] = asyncio.Queue()
-    listener = await asyncpg.connect(postgres_url)
-    channel = await listener.fetchval("SELECT 'fairlead_' || 'fairlead_tasks'::regclass::oid")
-    await listener.add_listener(channel, lambda *event: messages.put_nowait(event[3]))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("SET LOCAL fairlead.notify = off")
@@ -310,7 +309,6 @@ async def test_a_transaction_without_notifications_can_be_prepared(
         postgres_store.database.join(connection, postgres_store.submission(make(1, queue="b")))
     received = decode(await asyncio.wait_for(messages.get(), 5))
     assert [lane.queue for lane in received.ready] == ["b"] and messages.empty()
-    await listener.close()
 
 
 # lost connections ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from fairlead import (
     Processing,
     State,
 )
+from fairlead.engine.membership import HEARTBEAT_SECONDS, SILENT_SECONDS
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.ports.notification import Notification
@@ -146,3 +147,26 @@ async def test_the_start_of_a_node_changes_no_task_of_a_living_node(app: App) ->
         await reaches(app, other, State.DONE)
     record = held.record()
     assert (record.state, record.node, record.version) == (State.PROCESSING, "ghost", 2)
+
+
+async def test_a_node_that_starts_after_an_outage_waits_for_the_heartbeats_of_the_others(
+    app: App,
+) -> None:
+    """All nodes were silent during the outage, and the others do not notice its end at once."""
+
+    @app.task
+    async def note() -> None: ...
+
+    held = note.submit()
+    ghost_beats(app, 60)
+    assert len(
+        await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], app.clock.now())
+    )
+    async with running(app):
+        await asyncio.sleep(SILENT_SECONDS - HEARTBEAT_SECONDS)
+        for _ in range(3):
+            assert await app.store.heartbeat("ghost", app.clock.now())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+        assert held.state() is State.PROCESSING
+        await reaches(app, held, State.DONE)  # the ghost is silent from now on
+    assert outcomes(app, held) == ["lost", "done"]

@@ -20,7 +20,7 @@ IDLE_SECONDS = 6.0
 Nodes notice a new node and a dead owner within this time."""
 HEAL_SECONDS = 20.0
 """Seconds within which nodes make up for lost notifications and messages."""
-PERMIT_SECONDS = 15.0
+PERMIT_SECONDS = 20.0
 """Seconds within which permits of cluster-wide limits, of up to four levels, reach a node that can use
 them."""
 OWNER_SECONDS = LEASE_SECONDS + 5.0

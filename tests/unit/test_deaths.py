@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fairlead.engine.deaths import PATIENCE, Deaths
+from fairlead.engine.deaths import PATIENCE, PAUSE_AFTER_OUTAGE, Deaths
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.cluster_state import NodeRecord
 
@@ -40,7 +41,7 @@ class World:
         self.now = 100.0
         self.heartbeats = dict.fromkeys("mnop", 1)
         self.dead: list[Sequence[str]] = []
-        clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.clock = clock = SimpleNamespace(monotonic=lambda: self.now)
         store = SimpleNamespace(nodes=lambda: None, database=SimpleNamespace(read=self._read))
         context: Any = SimpleNamespace(
             name="m", clock=clock, store=store, ports=SimpleNamespace(presence=self.locks)
@@ -169,3 +170,24 @@ async def test_after_an_outage_a_free_lock_must_be_confirmed_again() -> None:
     assert world.dead == []
     await world.look(0.6)
     assert world.dead == [["n"]]
+
+
+@pytest.mark.parametrize("confirm_seconds", [0.0, 0.5])
+async def test_a_node_starts_with_a_pause_only_if_an_outage_can_free_locks(
+    confirm_seconds: float,
+) -> None:
+    """The processes of the others hold the locks of SQLite, and the store those of PostgreSQL."""
+    world = World(confirm_seconds)
+    world.locks.free = {"n"}
+    began = world.now
+
+    async def sleep(seconds: float) -> None:
+        world.now += seconds
+        if world.dead:
+            raise asyncio.CancelledError
+
+    world.clock.sleep = sleep
+    with pytest.raises(asyncio.CancelledError):
+        await world.deaths.run()
+    assert world.dead == [["n"]]
+    assert (world.now - began >= PAUSE_AFTER_OUTAGE) == (confirm_seconds > 0)

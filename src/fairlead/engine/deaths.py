@@ -20,7 +20,8 @@ CHECK_EVERY = 0.25
 """Seconds between two checks of the locks."""
 
 PAUSE_AFTER_OUTAGE = 2.5
-"""Seconds without a check after the store was unavailable."""
+"""Seconds without a check after the store was unavailable, and after the start where the locks need
+the store."""
 
 WATCHED = 3
 """Number of nodes that each node watches: the next ones in the order of their names. A death is
@@ -89,6 +90,8 @@ class Deaths(SimplePart):
         """Watch until cancelled."""
         if self._presence is None:
             return
+        if self._presence.confirm_seconds:  # an outage may just have freed the locks of all nodes
+            await self._context.clock.sleep(PAUSE_AFTER_OUTAGE)
         while True:
             await self._context.clock.sleep(CHECK_EVERY)
             try:

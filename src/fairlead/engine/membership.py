@@ -63,8 +63,8 @@ class Membership(SimplePart):
         self._steps = ClockSteps(context.clock)
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
-        self._reached_at = float("-inf")
-        """Monotonic seconds of the first heartbeat after an outage."""
+        self._reached_at = context.clock.monotonic()
+        """Monotonic seconds of the start, or of the first heartbeat after an outage."""
         self._unregistered = self._partitions
         """Queues to register, with their numbers of partitions."""
         self._mark: object = None
