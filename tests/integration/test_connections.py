@@ -141,6 +141,46 @@ async def test_a_time_limit_of_the_server_is_named_with_its_cure(
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_setting_of_the_url_that_the_server_refuses_is_named_with_its_cure(
+    migrated_postgres_url: str, kind: str
+) -> None:
+    for setting, text in (("nosuch%3D1", "nosuch"), ("work_mem%3Dlots", "work_mem")):
+        database = PostgresDatabase(f"{migrated_postgres_url}?pooler=none&options=-c{setting}")
+        with pytest.raises(ConfigurationError, match=f"{text}.* correct `options` in the URL"):
+            await database.connect_async() if kind == "async" else database.connect()
+
+
+async def test_the_url_may_wait_for_a_connection_without_limit(migrated_postgres_url: str) -> None:
+    database = PostgresDatabase(f"{migrated_postgres_url}?connect_timeout=0")
+    assert (await database.connect_async()).get_server_pid()
+    await database.close_async()
+
+
+async def test_the_url_does_not_change_the_encoding_of_our_connections(
+    migrated_postgres_url: str,
+) -> None:
+    database = PostgresDatabase(f"{migrated_postgres_url}?client_encoding=latin1")
+    connection = await database.connect_async()
+    assert await connection.fetchval("SELECT $1 || 'ü'", "ü") == "üü"
+    await database.close_async()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_role_that_may_only_read_is_named_with_the_cure(
+    migrated_postgres_url: str, kind: str
+) -> None:
+    with limited(migrated_postgres_url, "SET default_transaction_read_only TO on") as url:
+        app = App(url)
+
+        @app.task
+        async def work() -> None: ...
+
+        with pytest.raises(StoreUnavailable, match="default_transaction_read_only is on for this"):
+            await work.submit_async() if kind == "async" else work.submit()
+        await app.store.database.close_async()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_too_many_connections_are_named_with_their_cure(
     migrated_postgres_url: str, kind: str
 ) -> None:

@@ -171,3 +171,13 @@ async def test_a_pooler_that_was_denied_is_named_by_the_error(pooled_url: str) -
     with pytest.raises(ConfigurationError, match="a pooler is in between: write .pooler="):
         await work.submit_async()
     app.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_options_that_a_pooler_refuses_are_named_with_their_cure(
+    pooled_url: str, kind: str
+) -> None:
+    app = App(f"{pooled_url}?pooler=transaction&options=-csearch_path%3Dpublic")
+    with pytest.raises(ConfigurationError, match="leave `options` out .* ALTER ROLE .* SET"):
+        await app.store.database.connect_async() if kind == "async" else app.migrate()
+    app.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -213,7 +214,7 @@ class PostgresDatabase:
             connection: LoopConnection = await asyncpg.connect(
                 to.asyncpg,
                 **server,
-                timeout=to.connect_timeout,
+                timeout=to.connect_timeout or math.inf,
                 statement_cache_size=0 if pooler is Pooler.TRANSACTION else 256,
                 max_cached_statement_lifetime=0,
                 server_settings={"application_name": "fairlead"}
