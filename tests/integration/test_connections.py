@@ -20,7 +20,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor import examine
-from fairlead.testing import running, settled
+from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.asyncio
 
@@ -163,6 +163,28 @@ async def test_the_url_does_not_change_the_encoding_of_our_connections(
     connection = await database.connect_async()
     assert await connection.fetchval("SELECT $1 || 'ü'", "ü") == "üü"
     await database.close_async()
+
+
+async def test_arguments_are_kept_where_strings_have_escapes(migrated_postgres_url: str) -> None:
+    text = "\\x7b back\\slash \\\\ 'quote' ü"
+    seen: list[str] = []
+    with limited(migrated_postgres_url, "SET standard_conforming_strings TO off") as url:
+        app = App(url)
+
+        @app.task(transactional=True)
+        def work(text: str, connection: psycopg.Connection[Any]) -> None:
+            seen.append(text)
+
+        work.submit(text=text)
+        await work.submit_async(text=text)
+        work.submit_many([{"text": text}] * 60)
+        with psycopg.connect(url) as connection:
+            work.options(connection=connection, fairness_key=text, ordering_key=text).submit(
+                text=text
+            )
+        await drain(app)
+        await app.store.database.close_async()
+    assert seen == [text] * 63
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
