@@ -769,7 +769,7 @@ class TriggerChannelContract:
             await reader.claim()
             app.channel.settled(triggers)
             app.channel.settled(
-                [Trigger("unknown", 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
+                [Trigger(str(uuid4()), 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
             )
             await reader.until_received(await submitted(note, 5))
 

@@ -16,6 +16,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
 from tests import tiers
+from tests.ids import id_of
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
 receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
@@ -128,7 +129,17 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         priority = chance.choice([3, 5])
         lane = LaneKey(*PARTITION, priority)
         triggers = [
-            Trigger(f"{number}-{n}", 1, *PARTITION, "send", priority, "", 1.0, None, seq=next(seqs))
+            Trigger(
+                id_of(number << 64 | n),
+                1,
+                *PARTITION,
+                "send",
+                priority,
+                "",
+                1.0,
+                None,
+                seq=next(seqs),
+            )
             for n in range(chance.choice([1, 1, 2, 7]))
         ]
         expected.update(trigger.id for trigger in triggers)
@@ -215,7 +226,7 @@ async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() ->
     node = Node(channel, rows, chance)
     node.ahead = lambda lane: 10  # type: ignore[method-assign]
     triggers = {
-        seq: Trigger(f"task-{seq}", 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
+        seq: Trigger(id_of(seq), 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
         for seq in (5, 10, 20)
     }
     has_seen, may_answer = asyncio.Event(), asyncio.Event()

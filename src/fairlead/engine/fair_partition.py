@@ -332,6 +332,7 @@ class FairPartition:
         """Give the waiting triggers of these keys levels at their new weights."""
         for lane in self._lanes.values():
             if lane.shares is None:
+                self._table.reweigh(lane.key, keys)
                 lane.reweighed.update(keys)
                 self._work.set()
 
@@ -582,6 +583,7 @@ class FairPartition:
             lane.write = placed
         else:
             self._apply(lane, placed)
+        self._ask(lane)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         self._look_ahead.measure(lane.key, changes.added)
