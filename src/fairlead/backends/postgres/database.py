@@ -225,7 +225,9 @@ class PostgresDatabase:
                 encoding = getattr(connection.get_settings(), "server_encoding", None)
                 check_server(self.location, connection.get_server_version().major, encoding)
                 if pooler is Pooler.SESSION:
-                    await connection.execute(setting(settings, "SET"))
+                    # The pooler may let this first statement wait until others close a connection.
+                    limit = to.connect_timeout or None
+                    await connection.execute(setting(settings, "SET"), timeout=limit)
                 if kind is Kind.RELAXED:
                     await self._change(connection, kind)
             except BaseException:

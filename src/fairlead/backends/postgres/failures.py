@@ -105,7 +105,8 @@ def translated(
             f"{location}: the server is not as target_session_attrs of the URL asks"
         ) from error
     except (OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"{location}: {_line(error)}") from error
+        text = _line(error) if str(error) else "no response in time"
+        raise StoreUnavailable(f"{location}: {text}") from error
     except asyncpg.ClientConfigurationError as error:
         raise ConfigurationError(f"{location}: {_line(error)}") from None
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
