@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
+from fairlead.ports.trigger_channel import KeyNews
 from tests import tiers
 from tests.ids import id_of
 
@@ -69,14 +69,7 @@ class Node:
     def behind(self, lane: LaneKey) -> int:
         return 5
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
 
     async def receive(self) -> None:
