@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,7 @@ from fairlead import App, NoRetry, State
 from fairlead.backends.postgres import pools
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain, running, settled
@@ -250,6 +251,29 @@ async def test_a_role_that_may_only_read_is_named_with_the_cure(
         with pytest.raises(StoreUnavailable, match="default_transaction_read_only is on for this"):
             await work.submit_async() if kind == "async" else work.submit()
         await app.store.database.close_async()
+
+
+async def test_a_worker_whose_table_is_gone_ends_and_its_tasks_stay(
+    migrated_postgres_url: str,
+) -> None:
+    app = App(migrated_postgres_url)
+
+    @app.task
+    async def work() -> None: ...
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    handle = work.options(run_at=later).submit()
+    with psycopg.connect(migrated_postgres_url, autocommit=True) as admin:
+        with pytest.raises(ExceptionGroup) as caught:
+            node = app.node()
+            run = asyncio.create_task(node.run())
+            await node.ready.wait()
+            admin.execute("ALTER TABLE fairlead_tasks RENAME TO gone")
+            await run
+        admin.execute("ALTER TABLE gone RENAME TO fairlead_tasks")
+    assert caught.value.split(SchemaMismatch)[1] is None
+    assert handle.state() == State.WAITING
+    app.close()
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
