@@ -78,6 +78,38 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
         assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
 
 
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        [LANE],
+        [LaneKey("mail", 0, 2), LaneKey("mail", 0, 7), LaneKey("mail", 3, 5), LaneKey("pay", 0, 5)],
+    ],
+)
+def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
+    store: PostgresTaskStore, lanes: list[LaneKey]
+) -> None:
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_tasks")
+        connection.prepare_threshold = None
+        explain, pages = Explainer(connection), []
+        for count in (2_000, 40_000):
+            for lane in lanes:
+                place = {"queue": lane.queue, "partition": lane.partition}
+                tasks = make(count, priority=lane.priority, **place)
+                store.database.run(store.submission(tasks))
+            assert sorted(store.database.run(store.lanes())) == lanes
+            connection.execute("DELETE FROM fairlead_tasks")
+            for _ in range(3):  # until the positions are settled
+                assert store.database.run(store.lanes()) == []
+            explain.findings = []
+            _do(store.lanes(), explain)
+            _do(store.oldest_ready(), explain)
+            _do(store._stuck(NOW, 10), explain)
+            pages.append([finding.buffers for finding in explain.findings])
+        assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
+
+
 def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
     store: PostgresTaskStore,
 ) -> None:

@@ -131,31 +131,61 @@ SELECT queue, partition, priority, ready_seq FROM lanes WHERE ready_seq IS NOT N
 -- name: live_lanes
 -- The beginning of lanes, oldest_ready and stuck: the first row of each lane that has rows. $1: [[queue, partition, priority,
 -- floor], ...]: floors of lanes. Walks the index from lane to lane, so that the cost does not grow with the number of tasks,
--- and over no row at or below a floor: each range ends before the next lane with a floor.
+-- and over no row at or below a floor: each range ends before the next lane with a floor. The ranges are cut until each has
+-- bounds of one column, because a scan to a row value reads on through all rows that are equal to it in the first column.
 WITH RECURSIVE floors AS MATERIALIZED (
     SELECT *, lead(queue) OVER w AS end_queue, lead(partition) OVER w AS end_partition, lead(priority) OVER w AS end_priority
-      FROM (SELECT '' AS queue, -1::smallint AS partition, -1::smallint AS priority, 0::bigint AS floor
+      FROM (SELECT '' AS queue, -1 AS partition, -1 AS priority, 0::bigint AS floor
             UNION ALL
-            SELECT j ->> 0, (j ->> 1)::smallint, (j ->> 2)::smallint, (j ->> 3)::bigint
+            SELECT j ->> 0, (j ->> 1)::integer, (j ->> 2)::integer, (j ->> 3)::bigint
               FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS f  -- unnest: a low estimate, so no compilation
     WINDOW w AS (ORDER BY queue, partition, priority)
 ), lanes AS (
     SELECT queue, partition, priority, floor AS above, NULL::bigint AS ready_seq, end_queue, end_partition, end_priority
       FROM floors
     UNION ALL
-    SELECT next.queue, next.partition, next.priority, 9223372036854775807, next.ready_seq, end_queue, end_partition, end_priority
+    SELECT next.queue, next.partition::integer, next.priority::integer, 9223372036854775807, next.ready_seq,
+           end_queue, end_partition, end_priority
       FROM lanes l
      CROSS JOIN LATERAL (
            (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
-             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NOT NULL
-               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
-               AND (t.queue, t.partition, t.priority) < (l.end_queue, l.end_partition, l.end_priority)
+             WHERE t.ready_seq IS NOT NULL AND t.queue = l.queue AND t.partition = l.partition AND t.priority = l.priority
+               AND t.ready_seq > l.above
+             ORDER BY t.ready_seq LIMIT 1)
+           UNION ALL  -- the other priorities of the partition
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND t.queue = l.queue AND t.partition = l.partition AND t.priority > l.priority
+               AND t.priority < CASE WHEN l.queue = l.end_queue AND l.partition = l.end_partition THEN l.end_priority ELSE 32768 END
+             ORDER BY t.priority, t.ready_seq LIMIT 1)
+           UNION ALL  -- the other partitions of the queue
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE t.ready_seq IS NOT NULL AND t.queue = l.queue AND t.partition > l.partition
+               AND t.partition < CASE WHEN l.queue = l.end_queue THEN l.end_partition ELSE 32768 END
+             ORDER BY t.partition, t.priority, t.ready_seq LIMIT 1)
+           UNION ALL
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE l.queue = l.end_queue AND l.partition < l.end_partition
+               AND t.ready_seq IS NOT NULL AND t.queue = l.end_queue AND t.partition = l.end_partition
+               AND t.priority < l.end_priority
+             ORDER BY t.priority, t.ready_seq LIMIT 1)
+           UNION ALL  -- the other queues
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE l.end_queue IS NULL AND t.ready_seq IS NOT NULL AND t.queue > l.queue
              ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)
            UNION ALL
            (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
-             WHERE t.ready_seq IS NOT NULL AND l.end_queue IS NULL
-               AND (t.queue, t.partition, t.priority, t.ready_seq) > (l.queue, l.partition, l.priority, l.above)
-             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)) AS next
+             WHERE t.ready_seq IS NOT NULL AND t.queue > l.queue AND t.queue < l.end_queue
+             ORDER BY t.queue, t.partition, t.priority, t.ready_seq LIMIT 1)
+           UNION ALL
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE l.queue < l.end_queue AND t.ready_seq IS NOT NULL AND t.queue = l.end_queue AND t.partition < l.end_partition
+             ORDER BY t.partition, t.priority, t.ready_seq LIMIT 1)
+           UNION ALL
+           (SELECT t.queue, t.partition, t.priority, t.ready_seq FROM fairlead_tasks t
+             WHERE l.queue < l.end_queue AND t.ready_seq IS NOT NULL AND t.queue = l.end_queue
+               AND t.partition = l.end_partition AND t.priority < l.end_priority
+             ORDER BY t.priority, t.ready_seq LIMIT 1)
+           LIMIT 1) AS next
 )
 
 -- name: lane_mark
