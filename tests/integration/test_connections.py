@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -18,10 +19,10 @@ from fairlead import App, NoRetry, State
 from fairlead.backends.postgres import pools
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
-from fairlead.testing import running, settled
+from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.asyncio
 
@@ -188,6 +189,91 @@ async def test_a_time_limit_of_the_server_is_named_with_its_cure(
                     with database.transaction() as connection, database.failures(connection):
                         connection.execute(statement)
         await database.close_async()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_setting_of_the_url_that_the_server_refuses_is_named_with_its_cure(
+    migrated_postgres_url: str, kind: str
+) -> None:
+    for setting, text in (("nosuch%3D1", "nosuch"), ("work_mem%3Dlots", "work_mem")):
+        database = PostgresDatabase(f"{migrated_postgres_url}?pooler=none&options=-c{setting}")
+        with pytest.raises(ConfigurationError, match=f"{text}.* correct `options` in the URL"):
+            await database.connect_async() if kind == "async" else database.connect()
+
+
+async def test_the_url_may_wait_for_a_connection_without_limit(migrated_postgres_url: str) -> None:
+    database = PostgresDatabase(f"{migrated_postgres_url}?connect_timeout=0")
+    assert (await database.connect_async()).get_server_pid()
+    await database.close_async()
+
+
+async def test_the_url_does_not_change_the_encoding_of_our_connections(
+    migrated_postgres_url: str,
+) -> None:
+    database = PostgresDatabase(f"{migrated_postgres_url}?client_encoding=latin1")
+    connection = await database.connect_async()
+    assert await connection.fetchval("SELECT $1 || 'ü'", "ü") == "üü"
+    await database.close_async()
+
+
+async def test_arguments_are_kept_where_strings_have_escapes(migrated_postgres_url: str) -> None:
+    text = "\\x7b back\\slash \\\\ 'quote' ü"
+    seen: list[str] = []
+    with limited(migrated_postgres_url, "SET standard_conforming_strings TO off") as url:
+        app = App(url)
+
+        @app.task(transactional=True)
+        def work(text: str, connection: psycopg.Connection[Any]) -> None:
+            seen.append(text)
+
+        work.submit(text=text)
+        await work.submit_async(text=text)
+        work.submit_many([{"text": text}] * 60)
+        with psycopg.connect(url) as connection:
+            work.options(connection=connection, fairness_key=text, ordering_key=text).submit(
+                text=text
+            )
+        await drain(app)
+        await app.store.database.close_async()
+    assert seen == [text] * 63
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_role_that_may_only_read_is_named_with_the_cure(
+    migrated_postgres_url: str, kind: str
+) -> None:
+    with limited(migrated_postgres_url, "SET default_transaction_read_only TO on") as url:
+        app = App(url)
+
+        @app.task
+        async def work() -> None: ...
+
+        with pytest.raises(StoreUnavailable, match="default_transaction_read_only is on for this"):
+            await work.submit_async() if kind == "async" else work.submit()
+        await app.store.database.close_async()
+
+
+async def test_a_worker_whose_table_is_gone_ends_and_its_tasks_stay(
+    migrated_postgres_url: str,
+) -> None:
+    app = App(migrated_postgres_url)
+
+    @app.task
+    async def work() -> None: ...
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    handle = work.options(run_at=later).submit()
+    with psycopg.connect(migrated_postgres_url, autocommit=True) as admin:
+        with pytest.raises(ExceptionGroup) as caught:
+            node = app.node()
+            run = asyncio.create_task(node.run())
+            await node.ready.wait()
+            admin.execute("ALTER TABLE fairlead_tasks RENAME TO gone")
+            await run
+        admin.execute("ALTER TABLE gone RENAME TO fairlead_tasks")
+    assert caught.value.split(SchemaMismatch)[1] is None
+    assert handle.state() == State.WAITING
+    app.close()
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])

@@ -335,7 +335,7 @@ async def test_dead_connections_are_dropped_and_replaced(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        assert len(killed) >= 6
+        assert len(killed) >= 4  # reads that meet share one
     postgres_store.database.run(postgres_store.submission(make(1)))
     await asyncio.sleep(0.05)  # let the loop notice that its sockets were closed
     for _ in range(4):

@@ -162,6 +162,27 @@ async def test_a_pooler_that_keeps_sessions_is_named_in_the_url(
         app.close()
 
 
+async def test_a_worker_goes_on_behind_a_pooler_with_few_sessions(
+    postgres_server: PostgresServer, migrated_postgres_url: str
+) -> None:
+    with skip_if_missing(PgBouncerServer.name):
+        server = PgBouncerServer(postgres_server, "session", default_pool_size=6)
+    with server:
+        url = f"{server.url_of(migrated_postgres_url)}?pooler=session&connect_timeout=1"
+        app = App(url)
+
+        @app.task(transactional=True)
+        async def work(connection: asyncpg.Connection) -> None: ...
+
+        async with running(app) as node:
+            handles = [work.submit() for _ in range(30)]
+            await settled(app, node, timeout=90)
+        with psycopg.connect(migrated_postgres_url) as direct:
+            found = direct.execute("SELECT count(*) FROM fairlead_tasks").fetchone()
+        assert (found, len(handles)) == ((0,), 30)
+        app.close()
+
+
 async def test_a_pooler_that_was_denied_is_named_by_the_error(pooled_url: str) -> None:
     app = App(f"{pooled_url}?pooler=none")
 
@@ -170,4 +191,14 @@ async def test_a_pooler_that_was_denied_is_named_by_the_error(pooled_url: str) -
 
     with pytest.raises(ConfigurationError, match="a pooler is in between: write .pooler="):
         await work.submit_async()
+    app.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_options_that_a_pooler_refuses_are_named_with_their_cure(
+    pooled_url: str, kind: str
+) -> None:
+    app = App(f"{pooled_url}?pooler=transaction&options=-csearch_path%3Dpublic")
+    with pytest.raises(ConfigurationError, match="leave `options` out .* ALTER ROLE .* SET"):
+        await app.store.database.connect_async() if kind == "async" else app.migrate()
     app.close()

@@ -177,7 +177,7 @@ def test_a_submitter_claims_unique_keys_and_reads_no_others_tasks(
 ) -> None:
     note = submitter.note
     drafts = [note.options(unique_key=str(n)).draft(n=n) for n in range(number)]
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+    with pytest.raises(ConfigurationError, match="fairlead_unique_keys.* has the grants"):
         submitter.app.submit_many(drafts)
     installed.grant("submitter: with unique_key")
     first, again = submitter.app.submit_many(drafts), submitter.app.submit_many(drafts)
@@ -204,7 +204,7 @@ def test_a_submitter_reads_the_states_of_its_handles(
     submitter: Submitting, installed: Installation
 ) -> None:
     handle = submitter.note.submit(n=1)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+    with pytest.raises(ConfigurationError, match="permission denied .* has the grants"):
         handle.state()
     installed.grant("submitter: states and results of its handles")
     assert handle.state() == State.SUBMITTED
@@ -231,7 +231,8 @@ def test_row_level_security_lets_a_submitter_submit_what_its_policy_allows(
     assert count(installed) == number
     with psycopg.connect(installed.url("submitter")) as connection:
         note = submitter.note.options(connection=connection if joins else None)
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+        error = psycopg.errors.InsufficientPrivilege if joins else ConfigurationError
+        with pytest.raises(error, match="row-level security"):
             note.options(fairness_key="umbrella").submit_many(rows(number))
     assert count(installed) == number
 
@@ -320,7 +321,7 @@ def test_a_reader_sees_everything_and_changes_nothing(
         assert [status.submitted for status in management.queues()] == [1]
         assert (management.attempts(handle.id), management.nodes()) == ([], [])
         assert asyncio.run(examine(app.operate_context))
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with pytest.raises(ConfigurationError, match="permission denied .* has the grants"):
             management.cancel(handle.id)
 
     with_app(installed.url("reader"), look)
@@ -336,6 +337,20 @@ def test_the_migrator_migrates_again_and_others_cannot(installed: Installation) 
             connection.rollback()
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute("UPDATE fairlead_schema SET version = 2")
+
+
+def test_a_role_without_rights_gets_one_line_with_the_cause_and_the_cure(
+    installed: Installation,
+) -> None:
+    installed.run("GRANT USAGE ON SCHEMA fairlead TO reader")
+    installed.run("ALTER ROLE reader SET search_path = fairlead")
+    with pytest.raises(ConfigurationError, match="^[^\n]+permission denied for table[^\n]+$"):
+        with_app(installed.url("reader"), lambda app: app.management.find())
+    with pytest.raises(ConfigurationError, match="^[^\n]+permission denied for schema[^\n]+$"):
+        with_app(installed.url("reader"), App.migrate)
+    installed.run("ALTER ROLE reader SET search_path = missing")
+    with pytest.raises(ConfigurationError, match="no schema has been selected.*create the schema"):
+        with_app(installed.url("reader"), App.migrate)
 
 
 # exporter -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -213,7 +214,7 @@ class PostgresDatabase:
             connection: LoopConnection = await asyncpg.connect(
                 to.asyncpg,
                 **server,
-                timeout=to.connect_timeout,
+                timeout=to.connect_timeout or math.inf,
                 statement_cache_size=0 if pooler is Pooler.TRANSACTION else 256,
                 max_cached_statement_lifetime=0,
                 server_settings={"application_name": "fairlead"}
@@ -224,7 +225,7 @@ class PostgresDatabase:
                 encoding = getattr(connection.get_settings(), "server_encoding", None)
                 check_server(self.location, connection.get_server_version().major, encoding)
                 if pooler is Pooler.SESSION:
-                    await connection.execute(setting(settings, "SET"))
+                    await _begin_session(connection, settings, to.connect_timeout)
                 if kind is Kind.RELAXED:
                     await self._change(connection, kind)
             except BaseException:
@@ -414,6 +415,19 @@ class PostgresDatabase:
         """Close the idle connections of the running loop."""
         pools = self._loops.pop(asyncio.get_running_loop(), {})
         await asyncio.gather(*(pool.close() for pool in set(pools.values())))
+
+
+async def _begin_session(
+    connection: LoopConnection, settings: dict[str, str], connect_timeout: int
+) -> None:
+    """Set the settings. This first statement waits until the pooler has a session to lend."""
+    try:
+        await connection.execute(setting(settings, "SET"), timeout=connect_timeout or None)
+    except TimeoutError:
+        raise TimeoutError(
+            "the pooler lent no session within connect_timeout: raise its default_pool_size, lower"
+            " pool_size in the URL, or run fewer workers"
+        ) from None
 
 
 async def _restore(connection: LoopConnection) -> None:

@@ -23,7 +23,8 @@ that needs a transaction, and a statement in a failed transaction."""
 
 _CURES = {
     _READ_ONLY: "this server only reads, such as a standby: use a URL with all servers and"
-    " target_session_attrs=read-write",
+    " target_session_attrs=read-write; or default_transaction_read_only is on for this role or"
+    " database: switch it off",
     "25P03": "the server's idle_in_transaction_session_timeout ended a transaction that waited for"
     " longer; raise it for this role or database",
     "25P04": "the server's transaction_timeout ended a transaction; raise it for this role or"
@@ -35,6 +36,23 @@ _CURES = {
     "57P05": "the server's idle_session_timeout ended a connection that was not used; raise it for"
     " this role or database",
 }
+_DENIED = {
+    "42501": "docs/how-to/postgresql.md has the grants and policies that each role needs",
+    "3F000": "create the schema that the search_path of this role names, and grant USAGE on it",
+}
+"""Cures for what a role may not do, by SQLSTATE."""
+
+_REFUSED_SETTINGS = {
+    "unsupported startup parameter: options": "a pooler is in between: leave `options` out of the"
+    " URL, and set the same by ALTER ROLE ... SET",
+    "unsupported startup parameter": "a pooler is in between: write ?pooler=transaction or"
+    " ?pooler=session in the URL",
+    "unrecognized configuration parameter": "correct `options` in the URL",
+    "invalid value for parameter": "correct `options` in the URL",
+    "permission denied to set parameter": "leave it out of `options` in the URL",
+}
+"""Cures for errors about settings while a connection begins; libpq gives no SQLSTATE then."""
+
 _CANCELED = {
     "statement timeout": "a statement took longer than statement_timeout; raise it for this role or"
     " database",
@@ -52,13 +70,19 @@ def translated(
     """Translate the drivers' errors.
 
     Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or columns,
-    ConfigurationError for a bad setting of the connection. `drop_idle`: drops the idle connections,
-    which have the same stale plan or lead to the same standby.
+    ConfigurationError for missing rights or a bad setting of the connection. `drop_idle`: drops the
+    idle connections, which have the same stale plan or lead to the same standby.
     """
     try:
         yield
     except (psycopg.Error, asyncpg.PostgresError) as error:
         state = error.sqlstate or ""
+        cure = _DENIED.get(state)
+        if connection is None and cure is None:
+            found = (cure for text, cure in _REFUSED_SETTINGS.items() if text in str(error))
+            cure = next(found, None)
+        if cure is not None:
+            raise ConfigurationError(f"{location}: {_line(error)}; {cure}") from error
         if state in ("42P01", "42703"):
             raise SchemaMismatch(f"{location}: {_line(error)}; run `fairlead migrate`") from error
         if state == _READ_ONLY:
@@ -75,18 +99,14 @@ def translated(
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
             raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
-        if "unsupported startup parameter" in str(error):
-            raise ConfigurationError(
-                f"{location}: {_line(error)}; a pooler is in between: write ?pooler=transaction or"
-                " ?pooler=session in the URL"
-            ) from error
         raise
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise StoreUnavailable(
             f"{location}: the server is not as target_session_attrs of the URL asks"
         ) from error
     except (OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"{location}: {_line(error)}") from error
+        text = _line(error) if str(error) else "no response in time"
+        raise StoreUnavailable(f"{location}: {text}") from error
     except asyncpg.ClientConfigurationError as error:
         raise ConfigurationError(f"{location}: {_line(error)}") from None
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:

@@ -18,15 +18,60 @@ CONNECT_TIMEOUT = 10
 POOL_SIZE = 8
 """Connections at most per pool, unless the URL has pool_size."""
 
-_LIBPQ_ONLY = {
-    "connect_timeout",
+_OURS = ("pooler", "pool_size", "direct")
+_SET_BY_US = ("application_name", "client_encoding", "connect_timeout")
+_PSYCOPG_ONLY = (
+    *_SET_BY_US,
+    "fallback_application_name",
+    "gssdelegation",
     "keepalives",
+    "keepalives_count",
     "keepalives_idle",
     "keepalives_interval",
-    "keepalives_count",
+    "load_balance_hosts",
+    "sslcompression",
+    "sslsni",
     "tcp_user_timeout",
+)
+"""Parameters that asyncpg lacks, and that change nothing which a user relies on."""
+
+_ASYNCPG = (
+    "dbname",
+    "gsslib",
+    "host",
+    "krbsrvname",
+    "options",
+    "passfile",
+    "password",
+    "port",
+    "service",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
+    "sslcert",
+    "sslcrl",
+    "sslkey",
+    "sslmode",
+    "sslnegotiation",
+    "sslpassword",
+    "sslrootcert",
+    "target_session_attrs",
+    "user",
+)
+"""Parameters that asyncpg reads; all others go to the server as settings."""
+
+_VALUES = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": (
+        "any",
+        "read-write",
+        "read-only",
+        "primary",
+        "standby",
+        "prefer-standby",
+    ),
 }
-_OURS = ("pooler", "pool_size", "direct")
+_WEAK = ("disable", "prefer")
+"""Values of parameters for security that ask for nothing."""
 
 
 class Pooler(StrEnum):
@@ -49,7 +94,7 @@ class PostgresUrl:
     """Name of the database for messages, without secrets."""
     tries: Sequence[dict[str, Any]]
     """Arguments of asyncpg for each server to try."""
-    connect_timeout: int  # seconds, for each server
+    connect_timeout: int  # seconds, for each server; 0: without limit
     pool_size: int  # connections at most, per pool
     pooler: Pooler | None
     direct: PostgresUrl | None
@@ -60,17 +105,19 @@ def read_url(url: str) -> PostgresUrl:
     """Read a URL. Raise ConfigurationError, which quotes no secret."""
     try:
         parts = _split(url)
-        query = parse_qsl(parts.query, keep_blank_values=True)
+        query = [_translated(*pair) for pair in parse_qsl(parts.query, keep_blank_values=True)]
         given = {name: value for name, value in query if name in _OURS}
         rest = [(name, value) for name, value in query if name not in _OURS]
+        _check_parameters(rest)
         known = psycopg.conninfo.conninfo_to_dict(_joined(parts, rest))
         servers = _servers(known)
-        timeout = int(known.get("connect_timeout") or CONNECT_TIMEOUT)
+        timeout = int(str(known.get("connect_timeout", CONNECT_TIMEOUT)))
     except (ValueError, psycopg.Error):
         # Neither chained nor quoted, because the text may contain a password.
         raise ConfigurationError(
             "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database,"
-            " or user:password@host1:port1,host2:port2"
+            " or user:password@host1:port1,host2:port2, and special characters as percent codes"
+            " (%40 for @)"
         ) from None
     target = known.get("target_session_attrs")
     if len(servers) > 1 and target is None:
@@ -79,10 +126,10 @@ def read_url(url: str) -> PostgresUrl:
         rest.append(("target_session_attrs", target))
     return PostgresUrl(
         psycopg=_joined(parts, rest),
-        asyncpg=_joined(parts, [pair for pair in rest if pair[0] not in _LIBPQ_ONLY]),
+        asyncpg=_joined(parts, [pair for pair in rest if pair[0] in _ASYNCPG]),
         location=_location(servers, known),
         tries=_tries(servers, target),
-        connect_timeout=timeout,
+        connect_timeout=max(timeout, 0),
         pool_size=_pool_size(given.get("pool_size")),
         pooler=_pooler(given.get("pooler")),
         direct=_direct(url, given.get("direct")),
@@ -94,7 +141,41 @@ def _split(url: str) -> SplitResult:
     scheme = parts.scheme.partition("+")[0]
     if scheme not in ("postgresql", "postgres"):
         raise ValueError(scheme)
+    if parts.netloc.count("@") > 1 or "@" in parts.path:
+        raise ValueError("a part of the password would count as a host or a database")
     return parts
+
+
+def _translated(name: str, value: str) -> tuple[str, str]:
+    """Return the parameter as libpq reads it."""
+    return ("sslmode", "require") if (name, value) == ("ssl", "true") else (name, value)
+
+
+def _check_parameters(query: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigurationError for a parameter that no driver knows, or that only one obeys."""
+    names = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    for name, value in query:
+        where = f"{name} in the PostgreSQL URL"
+        if name not in names:
+            if "@" in value:  # a part of the password, after a question mark
+                raise ValueError(name)
+            raise ConfigurationError(
+                f"unknown parameter {where}; settings of the server are written as"
+                " options=-cNAME%3DVALUE"
+            )
+        if value not in _VALUES.get(name, (value,)):
+            raise ConfigurationError(
+                f"{name}={value} in the PostgreSQL URL: write {', '.join(_VALUES[name])}"
+            )
+        if (name, value) == ("sslrootcert", "system"):
+            raise ConfigurationError(
+                f"{where}: asyncpg cannot find the certificates of the system; write the path of"
+                " their file, and sslmode=verify-full"
+            )
+        if name not in _ASYNCPG and name not in _PSYCOPG_ONLY and value not in _WEAK:
+            raise ConfigurationError(
+                f"{where}: asyncpg, which connects event loops, cannot obey it; leave it out"
+            )
 
 
 def _joined(parts: SplitResult, query: Sequence[tuple[str, str]]) -> str:
@@ -107,6 +188,8 @@ def _servers(known: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Return host and port of each server; raise ValueError."""
     hosts = str(known.get("host") or "").split(",")
     ports = [int(port or 5432) for port in str(known.get("port") or "").split(",")]
+    if not all(0 < port < 65536 for port in ports):
+        raise ValueError("a port is out of range")
     if len(ports) == 1:
         ports *= len(hosts)
     return list(zip(hosts, ports, strict=True))

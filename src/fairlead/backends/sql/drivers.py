@@ -151,12 +151,27 @@ def _psycopg_cursors() -> tuple[Any, Any]:
     """Return the classes of cursors, for Connection and AsyncConnection, that ignore the adapters
     and the row factory which the caller has set on the connection."""
     import psycopg
+    from psycopg.adapt import AdaptersMap, Dumper
     from psycopg.rows import tuple_row
+    from psycopg.types.string import BytesBinaryDumper
+
+    class HexDumper(Dumper):
+        """The elements of lists of bytes. psycopg doubles their backslashes where
+        standard_conforming_strings is off."""
+
+        oid = BytesBinaryDumper.oid
+
+        def dump(self, obj: bytes) -> bytes:
+            return b"\\x" + obj.hex().encode()
+
+    ours = AdaptersMap(psycopg.adapters)
+    for dumper in (HexDumper, BytesBinaryDumper):  # the last one dumps bytes outside of lists
+        ours.register_dumper(bytes, dumper)
 
     class Adapters:
         @property
-        def adapters(self) -> Any:
-            return psycopg.adapters
+        def adapters(self) -> AdaptersMap:
+            return ours
 
     class Cursor(Adapters, psycopg.RawCursor[Any]):
         def __init__(self, connection: Any) -> None:

@@ -1,0 +1,82 @@
+"""The URL of a PostgreSQL database: parameters reach each driver that knows them, errors name the
+cause and the cure."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.backends.postgres.url import read_url
+from fairlead.errors import ConfigurationError
+
+BASE = "postgresql://user:secret@host/db"
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        "application_name=shop",
+        "channel_binding=prefer",
+        "client_encoding=latin1",
+        "connect_timeout=3",
+        "fallback_application_name=shop",
+        "gssencmode=disable",
+        "keepalives_idle=30",
+        "sslcompression=0",
+        "sslsni=1",
+    ],
+)
+def test_a_parameter_of_psycopg_alone_is_not_sent_to_the_server_as_a_setting(
+    parameter: str,
+) -> None:
+    read = read_url(f"{BASE}?{parameter}&sslmode=require")
+    assert parameter in read.psycopg
+    assert read.asyncpg == f"{BASE}?sslmode=require"
+
+
+def test_ssl_true_means_the_same_for_both_drivers() -> None:
+    assert read_url(f"{BASE}?ssl=true").asyncpg == f"{BASE}?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "words"),
+    [
+        ("channel_binding=require", "channel_binding .* asyncpg, .* leave it out"),
+        ("gssencmode=require", "gssencmode .* leave it out"),
+        ("hostaddr=127.0.0.1", "hostaddr .* leave it out"),
+        ("sslrootcert=system", "sslrootcert .* write the path"),
+    ],
+)
+def test_a_demand_that_one_driver_would_ignore_is_refused(parameter: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        read_url(f"{BASE}?{parameter}")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "words"),
+    [
+        ("pool_Size=3", "unknown parameter pool_Size"),
+        ("search_path=shop", "unknown parameter search_path .* options=-cNAME%3DVALUE"),
+        ("sslmode=maybe", "sslmode=maybe .* write disable, .*, verify-full$"),
+        ("target_session_attrs=master", "target_session_attrs=master .* write any, .*primary"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_cure(parameter: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        read_url(f"{BASE}?{parameter}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:p@secret@host/db",
+        "postgresql://user:1/secret@host/db",
+        "postgresql://user:1?secret=2@host/db",
+        "postgresql://user:p#secret@host/db",
+        "postgresql://user:secret@host:99999/db",
+        "postgresql://user:secret@host:0/db",
+    ],
+)
+def test_a_password_with_special_characters_is_refused_and_never_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="special characters as percent codes") as caught:
+        read_url(url)
+    assert "secret" not in str(caught.value)
