@@ -134,7 +134,8 @@ class KeyChoice:
         self._announced.clear()
         least = _least_of_tenant(memory, unread)
         found = self._unread.take(memory.start, None, lambda key, keys: least)
-        return [*islice(found, max(1, most // least))]
+        # A key may be among them twice.
+        return [*dict(islice(found, max(1, most // least))).items()]
 
     def credit(self, key: str) -> int:
         """Return the credit of a key for `Levels.assign`, and forget that the key was new."""
