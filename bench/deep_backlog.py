@@ -1,12 +1,17 @@
 """A deep backlog on one worker: how soon new weights show, and how soon a newcomer starts.
 
-python bench/deep_backlog.py [--store postgres] [--tasks 10000000] [--keys 100000] [--json]
+python bench/deep_backlog.py [--store postgres] [--tasks 10000000] [--keys 100000] [--equal]
+                             [--tenants] [--json]
 
 Half of the tasks belong to ten big keys and half to all keys in turn, submitted before the worker
-starts. While the worker gives them their levels, and again afterwards, a new key submits one task
-every second: its wait is the time from the submit to the start of the task. Then one big key gets a
-weight of 1,000 per thousand keys: the time until it has 80 % of its due share of 1,000 starts in a
-row. Aims: a newcomer starts within 1 s, weights show within 10 s.
+starts. With --equal, all keys have the same number of tasks, and one has 20,000 more. With
+--tenants, each key is a tenant with ten keys.
+
+While the worker gives the tasks their levels, and again afterwards, a new key submits one task
+every second: its wait is the time from the submit to the start of the task. Then one big key gets
+a weight of a hundredth of the number of keys: the time until it has 80 % of its due share of 1,000
+starts in a row, and meanwhile the waits of newcomers. Aims: a newcomer starts within 1 s, weights
+show within 10 s.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ from fairlead.testing import running  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402
 
 BIG = 10
+HEAVY = "big 0"
+"""Key or tenant that gets the weight."""
 CHUNK = 100_000
 WINDOW = 1000
 """Number of starts over which a share is counted."""
@@ -42,6 +49,8 @@ TASK_SECONDS = 0.01
 SLOTS = 20
 NEWCOMERS = 10
 MOST_SECONDS = 120.0
+EXTRA = 20_000
+"""Tasks more of the key that gets the weight, with --equal."""
 
 
 def main() -> int:
@@ -51,6 +60,8 @@ def main() -> int:
     parser.add_argument("--store", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument("--tasks", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--equal", action="store_true")
+    parser.add_argument("--tenants", action="store_true")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -59,7 +70,7 @@ def main() -> int:
         if given.store == "postgres":
             server = stack.enter_context(PostgresServer())
             url = server.create_database()
-        found = asyncio.run(measure(url, given.tasks, given.keys, given.json))
+        found = asyncio.run(measure(url, given))
     if given.json:
         print(json.dumps(found))
     return 0
@@ -71,18 +82,21 @@ class Starts:
     def __init__(self) -> None:
         self.count = 0
         self.last: deque[str] = deque(maxlen=WINDOW)
+        self.of_heavy = 0
         self.waits: list[float] = []
 
     def note(self, key: str, submitted_at: float) -> None:
         """Note a start. `submitted_at`: seconds since the epoch, of a newcomer; else 0."""
         self.count += 1
         self.last.append(key)
+        self.of_heavy += key == HEAVY
         if submitted_at:
             self.waits.append(time.time() - submitted_at)
 
 
-async def measure(url: str, tasks: int, keys: int, is_quiet: bool) -> dict[str, Any]:
+async def measure(url: str, given: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one run."""
+    tasks, keys = given.tasks, given.keys
     app = fairlead.App(url)
     app.migrate()
     app.queue("q", partitions=1)
@@ -97,14 +111,18 @@ async def measure(url: str, tasks: int, keys: int, is_quiet: bool) -> dict[str, 
 
     def show(**figures: Any) -> None:
         found.update(figures)
-        if not is_quiet:
+        if not given.json:
             print(*(f"{name}={value}" for name, value in figures.items()), flush=True)
 
     began = time.monotonic()
-    for batch in _batches(tasks, keys):
+    for batch in _batches(tasks, keys, given.equal):
+        named = [(key, f"{key}/{n % 10}" if given.tenants else key) for n, key in enumerate(batch)]
         await asyncio.to_thread(
             app.submit_many,
-            [work.options(fairness_key=key).draft(key=key, submitted_at=0.0) for key in batch],
+            [
+                work.options(fairness_key=name).draft(key=key, submitted_at=0.0)
+                for key, name in named
+            ],
         )
     show(submit_seconds=round(time.monotonic() - began, 1), before_mb=_rss_mb())
 
@@ -136,31 +154,36 @@ async def measure(url: str, tasks: int, keys: int, is_quiet: bool) -> dict[str, 
         await newcomers("later")
         weight = keys / 100
         due = weight / (weight + keys + NEWCOMERS)
+        show(share_before=round(starts.of_heavy / starts.count, 4), started=starts.count)
         starts.last.clear()
         changed = time.monotonic()
-        app.management.set_weight("q", "big 0", weight)
+        app.management.set_weight("q", HEAVY, weight)
+        meanwhile = asyncio.create_task(newcomers("while_weighed"))
         share, until = 0.0, changed + MOST_SECONDS
         while share < VISIBLE * due and time.monotonic() < until:
             await asyncio.sleep(0.05)
             if len(starts.last) == WINDOW:
-                share = starts.last.count("big 0") / WINDOW
-        show(
-            weight_seconds=round(time.monotonic() - changed, 2),
-            due_share=round(due, 4),
-            share=share,
-            starts=starts.count,
-            peak_mb=_rss_mb(),
-        )
+                share = starts.last.count(HEAVY) / WINDOW
+        seconds, of_heavy, count = time.monotonic() - changed, starts.of_heavy, starts.count
+        show(weight_seconds=round(seconds, 2), due_share=round(due, 4), share=share)
+        await meanwhile
+        later = (starts.of_heavy - of_heavy) / max(1, starts.count - count)
+        show(share_later=round(later, 4), starts=starts.count, peak_mb=_rss_mb())
     app.close()
     return found
 
 
-def _batches(tasks: int, keys: int) -> Iterator[list[str]]:
-    """Yield the fairness keys of the tasks, in batches."""
+def _batches(tasks: int, keys: int, are_equal: bool) -> Iterator[list[str]]:
+    """Yield the fairness keys or tenants of the tasks, in batches."""
     every = [f"big {n}" for n in range(BIG)] + [f"key {n}" for n in range(keys - BIG)]
     for first in range(0, tasks, CHUNK):
         numbers = range(first, min(tasks, first + CHUNK))
-        yield [every[n // 2 % keys] if n % 2 else every[n // 2 % BIG] for n in numbers]
+        if are_equal:
+            yield [every[n % keys] for n in numbers]
+        else:
+            yield [every[n // 2 % keys] if n % 2 else every[n // 2 % BIG] for n in numbers]
+    if are_equal:
+        yield [HEAVY] * EXTRA
 
 
 def _lanes(node: Any) -> list[Any]:

@@ -99,11 +99,21 @@ class PostgresServer(Server):
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(command)
 
+    def change_setting(self, name: str, value: str) -> None:
+        """Change a setting; return when all connections will use it for their next statement."""
+        import psycopg
+
+        self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+        # The server tells the old connections before it lets in one with the new value.
+        is_set = False
+        while not is_set:
+            with psycopg.connect(self.url) as connection:
+                is_set = connection.execute(f"SHOW {name}").fetchone() == (value,)
+
     def commit_on_standby(self, is_synchronous: bool) -> None:
         """Begin or end to acknowledge commits only after a standby has flushed them."""
-        names = "*" if is_synchronous else ""
-        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
-        self.execute("SELECT pg_reload_conf()")
+        self.change_setting("synchronous_standby_names", "*" if is_synchronous else "")
 
     def promote(self) -> None:
         """Make the primary of this standby; return when it accepts writes."""
@@ -111,8 +121,7 @@ class PostgresServer(Server):
 
     def stop_receiving(self) -> None:
         """Let this standby receive nothing more from its primary."""
-        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
-        self.execute("SELECT pg_reload_conf()")
+        self.change_setting("primary_conninfo", "")
 
     def follow(self, primary: PostgresServer) -> None:
         """Start again after `crash()`, as a standby of `primary` with a copy of its data."""

@@ -35,6 +35,7 @@ from fairlead.model import (
 )
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.task_store import Claim
+from fairlead.ports.trigger_channel import KeyNews
 
 SOON = 60.0
 """Longest time in seconds that a wait may take."""
@@ -115,14 +116,7 @@ class Reader:
     def behind(self, lane: LaneKey) -> int:
         return 1000
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
 
     # as an owner ----------------------------------------------------------------------------------
@@ -769,7 +763,7 @@ class TriggerChannelContract:
             await reader.claim()
             app.channel.settled(triggers)
             app.channel.settled(
-                [Trigger("unknown", 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
+                [Trigger(str(uuid4()), 1, QUEUE, 0, "note", 5, "", 1.0, None), *triggers]
             )
             await reader.until_received(await submitted(note, 5))
 

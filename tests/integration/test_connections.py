@@ -20,6 +20,7 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor import examine
+from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 
 pytestmark = pytest.mark.asyncio
@@ -37,6 +38,11 @@ def count(url: str) -> int:
         ).fetchone()
         assert row is not None
         return int(row[0])
+
+
+def asked() -> Steps[int]:
+    """Yield the steps of a small statement."""
+    return int((yield Statement("SELECT 1"))[0][0])
 
 
 @contextmanager
@@ -70,6 +76,50 @@ async def test_a_worker_at_rest_holds_three_connections(
             while await asyncio.to_thread(count, migrated_postgres_url) > AT_REST:
                 await asyncio.sleep(0.1)
     app.close()
+
+
+@pytest.mark.parametrize("kind", [Kind.NODE, Kind.RELAXED], ids=["durable", "relaxed"])
+async def test_statements_of_a_node_that_meet_share_a_connection(
+    migrated_postgres_url: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "PATIENCE", 60.0)
+    database = PostgresDatabase(migrated_postgres_url)
+
+    async def use(n: int) -> int:
+        async with database.connection_async(kind) as connection:
+            return int(await connection.fetchval("SELECT $1::integer FROM pg_sleep(0.001)", n))
+
+    async with asyncio.TaskGroup() as together:
+        used = [together.create_task(use(n)) for n in range(20)]
+        together.create_task(use(20)).cancel()
+    assert [each.result() for each in used] == list(range(20))
+    # One more is that of a thread, which found out that there is no pooler.
+    assert count(migrated_postgres_url) <= 1 + 1
+    await database.close_async()
+
+
+async def test_no_statement_waits_long_for_the_connection_of_another(
+    migrated_postgres_url: str,
+) -> None:
+    database = PostgresDatabase(migrated_postgres_url)
+    async with database.connection_async(), database.connection_async() as second:
+        async with database.connection_async() as third:
+            pids = {await each.fetchval("SELECT pg_backend_pid()") for each in (second, third)}
+    assert len(pids) == 2
+    await database.close_async()
+
+
+async def test_a_statement_that_waits_opens_a_connection_when_the_other_one_is_lost(
+    migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "PATIENCE", 3600.0)
+    database = PostgresDatabase(migrated_postgres_url)
+    async with database.connection_async() as lost:
+        waiting = asyncio.create_task(database.read(asked()))
+        await asyncio.sleep(0)
+        lost.terminate()
+    assert await waiting == 1
+    await database.close_async()
 
 
 async def test_unused_connections_of_threads_are_closed(

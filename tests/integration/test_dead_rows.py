@@ -3,23 +3,52 @@ statement reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
+from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
 from fairlead.backends.sql.migrate import migrate
-from fairlead.model import LaneKey
+from fairlead.model import LaneKey, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer
 
 LANE = LaneKey("mail", 0, 5)
 ROUND = 200
+
+FILL = {
+    "clean_attempts": """
+        INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority,
+               fairness_key, weight, version, submitted_at, run_at, finished_at, outcome, next_state,
+               trigger_path, payload_bytes)
+        SELECT gen_random_uuid(), 1, 1, 'mail', 'send', 0, 5, '', 1, 2, 0, 0, n, 'done', 'DONE',
+               'hook', 0
+          FROM generate_series(1, %s) AS n""",
+    "clean_events": """
+        INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight,
+               priority, run_at)
+        SELECT gen_random_uuid(), 1, 'changed', n, 'mail', 'send', '', 1, 5, 0
+          FROM generate_series(1, %s) AS n""",
+    "clean_results": """
+        INSERT INTO fairlead_results (task_id, finished_at, result)
+        SELECT gen_random_uuid(), 1000000 * nextval('fairlead_ready_seq'), 'null'
+          FROM generate_series(1, %s) AS n""",
+}
+"""Statements that add rows of the history, by the statement that deletes them."""
+
+ADD_LEVELS = """
+    INSERT INTO fairlead_backlog (queue, partition, priority, pass, id, task_id, version, name,
+           fairness_key, weight, seq, order_at)
+    SELECT 'mail', 0, 5, 1, n, gen_random_uuid(), 1, 'send', '', 1, 0, 0
+      FROM generate_series(%s::bigint, %s::bigint) AS n
+"""
 
 
 @pytest.fixture
@@ -47,6 +76,43 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
             _run(store, explain, ROUND)
         later = _buffers(store, explain)
         assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
+
+
+def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
+    store: PostgresTaskStore,
+) -> None:
+    backlog, key = PostgresBacklogStore(store), PartitionKey(LANE.queue, LANE.partition)
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_backlog")
+        connection.prepare_threshold = None
+        asyncio.run(backlog.take_over([key]))
+        explain, pages = Explainer(connection), []
+        for number in range(1, 9):
+            through = Level(1, number * ROUND)
+            connection.execute(ADD_LEVELS, [through.id - ROUND + 1, through.id])
+            asyncio.run(backlog.delete_through(LANE, 1, through))
+            _do(backlog._delete_through(LANE, 1, Level(1, through.id + 1)), explain)
+            pages.append(explain.findings[-1].buffers)
+        assert pages[-1] <= pages[0] + 10, pages
+
+
+@pytest.mark.parametrize("name", ["clean_attempts", "clean_events", "clean_results"])
+def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
+    store: PostgresTaskStore, name: str
+) -> None:
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_attempts")
+        connection.prepare_threshold = None
+        explain, pages = Explainer(connection), []
+        for _ in range(8):
+            connection.execute(FILL[name], [ROUND])
+            while asyncio.run(store.clean(NOW, ROUND // 2)) == ROUND // 2:
+                pass
+            _do(store._clean(name, NOW, 10), explain)
+            pages.append(explain.findings[-1].buffers)
+        assert pages[-1] <= pages[0] + 10, pages
 
 
 def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
@@ -81,6 +147,100 @@ def _buffers(store: PostgresTaskStore, explain: Explainer) -> dict[str, int]:
 def _do(steps: Any, explain: Explainer) -> Any:
     with explain.connection.transaction():
         return drive(steps, explain)
+
+
+def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside_an_open_transaction(
+    store: PostgresTaskStore,
+) -> None:
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        backup.execute("SELECT count(*) FROM fairlead_tasks")
+        connection.prepare_threshold = None
+        explain = Explainer(connection, is_checking=False)
+        _do(store._register_node("node", "[]", "[]", NOW), explain)
+        pages = []
+        for _ in range(6):
+            tasks = make(300, ordering_key="one")
+            _do(store.submission(tasks), explain)
+            *ran, before, last = [task.id for task in tasks]
+            connection.execute("DELETE FROM fairlead_tasks WHERE id = ANY (%s::uuid[])", [ran])
+            _run_keyed(store, explain, before)
+            for _ in range(2):
+                _do(store.lanes(), explain)
+            _run_keyed(store, explain, last)
+            explain.is_checking, explain.findings = True, []
+            (more,) = make(1, ordering_key="one")
+            _do(store.submission([more]), explain)
+            _run_keyed(store, explain, more.id)
+            explain.is_checking = False
+            assert not explain.faults(), explain.faults()[0]
+            pages.append({finding.sql: finding.buffers for finding in explain.findings})
+        first, later = pages[0], pages[-1]
+        assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 10} == {}
+
+
+def _run_keyed(store: PostgresTaskStore, explain: Explainer, id: str) -> None:
+    ((head, _),) = _do(store.ordered([("mail", "one")], 1), explain)
+    assert head.id == id
+    (held,) = _do(store._claim("node", wanted([head], head.version), NOW), explain)
+    _do(store.completion("node", [done(held)]), explain)
+
+
+@pytest.mark.parametrize("count", [1, 60, 150])  # an INSERT; a COPY; more than a claim looks at
+def test_earlier_tasks_of_an_ordering_key_that_commit_late_run_before_those_that_wait(
+    store: PostgresTaskStore, count: int
+) -> None:
+    early = make(count, ordering_key="one", run_at=NOW - SECOND)
+    with psycopg.connect(store.database.url) as slow:
+        store.database.join(slow, store.submission(early))
+        waiting = _raise_floor(store)
+        slow.commit()
+    _check_order(store, [*early, waiting])
+
+
+def test_earlier_tasks_of_an_ordering_key_that_are_submitted_late_run_before_those_that_wait(
+    store: PostgresTaskStore,
+) -> None:
+    waiting = _raise_floor(store)
+    early = make(2, ordering_key="one", run_at=NOW - SECOND)
+    store.database.run(store.submission(early))
+    _check_order(store, [*early, waiting])
+
+
+def test_a_task_of_an_ordering_key_that_is_moved_to_an_earlier_time_runs_before_those_that_wait(
+    store: PostgresTaskStore,
+) -> None:
+    (moved,) = make(1, ordering_key="one", run_at=NOW + 60 * SECOND)
+    store.database.run(store.submission([moved]))
+    waiting = _raise_floor(store)
+    steps = store.move(moved.id, 1, State.WAITING, NOW - SECOND, NOW, False)
+    assert store.database.run(steps) is not None
+    assert asyncio.run(store.wake_due(NOW, 10)).moved == 1
+    _check_order(store, [moved, waiting])
+
+
+def _raise_floor(store: PostgresTaskStore) -> NewTask:
+    """Run tasks of the ordering key until its floor is settled, and return one that waits."""
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    *ran, waiting = make(5, ordering_key="one")
+    store.database.run(store.submission([*ran, waiting]))
+    for task in ran:
+        store.database.run(store.lanes())
+        (held,) = store.database.run(store._claim("node", wanted([task]), NOW))
+        store.database.run(store.completion("node", [done(held)]))
+    assert store._key_floors.of("mail", "one").id == ran[-1].id
+    return waiting
+
+
+def _check_order(store: PostgresTaskStore, tasks: Sequence[NewTask]) -> None:
+    heads = store.database.run(store.ordered([("mail", "one")], len(tasks) + 1))
+    assert [trigger.id for trigger, _ in heads] == [task.id for task in tasks]
+    heads = [trigger for trigger, _ in heads]
+    for number, head in enumerate(heads):
+        assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
+        (held,) = store.database.run(store._claim("node", wanted([head], head.version), NOW))
+        assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
+        store.database.run(store.completion("node", [done(held)]))
 
 
 def test_a_task_that_commits_long_after_its_position_was_drawn_is_found(

@@ -126,10 +126,7 @@ async def test_connections_to_a_server_that_only_reads_now_are_dropped_after_one
     database.run(write())
     await database.run_async(write())
     pair.standby.promote()
-    pair.primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
-    pair.primary.execute("SELECT pg_reload_conf()")
-    while database.run(asked("SHOW default_transaction_read_only")) != "on":
-        await asyncio.sleep(0.01)  # each connection reloads when the signal reaches it
+    pair.primary.change_setting("default_transaction_read_only", "on")
     cause_and_cure = "this server only reads, such as a standby: use a URL with all servers"
     with pytest.raises(StoreUnavailable, match=cause_and_cure):
         database.run(write())
@@ -332,8 +329,7 @@ def test_a_standby_serves_the_commands_that_read_and_refuses_the_others_with_a_r
 
 
 def test_a_read_that_a_standby_ended_says_how_to_let_it_finish(pair: Pair) -> None:
-    pair.standby.execute("ALTER SYSTEM SET max_standby_streaming_delay = 0")
-    pair.standby.execute("SELECT pg_reload_conf()")
+    pair.standby.change_setting("max_standby_streaming_delay", "0")
     pair.primary.execute("INSERT INTO fairlead_changes VALUES ('test', 1)")
     pair.wait_until_replayed()
     database = PostgresDatabase(pair.url + "?target_session_attrs=standby")

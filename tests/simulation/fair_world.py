@@ -19,7 +19,7 @@ from fairlead.core.limits.sharded_permits import Permits
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.lane import ListedBacklog
-from fairlead.model import Level, Trigger, tenant_of
+from fairlead.model import LaneKey, Level, Trigger, tenant_of
 from tests.unit.ledger_store import LedgerStore
 
 QUEUE = "q"
@@ -66,6 +66,14 @@ class Cluster:
         return self.policy.limits_of(roomy or ())
 
 
+class _Lane(ListedBacklog):
+    def spread(self, key: str) -> None:
+        """Let the next task of a key come less than one step after the virtual time, as for a key
+        that is found among many."""
+        passes, start = self._backlog._passes, self._backlog.virtual_time
+        passes.resume(key, passes.spread(key, 1.0, start))
+
+
 class FairWorld:
     """One world; `run` returns the worst gap between two keys, or two tenants."""
 
@@ -102,7 +110,7 @@ class FairWorld:
                 self._set_weights[tenant] = chance.choice([2.0, 5.0, 0.5])
         self.weights.update(self._set_weights)
         self.table.weigh(QUEUE, self._set_weights)
-        self._lanes: dict[int, ListedBacklog] = {}
+        self._lanes: dict[int, _Lane] = {}
         self.waiting: defaultdict[Flow, dict[str, Trigger]] = defaultdict(dict)
         """Triggers in the table by flow and id."""
         self._running: list[Trigger] = []
@@ -171,6 +179,7 @@ class FairWorld:
             self._leave_and_return: 3,
             self._lend: 3,
             self._set_limits: 1,
+            self._set_weight: 1,
         }
         self.chance.choices([*kinds], weights=[*kinds.values()])[0]()
 
@@ -179,8 +188,10 @@ class FairWorld:
         triggers = [self._trigger(key, partition) for _ in range(self.chance.choice([1, 1, 3, 20]))]
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = ListedBacklog(Counters(), self._capacity, self._apply)
+            lane = _Lane(Counters(), self._capacity, self._apply)
             self._lanes[partition] = lane
+        if self.chance.random() < 0.3:
+            lane.spread(key)
         lane.push(triggers)
 
     def _trigger(self, key: str, partition: int) -> Trigger:
@@ -257,6 +268,14 @@ class FairWorld:
     def _set_limits(self) -> None:
         chosen = self.chance.sample(self.keys, self.chance.randint(0, 2))
         self.table.set_limits(QUEUE, {key: self.chance.randint(1, 2) for key in chosen})
+
+    def _set_weight(self) -> None:
+        key = self.chance.choice([*self._set_weights] or [""])
+        if key:
+            self._set_weights[key] = self.weights[key] = self.chance.choice([0.5, 1.0, 3.0, 20.0])
+            self._services.clear()
+            for partition in self._lanes:
+                self.table.reweigh(LaneKey(QUEUE, partition, PRIORITY), [key])
 
     # what is measured -----------------------------------------------------------------------------
 

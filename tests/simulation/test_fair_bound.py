@@ -9,7 +9,8 @@ from sys import maxsize
 
 import pytest
 
-from fairlead.core.triggers.flows import Flow
+from fairlead.core.fair.passes import stride
+from fairlead.core.triggers.flows import FairLane, Flow
 from fairlead.model import Trigger
 from tests import tiers
 from tests.simulation.fair_world import FairWorld
@@ -107,4 +108,25 @@ def test_the_bound_breaks_if_the_virtual_time_stands_still(
         time.now = now
 
     monkeypatch.setattr(Flow, "ran", stand)
+    assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_a_new_key_starts_several_strides_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_flow = FairLane.open
+
+    def open_late(lane: FairLane, trigger: Trigger) -> Flow:
+        flow = open_flow(lane, trigger)
+        flow.rank += 3 * stride(trigger.weight)
+        return flow
+
+    monkeypatch.setattr(FairLane, "open", open_late)
+    assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_a_key_with_a_new_weight_keeps_its_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Flow, "reweigh", lambda flow, key: None)
     assert any(FairWorld(seed).run() > 1.5 for seed in range(50))

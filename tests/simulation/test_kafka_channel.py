@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,9 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
+from fairlead.ports.trigger_channel import KeyNews
 from tests import tiers
+from tests.ids import id_of
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
 receiver = pytest.importorskip("fairlead.backends.kafka.receiver")
@@ -68,14 +69,7 @@ class Node:
     def behind(self, lane: LaneKey) -> int:
         return 5
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
 
     async def receive(self) -> None:
@@ -128,7 +122,17 @@ async def run(seed: int, loses: str, heal_every: float) -> None:
         priority = chance.choice([3, 5])
         lane = LaneKey(*PARTITION, priority)
         triggers = [
-            Trigger(f"{number}-{n}", 1, *PARTITION, "send", priority, "", 1.0, None, seq=next(seqs))
+            Trigger(
+                id_of(number << 64 | n),
+                1,
+                *PARTITION,
+                "send",
+                priority,
+                "",
+                1.0,
+                None,
+                seq=next(seqs),
+            )
             for n in range(chance.choice([1, 1, 2, 7]))
         ]
         expected.update(trigger.id for trigger in triggers)
@@ -215,7 +219,7 @@ async def test_an_older_read_under_way_does_not_skip_a_message_that_arrives() ->
     node = Node(channel, rows, chance)
     node.ahead = lambda lane: 10  # type: ignore[method-assign]
     triggers = {
-        seq: Trigger(f"task-{seq}", 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
+        seq: Trigger(id_of(seq), 1, *PARTITION, "send", 5, "", 1.0, None, seq=seq)
         for seq in (5, 10, 20)
     }
     has_seen, may_answer = asyncio.Event(), asyncio.Event()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.key_choice import EARLY_CREDIT
 from fairlead.core.fair.levels import FIRST_PASS
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.steps import NO_CHANGES, BacklogWrite, Changes, Read, Timing
@@ -800,17 +801,48 @@ def test_a_key_with_new_triggers_is_read_although_others_wait_for_room() -> None
 
 def test_keys_that_are_due_wait_until_memory_has_room() -> None:
     backlog = backlog_of(80)
-    add(backlog, [trigger(f"{chr(1000 + n)}1") for n in range(70)])
-    assert not chosen_of(backlog, found="bcd", unread=100) and not backlog.is_asking
-    done = first(backlog, 15)
-    backlog.take(done)
+    backlog.is_read_by_key = True
+    for n in range(2):
+        add(backlog, [trigger(f"{chr(1000 + key)}{n}") for key in range(35)])
+    assert not chosen_of(backlog, found="bcz", unread=100) and not backlog.is_asking
+    dispatch(backlog, 15)
     assert backlog.is_asking
-    assert [*chosen_of(backlog, unread=100)] == ["b", "c", "d"]
+    assert chosen_of(backlog, unread=100).keys() == {*"bcz"}
+
+
+def test_the_turns_of_many_keys_found_at_one_time_are_spread_over_one_step() -> None:
+    backlog = backlog_of(1000, weights={"heavy": 100.0})
+    backlog.is_read_by_key = True
+    keys = [f"k{n}" for n in range(400)]
+    backlog.remember((), [*keys, "heavy"])
+    chosen = backlog.choose_keys(401, 0)
+    assert {key for key, _ in chosen} == {*keys, "heavy"}
+    add(backlog, [trigger(f"{key} {n}", key=key) for key, count in chosen for n in range(count)])
+    ran = [one.fairness_key for one in dispatch(backlog, 400)]
+    for low in range(0, 400, 100):
+        assert ran[low : low + 100].count("heavy") == pytest.approx(20, abs=8)
+    light = [key for key in ran if key != "heavy"]
+    assert len({*light}) == len(light)
+
+
+def test_new_keys_beyond_their_credit_take_turns_with_the_keys_that_wait() -> None:
+    backlog = backlog_of(10_000)
+    backlog.is_read_by_key = True
+    backlog.remember((), [f"k{n}" for n in range(500)])
+    for key, _ in backlog.choose_keys(500, 0):
+        add(backlog, [trigger(f"{key}:1", key=key)])
+    new = [f"n{n}" for n in range(500)]
+    backlog.remember(new, ())
+    for key, _ in backlog.choose_keys(1000, 0):
+        add(backlog, [trigger(f"{key}:1", key=key)])
+    ran = [one.fairness_key[0] for one in dispatch(backlog, 500)]
+    assert ran[:EARLY_CREDIT] == ["n"] * EARLY_CREDIT
+    assert ran[EARLY_CREDIT:].count("k") == pytest.approx(220, abs=30)
 
 
 def test_keys_that_are_due_do_not_wait_for_triggers_that_come_turns_later() -> None:
     backlog = flooded(80)
-    assert [*chosen_of(backlog, found="bcd", unread=100)] == ["b", "c", "d"]
+    assert chosen_of(backlog, found="bcd", unread=100).keys() == {*"bcd"}
 
 
 def test_new_keys_take_a_quarter_of_memory_beyond_its_size() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers import flows
@@ -18,7 +19,7 @@ from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import FairLane, VirtualTime
 from fairlead.core.triggers.heads import Heads
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath
+from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath, tenant_of
 
 
 class Lane:
@@ -288,14 +289,49 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
     assert lane.run(3) == ["g", "a1", "a2"]
 
 
+# first ranks and new weights ----------------------------------------------------------------------
+
+
+def leveled(key: str, pass_: int = 0, weight: float = 1.0) -> Trigger:
+    return Trigger(f"{key} {pass_}", 1, "q", 0, "pay", 5, key, weight, None, level=Level(pass_, 1))
+
+
+def test_a_new_key_starts_as_much_later_as_its_level_is_ahead_but_at_most_one_stride() -> None:
+    lane = FairLane("q", 5, VirtualTime(), {})
+    first = leveled("a", 1000)
+    lane.open(first).ran(first)
+    lane.time.now = 50
+    assert lane.open(leveled("b", 1400)).rank == 450
+    assert lane.open(leveled("c", 10)).rank == 50
+    assert lane.open(leveled("d", 9_000_000, weight=10.0)).rank == 50 + STRIDE_SCALE // 10
+    assert lane.open(leveled("t/u", 1300)).rank == 350
+
+
+@pytest.mark.parametrize("limit", [None, Limit(1000)])
+@pytest.mark.parametrize("heavy", ["heavy", "heavy/a"])
+def test_a_new_weight_shows_at_once_although_each_key_has_just_had_its_turn(
+    heavy: str, limit: Limit | None
+) -> None:
+    lane, weights = Lane(*([] if limit is None else [("other", limit)])), dict[str, float]()
+    lane.table.weigh("q", weights)
+    for name in ["pay"] if limit is None else ["pay", "other"]:
+        lane.push(heavy, name, 100)
+    for n in range(100):
+        lane.push(f"k{n}", count=3)
+    assert [trigger.fairness_key for trigger in lane.take(101)].count(heavy) == 1
+    weights[tenant_of(heavy)] = 100.0
+    lane.table.reweigh(LaneKey("q", 0, 5), [tenant_of(heavy)])
+    assert {trigger.fairness_key for trigger in lane.take(80)} == {heavy}
+
+
 # memory -------------------------------------------------------------------------------------------
 
 
 def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
     lane = FairLane("q", 5, VirtualTime(), {})
-    trigger = Trigger("t", 1, "q", 0, "pay", 5, "k", 1.0, None, level=Level(0, 0))
     for n in range(10_000):
-        flow = lane.open(f"k{n}")
+        trigger = leveled(f"k{n}")
+        flow = lane.open(trigger)
         flow.ran(trigger)
         lane.time.now = flow.rank
     assert len(lane.flows) <= 2000
@@ -307,7 +343,7 @@ def test_of_more_idle_keys_than_are_kept_those_furthest_ahead_stay(
     monkeypatch.setattr(flows, "MOST_IDLE", 100)
     lane = FairLane("q", 5, VirtualTime(), {})
     for n in range(1001):
-        lane.open(f"k{n}").rank = 1000 + n
+        lane.open(leveled(f"k{n}")).rank = 1000 + n
     assert lane.flows.keys() == {f"k{n}" for n in (*range(950, 1000), 1000)}
 
 

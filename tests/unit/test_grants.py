@@ -18,13 +18,14 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.model import Level, Trigger, TriggerPath
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
 from fairlead.ports.notification import Notification, decode, pieces
+from tests.ids import id_of
 
 PAY = ("mail", "pay")
 
 
 def trigger(number: int, name: str = "pay", **fields: object) -> Trigger:
     values = {"priority": 5, "fairness_key": "a", "weight": 1.0, "ordering_key": None, **fields}
-    return Trigger(f"t{number}", 1, "mail", 0, name, **values)  # type: ignore[arg-type]
+    return Trigger(id_of(number), 1, "mail", 0, name, **values)  # type: ignore[arg-type]
 
 
 def grant(promises: Promises, offer: Offer, count: int, has_more: bool, now: float) -> None:
@@ -223,9 +224,9 @@ def everything(_: Trigger) -> bool:
 def test_a_table_lends_nothing_that_its_node_can_run() -> None:
     table = table_of(2, trigger(1), trigger(2), trigger(3))
     assert table.lend(9, everything) == [] and not table.has_spare
-    assert [each.id for each in table.take(9, 0.0)[0]] == ["t1", "t2"]
+    assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(1), id_of(2)]
     assert table.spare_names() == [PAY]
-    assert [each.trigger.id for each in table.lend(9, everything)] == ["t3"]
+    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(3)]
     assert len(table) == 0
 
 
@@ -237,28 +238,32 @@ def test_a_table_lends_in_the_order_in_which_it_would_run() -> None:
     )
     lent = [each.trigger for each in table.lend(20, everything)]
     best = sorted(range(50), key=lambda n: (n % 3, levels[n], n))[:20]
-    assert [each.id for each in lent] == [f"t{n}" for n in best]
+    assert [each.id for each in lent] == [id_of(n) for n in best]
 
 
 def test_triggers_that_a_limit_or_an_unknown_name_stops_are_lent_although_slots_are_free() -> None:
     table = table_of(9, *[trigger(n, "limited") for n in range(3)], trigger(9, "strange"))
-    assert [each.id for each in table.take(9, 0.0)[0]] == ["t0"]
-    assert sorted(each.trigger.id for each in table.lend(9, everything)) == ["t1", "t2", "t9"]
+    assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(0)]
+    assert sorted(each.trigger.id for each in table.lend(9, everything)) == [
+        id_of(1),
+        id_of(2),
+        id_of(9),
+    ]
 
 
 def test_one_trigger_of_an_ordering_key_is_lent_at_a_time() -> None:
     table = table_of(0, *[trigger(n, ordering_key="k", order_at=n) for n in range(3)])
-    assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"]
-    assert [each.trigger.id for each in table.lend(9, everything)] == ["t0"][1:]
+    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)]
+    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(0)][1:]
     table.freed(table._slot_ledger.release_reservation(OrderingKey("mail", "k")))
-    assert [each.trigger.id for each in table.lend(9, everything)] == ["t1"]
+    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
 
 
 def test_a_granted_trigger_and_one_of_a_paused_queue_are_not_lent() -> None:
     table = table_of(0, trigger(1, path=TriggerPath.GRANT))
     assert table.lend(9, everything) == []
     table = table_of(0, trigger(1), trigger(2, path=TriggerPath.GRANT), trigger(3))
-    assert [each.trigger.id for each in table.lend(9, everything)] == ["t1"]
+    assert [each.trigger.id for each in table.lend(9, everything)] == [id_of(1)]
     table = table_of(0, trigger(1))
     table.pause("mail")
     assert table.lend(9, everything) == []
@@ -273,7 +278,7 @@ def test_a_lent_trigger_that_comes_back_is_the_next_to_run() -> None:
     (lent,) = table.lend(1, everything)
     table.put_back(lent)
     table.freed(ledger.release(first, 0.0))
-    assert [each.id for each in table.take(1, 0.0)[0]] == ["t1"]
+    assert [each.id for each in table.take(1, 0.0)[0]] == [id_of(1)]
     assert len(table) == 3
 
 
@@ -285,7 +290,7 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
     ledger.register_task("mail", "limited", Limit(1))
     table = TriggerTable(ledger)
     names = ["pay", "limited", "strange"]
-    waiting = {f"t{n}" for n in range(40)}
+    waiting = {id_of(n) for n in range(40)}
     for number in range(40):
         key = random.choice([None, None, "k"])
         path = random.choice([TriggerPath.HOOK, TriggerPath.HOOK, TriggerPath.GRANT])
@@ -323,7 +328,7 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
         Call("o", [(f"queue {n}", f"name {n}") for n in range(40)]),
         Offer("o", "n", 1, 5, [(f"queue {n}", f"name {n}", n) for n in range(40)]),
         Grant("n", "o", 1, 0.5, True, [trigger(n) for n in range(40)]),
-        Report("o", "n", [f"t{n}" for n in range(90)], ["x"], [(f"t{n}", n) for n in range(80)]),
+        Report("o", "n", [*map(id_of, range(90))], ["x"], [(id_of(n), n) for n in range(80)]),
     ],
     ids=["call", "offer", "grant", "report"],
 )

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from fairlead.errors import ConfigurationError
 from fairlead.model import NewTask, PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, with_triggers
+from tests.ids import id_of
 
 kafka = pytest.importorskip("fairlead.backends.kafka.channel", reason="needs the extra kafka")
 client = pytest.importorskip("fairlead.backends.kafka.endpoint")
 messages = pytest.importorskip("fairlead.backends.kafka.messages")
 
-TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
+ID = "01977420-e271-7173-b85e-7c76d9bd202d"
+TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 
 
 def new_task(number: int, *, ordering_key: str | None = None, run_at: int = 5) -> NewTask:
     return NewTask(
-        f"id-{number}",
+        id_of(number),
         "mail",
         number % 4,
         "send",
@@ -78,9 +80,9 @@ def test_fields_that_a_later_version_adds_are_ignored() -> None:
 def test_a_submit_sends_a_message_for_each_task_that_may_run_now() -> None:
     tasks = [new_task(1), new_task(2, ordering_key="k"), new_task(3, run_at=9), new_task(4)]
     answers = [
-        Submitted("id-1", True, 11),
-        Submitted("id-2", True, 12),
-        Submitted("id-3", True),
+        Submitted(id_of(1), True, 11),
+        Submitted(id_of(2), True, 12),
+        Submitted(id_of(3), True),
         Submitted("old", False),
     ]
     notification = Notification(ready=[Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)], due=9)
@@ -88,8 +90,8 @@ def test_a_submit_sends_a_message_for_each_task_that_may_run_now() -> None:
     assert [(m.queue, m.partition, m.key) for m in sent] == [("mail", 1, None), ("mail", 2, b"k")]
     found = [messages.decode(PartitionKey(m.queue, m.partition), m.value) for m in sent]
     assert [(t.id, t.version, t.seq, t.order_at) for t in found] == [
-        ("id-1", 1, 11, 0),
-        ("id-2", 1, 12, 5),
+        (id_of(1), 1, 11, 0),
+        (id_of(2), 1, 12, 5),
     ]
 
 
@@ -98,7 +100,7 @@ def test_lanes_with_unknown_or_too_many_triggers_get_a_hint(
 ) -> None:
     lanes = [Lane("mail", 1, 5, 11), Lane("mail", 2, 5, 12)]
     notification = with_triggers(
-        Notification(ready=lanes), [new_task(1)], [Submitted("id-1", True, 11)]
+        Notification(ready=lanes), [new_task(1)], [Submitted(id_of(1), True, 11)]
     )
     assert [m.value[:4] for m in kafka._messages(notification)] == [b'["t1', b'["l1']
     monkeypatch.setattr(kafka, "MOST_CARRIED", 0)

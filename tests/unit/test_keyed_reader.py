@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairlead.backends.sql import keyed_reader
 from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, Trigger
+from fairlead.ports.trigger_channel import KeyNews
 from tests.tiers import examples
 from tests.virtual_loop import VirtualTime
 
@@ -74,15 +75,8 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> list[tuple[str, int]]:
-        told = [*announced, *found]
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[str, int]]:
+        told = [*news.announced, *news.found]
         assert not self.remembered.keys() & told, "a key was told twice"
         self.remembered |= dict.fromkeys(told)
         chosen = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from fairlead.engine.queue_kinds import kinds_of
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, State, Trigger
+from fairlead.ports.trigger_channel import KeyNews
 
 SOON = 20.0
 KEY = OrderingKey("q", "o")
@@ -233,14 +234,7 @@ class Spacious:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
 
 

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from fairlead.model import NewTask, Submitted, Trigger, TriggerPath
 from fairlead.ports.notification import Lane, Notification, with_triggers
+from tests.ids import id_of
 
 messages = pytest.importorskip(
     "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
 )
 from fairlead.backends.redis.sharded.message import Entry, Message, message  # noqa: E402
 
-TRIGGER = Trigger("0190", 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
+KEYS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
+ID = "01977420-e271-7173-b85e-7c76d9bd202d"
+TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 
 
 def read(entry: Entry, deliveries: int = 1) -> Message:
@@ -27,15 +30,15 @@ def read(entry: Entry, deliveries: int = 1) -> Message:
 @given(
     st.builds(
         Trigger,
-        st.text(),
-        st.integers(1, 1 << 40),
+        st.integers(0, (1 << 128) - 1).map(id_of),
+        st.integers(1, (1 << 31) - 1),
         st.just("mail"),
-        st.integers(0, 999),
+        st.integers(0, (1 << 15) - 1),
         st.text(),
         st.just(1),
-        st.text(),
+        KEYS,
         st.floats(0.001, 1000),
-        st.none() | st.text(),
+        st.none() | KEYS,
         st.sampled_from(TriggerPath),
         seq=st.integers(0, 1 << 60),
         order_at=st.integers(0, 1 << 60),
@@ -51,7 +54,7 @@ def test_a_trigger_survives_encoding(trigger: Trigger) -> None:
 def test_a_message_is_marked_with_task_and_version() -> None:
     entry = messages.encode(TRIGGER)
     fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
-    assert entry.once == fields["fairlead:once"] == "0190:3" and fields["fairlead:weight"] == 0.5
+    assert entry.once == fields["fairlead:once"] == f"{ID}:3" and fields["fairlead:weight"] == 0.5
     assert messages.encode(msgspec.structs.replace(TRIGGER, version=4)).once != entry.once
 
 
@@ -81,7 +84,7 @@ def test_a_foreign_message_raises_a_decode_error(value: bytes) -> None:
 def test_a_submit_without_partitions_carries_the_due_tasks() -> None:
     def task(number: int, run_at: int) -> NewTask:
         return NewTask(
-            f"id-{number}",
+            id_of(number),
             "mail",
             0,
             "send",
@@ -99,9 +102,9 @@ def test_a_submit_without_partitions_carries_the_due_tasks() -> None:
         )
 
     tasks = [task(1, 5), task(2, 9), task(3, 5)]
-    answers = [Submitted("id-1", True), Submitted("id-2", True), Submitted("old", False)]
+    answers = [Submitted(id_of(1), True), Submitted(id_of(2), True), Submitted("old", False)]
     notification = Notification(ready=[Lane("mail", 0, 5, 11)])
     assert [
         t.id for t in with_triggers(notification, tasks, answers, known_seq_only=False).triggers
-    ] == ["id-1"]
+    ] == [id_of(1)]
     assert with_triggers(notification, tasks, answers).triggers == []

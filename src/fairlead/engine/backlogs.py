@@ -18,6 +18,7 @@ from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.backlogs")
 
@@ -191,19 +192,12 @@ class Backlogs(SimplePart):
             else 0
         )
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> Sequence[tuple[str, int]]:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]]:
         """Return which keys to read next, and how many triggers of each."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         if partition is None or not partition.is_started:
             return ()
-        return partition.of_keys(lane.priority, announced, found, unread, planned)
+        return partition.of_keys(lane.priority, news)
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""

@@ -65,7 +65,14 @@ class TaskClaimer:
         self._sources.taken(triggers)
         now = clock.now()
         wanted = [
-            Claim(t.id, t.version, t.path, *self._stuck_at_and_policy(t.name, now))
+            Claim(
+                t.id,
+                t.version,
+                t.path,
+                *self._stuck_at_and_policy(t.name, now),
+                t.queue,
+                t.ordering_key,
+            )
             for t in triggers
         ]
         self._being_claimed = triggers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
@@ -31,7 +31,7 @@ from fairlead.engine.unreadable_lanes import Readable, UnreadableLanes
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
-from fairlead.ports.trigger_channel import TriggerChannel
+from fairlead.ports.trigger_channel import KeyNews, TriggerChannel
 
 log = logging.getLogger("fairlead.fair_partition")
 
@@ -241,29 +241,22 @@ class FairPartition:
             return PAGE
         return lane.arrivals.room_behind(self._clock.monotonic())
 
-    def of_keys(
-        self,
-        priority: int,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> Sequence[tuple[str, int]]:
+    def of_keys(self, priority: int, news: KeyNews) -> Sequence[tuple[str, int]]:
         """Return which keys of a lane to read next from the channel, and how many triggers of each;
         see `fairlead.ports.trigger_channel.Room`."""
         if priority in self._unreadable:
             return ()  # once the record is readable, another reader begins
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        lane.unread, lane.is_asked = unread, True
+        lane.unread, lane.is_asked = news.unread, True
         backlog, arriving = lane.backlog, len(lane.arrivals)
-        backlog.remember(announced, found)
-        if unread:
+        backlog.remember(news.announced, news.found)
+        if news.unread:
             backlog.capacity = self._look_ahead.refill(lane.key, self._most)
         if arriving > PAGE or (arriving and self._look_ahead.are_inboxes_full):
             return ()
         if lane.is_evicting:
-            return backlog.choose_all(unread, PAGE)
-        return backlog.choose_keys(unread, planned + arriving)
+            return backlog.choose_all(news.unread, PAGE)
+        return backlog.choose_keys(news.unread, news.planned + arriving)
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
@@ -332,6 +325,7 @@ class FairPartition:
         """Give the waiting triggers of these keys levels at their new weights."""
         for lane in self._lanes.values():
             if lane.shares is None:
+                self._table.reweigh(lane.key, keys)
                 lane.reweighed.update(keys)
                 self._work.set()
 
@@ -582,6 +576,7 @@ class FairPartition:
             lane.write = placed
         else:
             self._apply(lane, placed)
+        self._ask(lane)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         self._look_ahead.measure(lane.key, changes.added)

@@ -15,6 +15,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import FifoLane, LaneKey, Trigger, TriggerPath
+from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.intake")
 
@@ -147,19 +148,12 @@ class Intake(SimplePart):
         capacity = self._capacity(fifo)
         return min(AGAIN, capacity) if self._queued.get(fifo, 0) <= capacity else 0
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> Sequence[tuple[str, int]] | None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]] | None:
         """Return which fairness keys of a fair queue to read next, and how many triggers of each;
         None for a fifo queue."""
         if lane.queue not in self._backlogs:
             return None
-        return self._backlogs.of_keys(lane, announced, found, unread, planned)
+        return self._backlogs.of_keys(lane, news)
 
     def take_in(self, triggers: Iterable[Trigger]) -> None:
         """Put new triggers into the table, or into their backlog."""

@@ -7,6 +7,7 @@ in SQL, logs and JSON.
 """
 
 from fairlead.model.attempt import AttemptRecord, Finish
+from fairlead.model.fields import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 from fairlead.model.incident import (
     ABOUT_TASKS,
     INCIDENT_LINGERS,
@@ -28,9 +29,6 @@ from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
 from fairlead.model.task import (
     DEFAULT_PRIORITY,
     DEFAULT_WEIGHT,
-    MAX_WEIGHT,
-    MIN_WEIGHT,
-    PRIORITIES,
     ClaimedTask,
     NewTask,
     PayloadFormat,

@@ -10,9 +10,7 @@ import msgspec
 from fairlead.model.states import State
 
 DEFAULT_PRIORITY = 5
-PRIORITIES = range(10)
 DEFAULT_WEIGHT = 1.0
-MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
 class PayloadFormat(StrEnum):

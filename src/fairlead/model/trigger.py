@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.model.fields import Key, Micros, Partition, Priority, Seq, TaskId, Version, Weight
 from fairlead.model.states import TriggerPath
 
 
@@ -25,20 +26,20 @@ LOWEST = Level(0, 0)
 class Trigger(msgspec.Struct, frozen=True, gc=False):
     """A message "task X at version V may run"."""
 
-    id: str
-    version: int
+    id: TaskId
+    version: Version
     queue: str
-    partition: int
+    partition: Partition
     name: str
-    priority: int
-    fairness_key: str
-    weight: float
-    ordering_key: str | None
+    priority: Priority
+    fairness_key: Key
+    weight: Weight
+    ordering_key: Key | None
     path: str = TriggerPath.HOOK
-    seq: int = 0
+    seq: Seq = 0
     """Position in the channel that carried the trigger (ready_seq on the database channel)."""
     level: Level | None = None
     """Position in a fair backlog; None in a fifo queue, and before a level is given."""
-    order_at: int = 0
+    order_at: Micros = 0
     """Time that orders the task, together with its id, among the tasks of its ordering key
     (microseconds since the epoch), as far as known."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.model import NewTask, Submitted, Trigger
+from fairlead.model.fields import Micros, Partition, Priority, Seq
 from fairlead.model.peer import PeerMessage, split
 
 
@@ -15,9 +16,9 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A lane with new triggers: one priority of one partition, from `first_seq` up."""
 
     queue: str
-    partition: int
-    priority: int
-    first_seq: int
+    partition: Partition
+    priority: Priority
+    first_seq: Seq
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -25,7 +26,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     ready: list[Lane] = []
     """Lanes with new triggers."""
-    due: int | None = None
+    due: Micros | None = None
     """Earliest time of a new WAITING task (microseconds since the epoch), for the due poller."""
     control: bool = False
     """Whether a person changed something, or a lease was released."""

@@ -44,6 +44,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """Treatment of the task if it gets stuck or ends in ERROR: bits of RESUME_STUCK, SKIP_FAILED
     and IGNORE_STUCK. The claim stores the bits, so that nodes without a handler for the task follow
     them too."""
+    queue: str = ""
+    ordering_key: str | None = None
+    """Ordering key of the task, if known. A store may then find the other tasks of the key faster;
+    the result of the claim is the same without it."""
 
 
 RESUME_STUCK = 1

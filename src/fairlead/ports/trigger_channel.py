@@ -10,6 +10,19 @@ from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Notification
 
 
+class KeyNews(NamedTuple):
+    """News of a channel about the fairness keys of a long lane."""
+
+    announced: Sequence[str] = ()
+    """Keys of new triggers."""
+    found: Sequence[str] = ()
+    """Other keys with unread triggers."""
+    unread: int = 0
+    """Number of tenants with unread triggers."""
+    planned: int = 0
+    """Number of triggers that the room has chosen and the channel has not read yet."""
+
+
 class Room(Protocol):
     """Number of further triggers of a lane that the node takes now."""
 
@@ -20,21 +33,12 @@ class Room(Protocol):
         """Return the room for triggers that may have been received before. The channel reads them
         again in case a notification was lost."""
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> Sequence[tuple[str, int]] | None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[str, int]] | None:
         """Return which fairness keys to read next, and how many triggers of each at most; None if
         the lane is read in the order of arrival. Keys that are not returned are remembered and
         returned later, so the channel tells each key once, and again after it was returned if it
-        has more unread triggers. `announced`: keys of new triggers. `found`: other keys. `unread`:
-        number of tenants with unread triggers. `planned`: number of triggers that the room has
-        chosen and the channel has not read yet. The room is not asked again before it was freed,
-        unless there are keys to tell."""
+        has more unread triggers. The room is not asked again before it was freed, unless there are
+        keys to tell."""
 
 
 class Owner(Protocol):

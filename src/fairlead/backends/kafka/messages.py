@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.model import PartitionKey, Trigger
+from fairlead.model.fields import Key, Micros, Priority, Seq, TaskId, Version, Weight
 from fairlead.ports.notification import Lane
 
 
@@ -13,22 +14,22 @@ class _StoredTrigger(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     """A stored trigger. The tag is kind and format: a field may be added at the end; any other
     change needs another tag."""
 
-    id: str
-    version: int
+    id: TaskId
+    version: Version
     name: str
-    priority: int
-    fairness_key: str
-    weight: float
-    ordering_key: str | None
-    seq: int
-    order_at: int
+    priority: Priority
+    fairness_key: Key
+    weight: Weight
+    ordering_key: Key | None
+    seq: Seq
+    order_at: Micros
 
 
 class _Hint(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l1"):
     """A hint: new triggers are in the rows of this priority, from `first_seq` up."""
 
-    priority: int
-    first_seq: int
+    priority: Priority
+    first_seq: Seq
 
 
 _decoder = msgspec.json.Decoder(_StoredTrigger | _Hint)

@@ -41,6 +41,11 @@ class LaneFloors:
         self.settled = 0
         """Highest position that is settled: a read that begins now sees all rows up to it."""
 
+    @property
+    def server(self) -> int:
+        """Instant at which the server of the latest mark started; 0 before the first one."""
+        return self._marks[-1].server if self._marks else 0
+
     def of(self, lane: LaneKey) -> int:
         """Return the floor of a lane, which is 0 at first and raised by later searches."""
         return self._floors.setdefault(lane, 0)

@@ -7,8 +7,9 @@ import os
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,12 @@ from fairlead.errors import StoreUnavailable
 
 IDLE_SECONDS = 15.0
 """Seconds without use after which a connection is closed."""
+
+PATIENCE = 0.5
+"""Seconds that statements of a node may wait, in sum, for connections that others use. Then another
+connection is opened. So short statements that meet at rest share one."""
+PATIENCE_RATE = 0.1
+"""Seconds of patience that each second gives back."""
 
 
 class ThreadPool:
@@ -97,6 +104,8 @@ class LoopPool:
     have their statements prepared.
 
     NODE and RELAXED connections differ by one setting, which is changed when the pool is full.
+    HANDLER connections are lent for as long as handlers run, so nothing waits for one to come back
+    while another may be opened.
     """
 
     def __init__(
@@ -116,37 +125,69 @@ class LoopPool:
         self._most = most
         self._idle: list[_Idle] = []
         self._permits = asyncio.Semaphore(most)
-        self._lent = 0
+        self._lent: Counter[Kind] = Counter()
+        """Connections that are lent or being opened."""
+        self._returned = asyncio.Event()
+        """Set for a moment when one comes back."""
         self._loop = asyncio.get_running_loop()
+        self._patience, self._patience_at = PATIENCE, self._loop.time()
+        """Seconds left to wait, and when that was known, in seconds of the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, kind: Kind) -> LoopConnection:
-        """Return an idle connection, or a new one. If the pool is full, or the server allows no
-        more connections, change one of another kind. Raise StoreUnavailable."""
+        """Return an idle connection, one that comes back soon, or a new one. If the pool is full,
+        or the server allows no more connections, change one of another kind. Raise
+        StoreUnavailable."""
         await self._permits.acquire()
-        self._lent += 1
         try:
-            if (found := self._take(kind)) is not None:
-                return found
-            if len(self._idle) + self._lent <= self._most:
-                try:
-                    return await self._connect(kind)
-                except StoreUnavailable:
-                    if not self._idle:
-                        self._make_room(self)  # for the next try
-                        raise
-            if (found := self._take()) is None:
-                return await self._connect(kind)
-            try:
-                await self._change(found, kind)
-            except BaseException:
-                found.terminate()
-                raise
-            return found
+            found = self._take(kind) or await self._wait(kind)
         except BaseException:
-            self._lent -= 1
             self._permits.release()
             raise
+        self._lent[kind] += 1
+        try:
+            return found or await self._open(kind)
+        except BaseException:
+            self._on_returned(kind)
+            raise
+
+    async def _wait(self, kind: Kind) -> LoopConnection | None:
+        """Return a connection of this kind that comes back while patience lasts."""
+        if kind is Kind.HANDLER or not self._lent[kind]:
+            return None
+        began, found = self._loop.time(), None
+        gained = (began - self._patience_at) * PATIENCE_RATE
+        self._patience, self._patience_at = min(PATIENCE, self._patience + gained), began
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                while found is None and self._lent[kind]:
+                    await self._returned.wait()
+                    found = self._take(kind)
+        self._patience = max(0.0, self._patience - (self._loop.time() - began))
+        return found
+
+    async def _open(self, kind: Kind) -> LoopConnection:
+        if len(self._idle) + self._lent.total() <= self._most:
+            try:
+                return await self._connect(kind)
+            except StoreUnavailable:
+                if not self._idle:
+                    self._make_room(self)  # for the next try
+                    raise
+        if (found := self._take()) is None:
+            return await self._connect(kind)
+        try:
+            await self._change(found, kind)
+        except BaseException:
+            found.terminate()
+            raise
+        return found
+
+    def _on_returned(self, kind: Kind) -> None:
+        self._lent[kind] -= 1
+        self._permits.release()
+        self._returned.set()
+        self._returned.clear()
 
     def _take(self, kind: Kind | None = None) -> LoopConnection | None:
         """Remove the connection of this kind that was used last; None: of any kind."""
@@ -160,16 +201,17 @@ class LoopPool:
     def release(self, kind: Kind, connection: LoopConnection, is_cut_off: bool) -> None:
         """Take the connection back. A connection that was cut off during its work is dropped, so
         that the server undoes the work."""
-        self._lent -= 1
-        self._permits.release()
-        if connection.is_closed():
-            return
-        if not is_cut_off and not connection.is_in_transaction():
-            self._idle.append(_Idle(self._loop.time(), kind, connection))
-            if self._timer is None:
-                self._timer = self._loop.call_later(IDLE_SECONDS, self._close_unused)
-        else:
-            connection.terminate()
+        if not connection.is_closed():
+            if is_cut_off or connection.is_in_transaction():
+                connection.terminate()
+            else:
+                self._keep(kind, connection)
+        self._on_returned(kind)
+
+    def _keep(self, kind: Kind, connection: LoopConnection) -> None:
+        self._idle.append(_Idle(self._loop.time(), kind, connection))
+        if self._timer is None:
+            self._timer = self._loop.call_later(IDLE_SECONDS, self._close_unused)
 
     def _close_unused(self) -> None:
         before = self._loop.time() - IDLE_SECONDS

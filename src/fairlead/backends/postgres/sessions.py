@@ -75,8 +75,12 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def restore(self, threshold: int | None) -> None:
         """Restore the session, and the attributes that a new connection has."""
-        self.execute(SQL["restore"], prepare=False)
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
+        with self.execute(SQL["restore"], prepare=False) as cursor:
+            while cursor.nextset():
+                pass
+            if cursor.rowcount:
+                cursor.execute(SQL["deallocate"])
         self.prepare_threshold, self._map = threshold, None
         self.is_restored = True
 
@@ -126,7 +130,8 @@ class LoopConnection(asyncpg.Connection):
 
     async def restore(self) -> None:
         """Restore the session, and the codecs that a new connection has."""
-        await self.execute(SQL["restore"])
+        if await self.execute(SQL["restore"]) != "SELECT 0":
+            await self.execute(SQL["deallocate"])
         while self._codecs:
             typename, schema = self._codecs.pop()
             await self.reset_type_codec(typename, schema=schema)

@@ -1,20 +1,24 @@
 -- Statements about sessions, not about tasks.
 
 -- name: restore
--- Undoes what a handler may have changed in its session: its role, settings, cursors, channels, temporary tables, advisory
--- locks and prepared statements. Statements that a driver has prepared stay. The encoding is set again, because a pooler
--- may have another one in its sessions.
+-- Undoes what a handler may have changed in its session: its role, settings, cursors, channels, temporary tables and
+-- advisory locks. The encoding is set again, because a pooler may have another one in its sessions. Returns a row for each
+-- statement that the handler has prepared; those that a driver has prepared stay. The function of pg_prepared_statements is
+-- called directly, because the view takes longer to plan.
 RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES;
+SET client_encoding TO 'UTF8'; SELECT pg_advisory_unlock_all();
+SELECT FROM pg_prepared_statement() WHERE from_sql
+
+-- name: deallocate
+-- Ends the statements that a handler has prepared. A block costs as much as all of `restore`, so it is sent only when needed.
 DO $$
 DECLARE
     one text;
 BEGIN
-    PERFORM pg_advisory_unlock_all();
     FOR one IN SELECT name FROM pg_prepared_statements WHERE from_sql LOOP
         EXECUTE format('DEALLOCATE %I', one);
     END LOOP;
-END $$;
-SET client_encoding TO 'UTF8'
+END $$
 
 -- name: connections
 -- Returns the connections of Fairlead with this role, those of all roles and how many there may be, those of this role

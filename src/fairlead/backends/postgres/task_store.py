@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import attrgetter
@@ -21,11 +22,12 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
+from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
-from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
 from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, State, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, joined, pieces
@@ -35,6 +37,16 @@ from fairlead.ports.task_store import Claim, Completed
 _CLAIM_ROUNDS = 10
 """Maximum number of tries to claim unique keys; the second is needed only if the cleaner deletes a
 used key between the two statements of the first."""
+
+_MARK_SECONDS = 0.05
+"""Seconds after which a claim with ordering keys reads a new mark, so that few tasks of a key have
+come since the position that is settled."""
+
+_POSITIONS_CLEANED = ("clean_attempts", "clean_events")
+"""Statements that delete by the position of a row."""
+
+_LATEST_RESULT = 60_000_000
+"""Microseconds after its end by which a result is stored, or is deleted only by another process."""
 
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
@@ -55,6 +67,16 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
         super().__init__(database, sql)
         self._floors = LaneFloors()
+        self._key_floors = KeyFloors(self._floors)
+        self._clean_from: dict[str, tuple[int, ...]] = {
+            "clean_attempts": (0, 0),
+            "clean_events": (0, 0),
+            "clean_results": (0,),
+        }
+        """Position in each table of the history below which no row is left to clean, so that the
+        deleted ones are not read again."""
+        self._mark_at = 0.0
+        """Monotonic seconds from which a claim reads a mark."""
         self._marking = threading.Lock()
 
     # the user's side ------------------------------------------------------------------------------
@@ -83,7 +105,9 @@ class PostgresTaskStore(SqlTaskStore):
         lanes = [Lane(*lane, first) for lane in sorted(set(map(_lane_fields, ready)))]
         if ready:
             yield Copy(
-                "fairlead_tasks", _READY_COLUMNS, [HEADER, copy_rows(ready, waiting=False), TRAILER]
+                "fairlead_tasks",
+                _READY_COLUMNS,
+                [HEADER, copy_rows(ready, first, waiting=False), TRAILER],
             )
         due = None
         if len(ready) < len(tasks):
@@ -92,7 +116,7 @@ class PostgresTaskStore(SqlTaskStore):
             yield Copy(
                 "fairlead_tasks",
                 _WAITING_COLUMNS,
-                [HEADER, copy_rows(waiting, waiting=True), TRAILER],
+                [HEADER, copy_rows(waiting, first, waiting=True), TRAILER],
             )
         notification = Notification(ready=lanes, due=due)
         yield from self.announce(notification)
@@ -138,7 +162,7 @@ class PostgresTaskStore(SqlTaskStore):
                     )
                 all_tasks.extend(tasks)
                 lanes.update(map(_lane_fields, plain))
-                yield copy_rows(plain, waiting=False)
+                yield copy_rows(plain, first, waiting=False)
             yield TRAILER
 
         yield Copy("fairlead_tasks", _READY_COLUMNS, rows())
@@ -214,6 +238,7 @@ class PostgresTaskStore(SqlTaskStore):
             try:
                 position, server, holders = (yield self.statement("lane_mark"))[0]
                 self._floors.marked(Mark(position, server, frozenset(holders)))
+                self._mark_at = time.monotonic() + _MARK_SECONDS
             finally:
                 self._marking.release()
 
@@ -229,6 +254,8 @@ class PostgresTaskStore(SqlTaskStore):
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of
         # its run.
+        if time.monotonic() >= self._mark_at and any(w.ordering_key is not None for w in wanted):
+            await self.database.read(self._mark())
         return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
@@ -237,8 +264,32 @@ class PostgresTaskStore(SqlTaskStore):
         ids, versions = [w.id for w in wanted], [w.version for w in wanted]
         paths, stuck_ats = [w.path for w in wanted], [w.stuck_at for w in wanted]
         policies = [w.policy for w in wanted]
-        statement = self.statement("claim", ids, versions, paths, stuck_ats, policies, node, now)
-        return Single(statement, lambda rows: [ClaimedTask(*row) for row in rows])
+        settled = self._key_floors.settled()
+        floors = [self._key_floors.of(w.queue, w.ordering_key) for w in wanted]
+        columns = ([floor[n] for floor in floors] for n in range(3))
+        params = (ids, versions, paths, stuck_ats, policies, node, now)
+        keys = {w.id: (w.queue, w.ordering_key) for w in wanted if w.ordering_key is not None}
+
+        def result(rows: Sequence[Row]) -> list[ClaimedTask]:
+            for id, *_, order_at in rows:
+                if id in keys and order_at is not None:
+                    self._key_floors.found(keys[id], order_at, id, settled)
+            return [ClaimedTask(*row[:-1]) for row in rows]
+
+        return Single(self.statement("claim", *params, *columns, settled.server), result)
+
+    def ordered(
+        self, keys: Sequence[tuple[str, str]], limit: int
+    ) -> Steps[list[tuple[Trigger, State]]]:
+        settled = self._key_floors.settled()
+        given = batch([(*key, *self._key_floors.of(*key)) for key in keys])
+        found = read_tasks((yield self.statement("ordered", given, limit, settled.server)))
+        first: dict[tuple[str, str], Trigger] = {}
+        for trigger, _ in found:
+            first.setdefault((trigger.queue, trigger.ordering_key or ""), trigger)
+        for key, trigger in first.items():
+            self._key_floors.found(key, trigger.order_at, trigger.id, settled)
+        return found
 
     async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
         """Do nothing: the rows of the tasks name the node that holds them."""
@@ -286,10 +337,24 @@ class PostgresTaskStore(SqlTaskStore):
 
     # pollers --------------------------------------------------------------------------------------
 
-    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
+    def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
-        return (yield from super()._clean(name, before, limit))
+        return (yield self.statement(name, before, limit, *self._clean_from.get(name, ())))
+
+    def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
+        if name in _POSITIONS_CLEANED:
+            xids, seqs, gone_seqs, horizon = rows[0]
+            gone = set(gone_seqs)
+            places = list(zip(xids, seqs, strict=True))
+            last = places[-1] if places else self._clean_from[name]
+            kept = next((place for place in places if place[1] not in gone), last)
+            self._clean_from[name] = min(kept, (horizon, 0))
+            return len(gone)
+        if name == "clean_results" and rows:
+            latest = max(row[0] for row in rows)
+            self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
+        return len(rows)
 
 
 # one INSERT ---------------------------------------------------------------------------------------
@@ -348,6 +413,7 @@ _READY_COLUMNS = (
     *_STATE_COLUMNS,
     "ordering_key",
     "order_at",
+    "order_seq",
     "unique_key",
     "payload",
 )
@@ -358,6 +424,7 @@ _WAITING_COLUMNS = (
     "ready_seq",
     "ordering_key",
     "order_at",
+    "order_seq",
     "unique_key",
     "payload",
 )
@@ -365,9 +432,9 @@ _WAITING_COLUMNS = (
 _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
 
-def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
+def copy_rows(tasks: Sequence[NewTask], position: int, waiting: bool) -> bytes:
     """Return the tasks as rows in the binary COPY format, with the columns of _READY_COLUMNS or
-    _WAITING_COLUMNS.
+    _WAITING_COLUMNS. `position`: the order_seq of all of them.
 
     Fields that tasks of a batch share are encoded once for each distinct combination; the rest is
     joined from whole columns, which takes about a microsecond for a task.
@@ -377,9 +444,11 @@ def copy_rows(tasks: Sequence[NewTask], waiting: bool) -> bytes:
     shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
     payloads = [task.payload for task in tasks]
     lengths = map(struct.Struct(">i").pack, map(len, payloads))
-    no_order = NULL + NULL
+    no_order, order_seq = NULL + NULL + NULL, bigint(position)
     orderings = [
-        no_order if task.ordering_key is None else text(task.ordering_key) + bigint(task.run_at)
+        no_order
+        if task.ordering_key is None
+        else text(task.ordering_key) + bigint(task.run_at) + order_seq
         for task in tasks
     ]
     uniques = map(Texts().__getitem__, [task.unique_key for task in tasks])

@@ -13,7 +13,9 @@ SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
 
 -- name: begin_copy
 -- Returns a position before all rows of a batch, which get theirs from the column's default, and whether COPY takes the
--- batch: it refuses row-level security, and reads texts in the client's encoding, while ours are UTF-8.
+-- batch: it refuses row-level security, and reads texts in the client's encoding, while ours are UTF-8. The INSERT of no
+-- row takes the lock that has to be held before the position is drawn; see lane_floors.py.
+WITH locked AS (INSERT INTO fairlead_tasks (id) SELECT NULL WHERE false)
 SELECT nextval('fairlead_ready_seq'), pg_client_encoding() = 'UTF8' AND NOT row_security_active('fairlead_tasks')
 
 -- name: announce
@@ -55,11 +57,12 @@ WITH given AS (
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
            keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
-           order_at)
+           order_at, order_seq)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
            CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END, context,
-           payload_format, payload, CASE WHEN ordering_key IS NOT NULL THEN run_at END
+           payload_format, payload, CASE WHEN ordering_key IS NOT NULL THEN run_at END,
+           CASE WHEN ordering_key IS NOT NULL THEN nextval('fairlead_ready_seq') END
       FROM placed
 ), lanes AS (
     SELECT queue, partition, priority, min(ready_seq) AS first_seq, array_agg(id::text) AS ids, array_agg(ready_seq) AS seqs
@@ -165,7 +168,10 @@ SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
                 AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock'))
 
 -- name: claim
--- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now
+-- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies; $6 node, $7 now. Floors of ordering keys (see
+-- key_floors.py): $8 order_at, $9 ids, $10 order_seq; $11: the start of the server on which the floors hold. A task is
+-- refused if an earlier one of its key is unfinished, if a later one runs that began before this task was committed, or if
+-- one runs that left the order when it failed. No floor is used if more than a hundred tasks have come above its order_seq.
 UPDATE fairlead_tasks t
    SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $6,
        claimed_at = $7, trigger_path = ($3::text[])[width_bucket(t.id, $1::uuid[])],
@@ -173,19 +179,33 @@ UPDATE fairlead_tasks t
  WHERE t.id = ANY ((SELECT $1::uuid[])::uuid[]) AND t.version = ($2::integer[])[width_bucket(t.id, $1::uuid[])] AND t.state = 'SUBMITTED'
    AND EXISTS (SELECT 1 FROM fairlead_nodes WHERE fairlead_nodes.node = $6)
    AND (t.ordering_key IS NULL
-        OR (NOT EXISTS (SELECT 1 FROM fairlead_tasks o  -- no earlier task of the ordering key
-                         WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
-                           AND (o.order_at, o.id) < (t.order_at, t.id) OFFSET 0)
-            AND NOT EXISTS (SELECT 1                    -- no later task that began before this task was committed
-                              FROM (SELECT o.state FROM fairlead_tasks o
-                                     WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NOT NULL
-                                     ORDER BY o.order_at, o.id LIMIT 32) AS first
-                             WHERE first.state = 'PROCESSING')
-            AND NOT EXISTS (SELECT 1                    -- no running task that left the order when it failed
-                              FROM fairlead_tasks o
-                             WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
-                               AND o.state = 'PROCESSING' OFFSET 0)))
-RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context
+        OR (SELECT NOT EXISTS (SELECT 1
+                                 FROM (SELECT state, order_at, id FROM fairlead_tasks o
+                                        WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                                          AND o.order_at IS NOT NULL AND (o.order_at, o.id) >= (f.order_at, f.id)
+                                        ORDER BY o.order_at, o.id LIMIT 32) AS first
+                                WHERE state = 'PROCESSING' OR (order_at, id) < (t.order_at, t.id))
+               AND NOT EXISTS (SELECT 1
+                                 FROM (SELECT state, order_at, id FROM fairlead_tasks o
+                                        WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                                          AND o.order_seq > f.order_seq
+                                        ORDER BY o.order_seq LIMIT 101) AS late
+                                WHERE (order_at, id) < (f.order_at, f.id)
+                                  AND (state = 'PROCESSING' OR (order_at, id) < (t.order_at, t.id)))
+               AND NOT EXISTS (SELECT 1 FROM fairlead_tasks o
+                                WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key AND o.order_at IS NULL
+                                  AND o.state = 'PROCESSING' OFFSET 0)
+              FROM (SELECT ($8::bigint[])[n] AS order_at, ($9::uuid[])[n] AS id, ($10::bigint[])[n] AS order_seq
+                      FROM (SELECT width_bucket(t.id, $1::uuid[]) AS n OFFSET 0) AS g
+                     WHERE (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $11
+                       AND (SELECT count(*) FROM (SELECT 1 FROM fairlead_tasks o
+                                                   WHERE o.queue = t.queue AND o.ordering_key = t.ordering_key
+                                                     AND o.order_seq > ($10::bigint[])[n]
+                                                   ORDER BY o.order_seq LIMIT 101) AS late) < 101
+                    UNION ALL
+                    SELECT -9223372036854775808, '00000000-0000-0000-0000-000000000000', 9223372036854775807
+                     LIMIT 1) AS f))
+RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context, t.order_at
 
 -- name: complete_done
 -- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions,
@@ -364,7 +384,10 @@ UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
        ready_seq = $6::bigint, due_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
        claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
-       order_at = CASE WHEN $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN $4::bigint ELSE order_at END
+       (order_at, order_seq) = (
+       SELECT CASE WHEN g.is_moved THEN $4::bigint ELSE order_at END,
+              CASE WHEN g.is_moved THEN nextval('fairlead_ready_seq') ELSE order_seq END
+         FROM (SELECT $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL AS is_moved) AS g)
  WHERE id = $1::text::uuid AND version = $2
 RETURNING queue, partition, priority, ready_seq
 
@@ -423,25 +446,48 @@ SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 LOCK TABLE fairlead_readers IN SHARE MODE
 
 -- name: clean_attempts
--- Keeps rows that a reader has not read, and for a lake rows that were not compared yet.
-DELETE FROM fairlead_attempts a
- WHERE a.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_attempts ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND a.finished_at < $1
-   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
-                    WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
-                          > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
-                             CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
-RETURNING a.seq
+-- Deletes of the first $2 rows from position ($3, $4) on those that ended before $1. Keeps rows that a reader has not read,
+-- and for a lake rows that were not compared yet. Returns the positions of the first rows, which of them are gone, and the
+-- oldest open transaction, below which no row comes any more.
+WITH first AS MATERIALIZED (
+    SELECT ctid AS place, xid, seq
+      FROM fairlead_attempts
+     WHERE (xid, seq) >= (($3::bigint)::text::xid8, $4::bigint)
+     ORDER BY fairlead_attempts.xid, seq LIMIT (SELECT $2::bigint)
+), gone AS (
+    DELETE FROM fairlead_attempts a
+     WHERE a.ctid = ANY (ARRAY(SELECT place FROM first)) AND a.finished_at < $1
+       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
+                        WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
+                              > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
+                                 CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
+    RETURNING a.seq
+)
+SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- name: clean_events
-DELETE FROM fairlead_events e
- WHERE e.ctid = ANY (ARRAY(SELECT ctid FROM fairlead_events ORDER BY xid, seq LIMIT (SELECT $2::bigint))) AND e.at < $1
-   AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
-RETURNING e.seq
+-- As clean_attempts.
+WITH first AS MATERIALIZED (
+    SELECT ctid AS place, xid, seq
+      FROM fairlead_events
+     WHERE (xid, seq) >= (($3::bigint)::text::xid8, $4::bigint)
+     ORDER BY fairlead_events.xid, seq LIMIT (SELECT $2::bigint)
+), gone AS (
+    DELETE FROM fairlead_events e
+     WHERE e.ctid = ANY (ARRAY(SELECT place FROM first)) AND e.at < $1
+       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
+    RETURNING e.seq
+)
+SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 
 -- name: clean_results
+-- $3: instant before which all results were deleted
 DELETE FROM fairlead_results
- WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results WHERE finished_at < $1 ORDER BY finished_at LIMIT $2))
-RETURNING task_id
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_results
+                          WHERE finished_at < $1 AND finished_at >= $3 ORDER BY finished_at LIMIT $2))
+RETURNING finished_at
 
 -- name: clean_unique_keys
 DELETE FROM fairlead_unique_keys
@@ -627,13 +673,31 @@ SELECT k.fairness_key, k.tasks, k.weight, t.weight / (SELECT sum(weight) FROM te
  LIMIT $2
 
 -- name: ordered
--- $1: [[queue, ordering_key], ...]; $2: maximum number of tasks of each ordering key, in order
+-- $1: [[queue, ordering_key, order_at, id, order_seq], ...], with the floor of each key (see key_floors.py); $2: maximum
+-- number of tasks of each ordering key, in order; $3: the start of the server on which the floors hold
 SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_array_elements($1::json) AS j
- CROSS JOIN LATERAL (SELECT * FROM fairlead_tasks o
-                      WHERE o.queue = j ->> 0 AND o.ordering_key = j ->> 1 AND o.order_at IS NOT NULL
-                      ORDER BY o.order_at, o.id LIMIT $2) AS t
+ CROSS JOIN LATERAL (SELECT (j ->> 2)::bigint AS order_at, (j ->> 3)::uuid AS id, (j ->> 4)::bigint AS order_seq
+                      WHERE (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
+                        AND (SELECT count(*) FROM (SELECT 1 FROM fairlead_tasks o
+                                                    WHERE o.queue = j ->> 0 AND o.ordering_key = j ->> 1
+                                                      AND o.order_seq > (j ->> 4)::bigint
+                                                    ORDER BY o.order_seq LIMIT 101) AS late) < 101
+                     UNION ALL
+                     SELECT -9223372036854775808, '00000000-0000-0000-0000-000000000000', 9223372036854775807
+                      LIMIT 1) AS f
+ CROSS JOIN LATERAL ((SELECT * FROM fairlead_tasks o
+                       WHERE o.queue = j ->> 0 AND o.ordering_key = j ->> 1
+                         AND o.order_at IS NOT NULL AND (o.order_at, o.id) >= (f.order_at, f.id)
+                       ORDER BY o.order_at, o.id LIMIT $2)
+                     UNION ALL
+                     SELECT *
+                       FROM (SELECT * FROM fairlead_tasks o
+                              WHERE o.queue = j ->> 0 AND o.ordering_key = j ->> 1 AND o.order_seq > f.order_seq
+                              ORDER BY o.order_seq LIMIT 101) AS late
+                      WHERE (order_at, id) < (f.order_at, f.id)
+                      ORDER BY order_at, id LIMIT $2) AS t
  ORDER BY t.queue, t.ordering_key, t.order_at, t.id
 
 -- name: changed

@@ -45,7 +45,14 @@ from fairlead.ports.notification import Lane as NotifiedLane
 from fairlead.ports.notification import Notification, with_triggers
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, QueueLoad, Room
+from fairlead.ports.trigger_channel import (
+    ChannelStatus,
+    KeyNews,
+    Owner,
+    QueueDeclaration,
+    QueueLoad,
+    Room,
+)
 
 log = logging.getLogger("fairlead.redis")
 
@@ -74,14 +81,7 @@ class _PageRoom:
     def behind(self, lane: LaneKey) -> int:
         return PAGE
 
-    def of_keys(
-        self,
-        lane: LaneKey,
-        announced: Iterable[str],
-        found: Iterable[str],
-        unread: int,
-        planned: int,
-    ) -> None:
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
 
 

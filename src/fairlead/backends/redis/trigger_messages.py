@@ -7,6 +7,7 @@ import msgspec
 
 from fairlead.backends.redis.sharded.message import RESERVED, Entry, Field, Message
 from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
+from fairlead.model.fields import Key, Micros, Partition, Seq, TaskId, Version, Weight
 
 FIELD = "trigger"
 
@@ -15,16 +16,16 @@ class _TriggerBody(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="
     """The stored form of a trigger. The tag is kind and format: a field may be added at the end;
     any other change needs another tag."""
 
-    id: str
-    version: int
-    partition: int
+    id: TaskId
+    version: Version
+    partition: Partition
     name: str
-    fairness_key: str
-    weight: float
-    ordering_key: str | None
+    fairness_key: Key
+    weight: Weight
+    ordering_key: Key | None
     path: str
-    seq: int
-    order_at: int
+    seq: Seq
+    order_at: Micros
 
 
 _decoder = msgspec.json.Decoder(_TriggerBody)

@@ -18,6 +18,7 @@ from fairlead.backends.sql.rows import canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import (
+    LOWEST,
     LaneKey,
     LaneRecord,
     Level,
@@ -48,6 +49,8 @@ class SqlBacklogStore(ABC):
         self._database = store.database
         self._sql = load("backlog.sql", package_of(self._database))
         self._fences = Fences()
+        self._deleted: dict[LaneKey, tuple[int, Level]] = {}
+        """Level through which each lane's rows are deleted, with the range id of that delete."""
 
     async def migrate(self) -> None:
         await asyncio.to_thread(migrate, self._database)
@@ -127,10 +130,16 @@ class SqlBacklogStore(ABC):
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # Need not be durable: rows that come back after a power cut are deleted again.
         await self._database.run_async(self._delete_through(lane, range_id, level), durable=False)
+        self._deleted[lane] = range_id, level
 
     def _delete_through(self, lane: LaneKey, range_id: int, level: Level) -> Steps[None]:
         yield from self._fenced(lane, range_id)
-        yield self._statement("delete_through", *lane, *level)
+        # Beside an open transaction, the deleted rows of earlier calls would be read again. No row
+        # comes at or below the ack level, and a power cut voids the range id.
+        its_range_id, above = self._deleted.get(lane, (range_id, LOWEST))
+        if its_range_id != range_id:
+            above = LOWEST
+        yield self._statement("delete_through", *lane, *above, *level)
 
     async def levelled(
         self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]

@@ -37,7 +37,7 @@ from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, Owner, QueueDeclaration, Room
+from fairlead.ports.trigger_channel import ChannelStatus, KeyNews, Owner, QueueDeclaration, Room
 
 PAGE = 1000
 """Triggers in one read."""
@@ -323,7 +323,7 @@ class DatabaseChannel:
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
         is_long = lane.full_pages >= LONG_LANE and self.reads_by_key
-        if is_long and room.of_keys(lane.key, (), (), 0, 0) is not None:
+        if is_long and room.of_keys(lane.key, KeyNews()) is not None:
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock
             )

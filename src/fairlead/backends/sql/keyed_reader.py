@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fairlead.clock import Clock
 from fairlead.model import LaneKey, Trigger, tenant_of
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import Room
+from fairlead.ports.trigger_channel import KeyNews, Room
 
 LOOK = 200
 """Announced rows that are looked at. If there are more, a walk over all keys finds the rest."""
@@ -181,20 +181,19 @@ class KeyedReader:
         unread = len(self._unread) - self._paths + len(self._tenants)  # tenants
         if self._walk is not None:
             unread = max(unread, ENOUGH_KEYS)  # the walk will find more
-        announced, self._announced = self._announced, []
-        found, self._found = self._found, []
-        self._has_room = False
+        planned = sum(len(plan.keys) * plan.limit for plan in self._plans)
+        news = KeyNews(self._announced, self._found, unread, planned)
+        self._announced, self._found, self._has_room = [], [], False
         by_limit: defaultdict[int, list[str]] = defaultdict(list)
         plans: list[_Plan] = []
-        planned = sum(len(plan.keys) * plan.limit for plan in self._plans)
-        for key, limit in room.of_keys(self.lane, announced, found, unread, planned) or ():
+        for key, limit in room.of_keys(self.lane, news) or ():
             by_limit[limit].append(key)
         for limit, keys in by_limit.items():
             at_once = max(1, PAGE // limit)
             plans += [
                 _Plan(keys[low : low + at_once], limit) for low in range(0, len(keys), at_once)
             ]
-        self._plans = [*plans, *self._plans] if announced else [*self._plans, *plans]
+        self._plans = [*plans, *self._plans] if news.announced else [*self._plans, *plans]
 
     async def _read_plan(self) -> Sequence[Trigger]:
         keys, limit = self._plans.pop(0)

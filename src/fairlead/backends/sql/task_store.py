@@ -366,14 +366,7 @@ class SqlTaskStore:
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:
-        rows = yield self.statement("ordered", batch(keys), limit)
-        return [
-            (
-                Trigger(*row[1:10], TriggerPath.HOOK, row[0] or 0, None, row[10]),  # type: ignore[call-arg]
-                State(row[11]),
-            )
-            for row in rows
-        ]
+        return read_tasks((yield self.statement("ordered", batch(keys), limit)))
 
     def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
         return [row[0] for row in (yield self.statement("changed", batch(tasks)))]
@@ -604,11 +597,15 @@ class SqlTaskStore:
     async def clean(self, before: int, limit: int) -> int:
         deleted = 0
         for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
-            deleted += await self.database.run_async(self._clean(name, before, limit - deleted))
+            rows = await self.database.run_async(self._clean(name, before, limit - deleted))
+            deleted += self._cleaned(name, rows)
         return deleted
 
-    def _clean(self, name: str, before: int, limit: int) -> Steps[int]:
-        rows = yield self.statement(name, before, limit)
+    def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
+        return (yield self.statement(name, before, limit))
+
+    def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
+        """Return the number of deleted rows, after the commit."""
         return len(rows)
 
     # the cluster ----------------------------------------------------------------------------------
@@ -697,6 +694,17 @@ class SqlTaskStore:
             queue: QueueSettings(count, bool(paused), version)
             for queue, count, paused, version in rows
         }
+
+
+def read_tasks(rows: Iterable[Row]) -> list[tuple[Trigger, State]]:
+    """Return the tasks in the rows of `ordered`."""
+    return [
+        (
+            Trigger(*row[1:10], TriggerPath.HOOK, row[0] or 0, None, row[10]),  # type: ignore[call-arg]
+            State(row[11]),
+        )
+        for row in rows
+    ]
 
 
 def _triggers(lane: LaneKey, rows: Iterable[Row]) -> list[Trigger]:

@@ -37,7 +37,8 @@ SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq
  LIMIT ?6
 
 -- name: delete_through
-DELETE FROM fairlead_backlog WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) <= (?4, ?5)
+DELETE FROM fairlead_backlog
+ WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
 
 -- name: delete_levels
 -- ?4: [[pass, id], ...]

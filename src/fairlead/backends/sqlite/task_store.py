@@ -25,7 +25,10 @@ class SqliteTaskStore(SqlTaskStore):
     database: SqliteDatabase
 
     def __init__(self, database: SqliteDatabase) -> None:
-        super().__init__(database, load("task_store.sql", __package__))
+        sql = load("task_store.sql", __package__)
+        for name in ("lanes", "oldest_ready"):
+            sql[name] = f"{sql['walk']}\n{sql[name]}"
+        super().__init__(database, sql)
 
     def prepare(self) -> None:
         # Create the tables in a new file. Only an operator migrates tables that exist.

@@ -62,9 +62,9 @@ SELECT k.fairness_key, (SELECT t.ready_seq FROM fairlead_tasks t
   FROM keys k
  WHERE k.number > 0 AND k.fairness_key IS NOT NULL
 
--- name: lanes
--- Walks the index from lane to lane, so that the cost does not grow with the number of tasks. The next lane is found by
--- single columns, because SQLite reads the whole lane to find a greater row value.
+-- name: walk
+-- The beginning of lanes and oldest_ready. Walks the index from lane to lane, so that the cost does not grow with the number
+-- of tasks. The next lane is found by single columns, because SQLite reads the whole lane to find a greater row value.
 WITH RECURSIVE lanes (queue, partition, priority) AS (
     SELECT queue, partition, priority
       FROM fairlead_tasks
@@ -86,6 +86,8 @@ WITH RECURSIVE lanes (queue, partition, priority) AS (
                               WHERE ready_seq IS NOT NULL AND queue > l.queue
                               ORDER BY queue, partition, priority LIMIT 1))
 )
+
+-- name: lanes
 SELECT queue, partition, priority FROM lanes
 
 -- name: claim
@@ -332,28 +334,6 @@ DELETE FROM fairlead_unique_keys
 RETURNING task_id
 
 -- name: oldest_ready
--- Walks the index from lane to lane, as `lanes` does.
-WITH RECURSIVE lanes (queue, partition, priority) AS (
-    SELECT queue, partition, priority
-      FROM fairlead_tasks
-     WHERE seq = (SELECT seq FROM fairlead_tasks
-                   WHERE ready_seq IS NOT NULL
-                   ORDER BY queue, partition, priority LIMIT 1)
-    UNION ALL
-    SELECT t.queue, t.partition, t.priority
-      FROM lanes l
-      JOIN fairlead_tasks t
-        ON t.seq = coalesce((SELECT seq FROM fairlead_tasks
-                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition = l.partition
-                                AND priority > l.priority
-                              ORDER BY priority LIMIT 1),
-                            (SELECT seq FROM fairlead_tasks
-                              WHERE ready_seq IS NOT NULL AND queue = l.queue AND partition > l.partition
-                              ORDER BY partition, priority LIMIT 1),
-                            (SELECT seq FROM fairlead_tasks
-                              WHERE ready_seq IS NOT NULL AND queue > l.queue
-                              ORDER BY queue, partition, priority LIMIT 1))
-)
 SELECT l.queue, min((SELECT ready_at
                        FROM (SELECT ready_seq, ready_at
                                FROM fairlead_tasks

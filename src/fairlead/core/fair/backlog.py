@@ -167,7 +167,7 @@ class Backlog:
     def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
         """Remember keys with triggers that the channel keeps. `announced`: those of new
         triggers."""
-        self._choice.remember(announced, found)
+        self._choice.remember(self._memory(0).start, announced, found)
 
     def choose_keys(self, unread: int, coming: int) -> list[tuple[str, int]]:
         """Return which remembered keys to read next, and how many triggers of each at most, and

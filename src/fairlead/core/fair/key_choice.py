@@ -78,10 +78,11 @@ class KeyChoice:
         has_room = memory.held <= self._most_with_due(memory) - memory.capacity // 16
         return memory.is_low or (has_room and due_at <= memory.start + memory.ahead // 2)
 
-    def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
-        """Remember keys. `announced`: those of new triggers. Chosen keys are forgotten."""
+    def remember(self, start: int, announced: Iterable[str], found: Iterable[str]) -> None:
+        """Remember keys. `start`: virtual time. `announced`: those of new triggers. Chosen keys are
+        forgotten."""
         self._announced |= dict.fromkeys(announced)
-        self._unread.add(found)
+        self._unread.add(found, start)
 
     def bring_forward(self, tenants: Iterable[str]) -> None:
         """Move the keys of tenants whose next pass has gone back."""
@@ -98,7 +99,7 @@ class KeyChoice:
         for most, through in ((fill, None), (self._most_with_due(memory), soon)):
             if memory.held + count >= most:
                 continue
-            number_of = partial(self._number_of, least)
+            number_of = partial(self._number_of, least, max(least, memory.capacity // 4))
             for key, number in self._unread.take(memory.start, through, number_of):
                 chosen[key] = number
                 count += number
@@ -143,13 +144,13 @@ class KeyChoice:
         self._new.discard(key)
         return credit
 
-    def _number_of(self, least: int, key: str, keys: int) -> int:
-        """Return how many triggers of a key to read, by the weight of its tenant if that was set at
-        run time, and the number of keys of its tenant; a few different numbers, so that many keys
-        are read together."""
+    def _number_of(self, least: int, most: int, key: str, keys: int) -> int:
+        """Return how many triggers of a key to read, at most `most`, by the weight of its tenant if
+        that was set at run time, and the number of keys of its tenant; a few different numbers, so
+        that many keys are read together."""
         weight = min(self._passes.weights.get(tenant_of(key), 1.0), MOST_OF_KEY)
         if weight > 1:
-            least = min(MOST_OF_KEY, least << math.ceil(math.log2(weight)))
+            least = min(MOST_OF_KEY, most, least << math.ceil(math.log2(weight)))
         return least if keys == 1 else 1 << max(1, least // keys).bit_length() - 1
 
     def _most_with_due(self, memory: Memory) -> int:

@@ -90,7 +90,8 @@ class Levels:
     ) -> Trigger:
         """Return a new trigger with its level, which lies above `above`. `reweighing`: the one that
         goes on. `credit`: number of idle keys that may go ahead of others besides those that were
-        earned; at or below -MOST_EARLY if the key was not idle."""
+        earned; at or below -MOST_EARLY if the key was not idle. Above 0, the turns of idle keys
+        beyond it are spread."""
         name = trigger.name
         if not self._waiting.get(name):
             # A name that was idle or is new starts at the lane's virtual time; a name that a limit
@@ -101,9 +102,13 @@ class Levels:
         if reweighing is not None and tenant_of(trigger.fairness_key) in reweighing.tenants:
             level = self._amid(trigger, start, reweighing)
         else:
-            pass_ = self._passes.assign(trigger.fairness_key, trigger.weight, start, name)
+            key, weight = trigger.fairness_key, trigger.weight
+            is_ahead = self._early + credit > 0
+            if credit > 0 and not is_ahead:
+                self._passes.resume(key, self._passes.spread(key, weight, start, name))
+            pass_ = self._passes.assign(key, weight, start, name)
             level = Level(pass_, self.last_id)
-            if pass_ == start and self._early + credit > 0:
+            if is_ahead and pass_ == start:
                 level = self._before_ties(level, above)
         return msgspec.structs.replace(trigger, level=level)
 

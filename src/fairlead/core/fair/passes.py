@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from zlib import crc32
 
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.tenants import Turns, key_weight, tenant_weight
@@ -23,6 +24,11 @@ def stride(weight: float) -> int:
     section 3."""
     # Integers, because the stores compare passes, and floats would compare differently.
     return max(1, round(STRIDE_SCALE / weight))
+
+
+def phase(key: str, step: int) -> int:
+    """Return a virtual time below `step`, by which the first turns of many keys are spread."""
+    return crc32(key.encode()) * step >> 32
 
 
 class Passes:
@@ -97,8 +103,16 @@ class Passes:
         """Return the next pass of the key's tenant, or more; 0 if it is unknown."""
         return self._counters.next_pass(tenant_of(key))
 
+    def spread(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
+        """Return the next pass of the key's tenant; less than a step after the virtual time if the
+        tenant is idle."""
+        next_pass = self.next_pass(key)
+        if next_pass > virtual_time:
+            return next_pass
+        return virtual_time + phase(tenant_of(key), self.step(key, weight, name))
+
     def resume(self, key: str, next_pass: int) -> None:
-        """Restore the next pass of the key's tenant from an earlier owner."""
+        """Let the next pass of the key's tenant be no less than `next_pass`."""
         self._raise(key, next_pass, 0)
 
     def heaviest(

@@ -26,17 +26,18 @@ class UnreadKeys:
         self._keys: dict[str, list[tuple[int, str]]] = {}
         """Heap of (next turn or less, key) by tenant."""
 
-    def add(self, keys: Iterable[str]) -> None:
-        """Add keys."""
+    def add(self, keys: Iterable[str], start: int = -1) -> None:
+        """Add keys. `start`: virtual time from which the turns of idle tenants are spread over one
+        step. At one pass, a tenant of a greater weight would wait for a turn of each other."""
         for key in keys:
             tenant = tenant_of(key)
             if tenant == key:
-                heappush(self._heap, (self._passes.next_pass(key), key, False))
+                heappush(self._heap, (self._passes.spread(key, 1.0, start), key, False))
                 continue
             found = self._keys.get(tenant)
             if found is None:
                 found = self._keys[tenant] = []
-                heappush(self._heap, (self._passes.next_pass(key), tenant, True))
+                heappush(self._heap, (self._passes.spread(key, 1.0, start), tenant, True))
             heappush(found, (self._passes.turn(key), key))
 
     def bring_forward(self, tenants: Iterable[str]) -> None:
@@ -67,6 +68,8 @@ class UnreadKeys:
         number for a key and the number of keys of its tenant."""
         while (pass_ := self.due_at) is not None and (through is None or pass_ <= through):
             _, name, is_tenant = heappop(self._heap)
+            if pass_ > start:
+                self._passes.resume(name, pass_)  # for the level of its next trigger
             if not is_tenant:
                 yield name, number_of(name, 1)
                 continue

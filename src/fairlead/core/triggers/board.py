@@ -89,7 +89,7 @@ class Board:
                 lane = self._open_lane(trigger)
             flow = lane.flows.get(trigger.fairness_key)
             if flow is None:
-                flow = self._open_flow(lane, trigger.fairness_key)
+                flow = self._open_flow(lane, trigger)
             cell = flow.cell(column)
         if cell is None:
             self._put_new([entry], column, flow)
@@ -109,11 +109,11 @@ class Board:
             flow.add(cell)
         self.put(cell)
 
-    def _open_flow(self, lane: FairLane, key: str) -> Flow:
-        """Return the flow of a key that is no tenant with a flow. A tenant gets another flow, with
-        the cells of the one before, once there is a path."""
-        before = lane.flows.get(tenant_of(key))
-        flow = lane.open(key)
+    def _open_flow(self, lane: FairLane, trigger: Trigger) -> Flow:
+        """Return the flow of the trigger's key, which is no tenant with a flow. A tenant gets
+        another flow, with the cells of the one before, once there is a path."""
+        before = lane.flows.get(tenant_of(trigger.fairness_key))
+        flow = lane.open(trigger)
         if before is not None and before is not flow:
             before.position = None
             for cell in before.all_cells():
@@ -121,6 +121,20 @@ class Board:
                 self.drop(cell)
                 self._put_new(entries, cell.column, flow)
         return flow
+
+    def reweigh(self, name: LaneName, keys: Iterable[str]) -> None:
+        """Move these keys of a fair lane forward, after their weights have changed."""
+        if (lane := self.lanes.get(name)) is None:
+            return
+        for key in keys:
+            flow = lane.flows.get(tenant_of(key))
+            if flow is None:
+                continue
+            flow.reweigh(key)
+            for cell in flow.all_cells():
+                self.put(cell)
+            if flow.position is not None and (first := flow.first()) is not None:
+                self.offer(flow, first.order())
 
     def _open_lane(self, trigger: Trigger) -> FairLane:
         name = (trigger.queue, trigger.partition, trigger.priority)

@@ -5,6 +5,9 @@ The rank of a flow is its next start tag. A trigger that runs starts at the rank
 time if that is later, and moves the rank one stride beyond its start. So waiting costs a key
 nothing, and a key that a limit held back does not catch up on what it could not use. The keys of a
 tenant have ranks of the same kind, in a virtual time of the tenant.
+
+A new flow starts at the virtual time, or later by as much as the level of its first trigger is
+ahead, at most one stride.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by tenant."""
 
-    __slots__ = ("_most", "flows", "priority", "queue", "size", "time", "weights")
+    __slots__ = ("_most", "flows", "pass_", "priority", "queue", "size", "time", "weights")
 
     def __init__(
         self, queue: str, priority: int, time: VirtualTime, weights: Mapping[str, float]
@@ -67,24 +70,41 @@ class FairLane:
         self.weights = weights
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
+        self.pass_: int | None = None
+        """Highest pass of a trigger that has started, or the pass of the first trigger."""
         self.size = 0
         """Number of flows and members of tenants."""
         self._most = _FEWEST
         """Size at which idle flows and members are dropped."""
 
-    def open(self, key: str) -> Flow:
-        """Return the flow of a key that is no tenant with a flow: a new one, or that of the tenant.
-        The flow of a tenant that has had no paths yet is replaced: the caller moves its cells."""
+    def open(self, trigger: Trigger) -> Flow:
+        """Return the flow of the trigger's key, which is no tenant with a flow: a new one, or that
+        of the tenant. The flow of a tenant that has had no paths yet is replaced: the caller moves
+        its cells."""
         if self.size >= self._most:
             self._tidy()
+        key = trigger.fairness_key
         tenant = tenant_of(key)
         found = self.flows.get(tenant)
         if isinstance(found, TenantFlow):
             return found
-        rank = self.time.now if found is None else found.rank
+        rank = self._first_rank(tenant, trigger) if found is None else found.rank
         self.size += found is None
         flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self, rank)
         return flow
+
+    def _first_rank(self, tenant: str, trigger: Trigger) -> int:
+        assert trigger.level is not None
+        pass_ = trigger.level.pass_
+        if self.pass_ is None:
+            self.pass_ = pass_
+        about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
+        return self.time.now + max(0, min(pass_ - self.pass_, stride(tenant_weight(*about))))
+
+    def started(self, trigger: Trigger) -> None:
+        """Note the pass of a trigger that has started."""
+        if trigger.level is not None and (self.pass_ is None or trigger.level.pass_ > self.pass_):
+            self.pass_ = trigger.level.pass_
 
     def find(self, key: str) -> Flow | None:
         """Return the flow of a key, if there is one."""
@@ -192,16 +212,23 @@ class Flow:
         """Remove the first of the heads."""
         heappop(self.heads)
 
+    def reweigh(self, key: str) -> None:
+        """Let a key start at most one stride at its new weight after the virtual time. The caller
+        moves the cells of the flow."""
+        lane = self.lane
+        self.rank = min(self.rank, lane.time.now + stride(lane.weights.get(key, 1.0)))
+
     def ran(self, trigger: Trigger) -> None:
         """Record that a trigger of the flow has started."""
-        time, rank = self.lane.time, self.rank
+        lane, rank = self.lane, self.rank
+        time, weights = lane.time, lane.weights
         if rank > time.now:
             time.now = rank
         else:
             rank = time.now
-        weights = self.lane.weights
         weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
         self.rank = rank + stride(weight)
+        lane.started(trigger)
 
 
 class TenantFlow(Flow):
@@ -226,6 +253,15 @@ class TenantFlow(Flow):
             member.rank = self.now
         return member
 
+    def reweigh(self, key: str) -> None:
+        if key == self.key:
+            super().reweigh(key)
+        elif (member := self.members.get(key)) is not None:
+            step = stride(self.lane.weights.get(key, 1.0))
+            member.rank = min(member.rank, self.now + step)
+            for row in member.cells:
+                row.cell.move_up(row)
+
     def ran(self, trigger: Trigger) -> None:
         lane, key = self.lane, trigger.fairness_key
         time, weights = lane.time, lane.weights
@@ -234,6 +270,7 @@ class TenantFlow(Flow):
         member = self.members[key]
         start = self.now = max(member.rank, self.now)
         member.rank = start + stride(key_weight(weights, self.key, key, trigger.weight))
+        lane.started(trigger)
 
     def remove(self, cell: Cell) -> None:
         cell.leave()

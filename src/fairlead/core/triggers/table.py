@@ -87,6 +87,10 @@ class TriggerTable:
         task on. The mapping may change at any time. Call it before the first push."""
         self._board.weights[queue] = weights
 
+    def reweigh(self, lane: LaneKey, keys: Iterable[str]) -> None:
+        """Let the new weights of these keys of a fair lane act on their next starts."""
+        self._board.reweigh((lane.queue, lane.partition, lane.priority), keys)
+
     # triggers come and go -------------------------------------------------------------------------
 
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:

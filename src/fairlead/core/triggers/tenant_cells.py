@@ -110,6 +110,11 @@ class TenantCell(Cell):
         self._settle()
         return removed
 
+    def move_up(self, key: KeyCell) -> None:
+        """Find the first entry after the rank of a key has gone back."""
+        self._put(key)
+        self._settle()
+
     def leave(self) -> None:
         """Leave the members of the tenant, because the cell is dropped."""
         for key in [*self.keys.values()]:

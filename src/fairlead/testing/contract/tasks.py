@@ -74,7 +74,18 @@ def wanted(
 ) -> list[Claim]:
     """Return the claims for these tasks, all at one version and with one policy. `stuck_at`:
     microseconds since the epoch."""
-    return [Claim(task.id, version, "hook", stuck_at, policy) for task in tasks]
+    return [
+        Claim(
+            task.id,
+            version,
+            "hook",
+            stuck_at,
+            policy,
+            getattr(task, "queue", ""),
+            getattr(task, "ordering_key", None),
+        )
+        for task in tasks
+    ]
 
 
 async def claimed(

@@ -42,7 +42,8 @@ CREATE TABLE fairlead_tasks (
     context        text,                          -- JSON object of strings, or NULL
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL,
-    order_at       bigint                         -- position among the tasks of the ordering key; see below
+    order_at       bigint,                        -- position among the tasks of the ordering key; see below
+    order_seq      bigint           DEFAULT nextval('fairlead_ready_seq')  -- position of the last change of order_at other than to NULL
 ) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
@@ -54,7 +55,11 @@ CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, 
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
  WHERE ready_seq IS NOT NULL AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE ordering_key IS NOT NULL;
+-- Indexes of the tasks with an ordering key. Each has a condition of its own, so that the planner cannot take one for another:
+-- the tasks that the order binds, in their order; those that left the order; and all of them as they came (see key_floors.py).
+CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE order_at IS NOT NULL;
+CREATE INDEX fairlead_tasks_unordered ON fairlead_tasks (queue, ordering_key) WHERE ordering_key IS NOT NULL AND order_at IS NULL;
+CREATE INDEX fairlead_tasks_arrival ON fairlead_tasks (queue, ordering_key, order_seq) WHERE order_seq IS NOT NULL;
 
 -- Results of finished tasks that were submitted with keep_result.
 CREATE TABLE fairlead_results (

@@ -1,0 +1,105 @@
+"""Readers refuse every value in a message that no store or algorithm can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.model import PartitionKey, Trigger
+from fairlead.model.peer import Grant
+from fairlead.ports import notification
+from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+
+kafka = pytest.importorskip("fairlead.backends.kafka.messages", reason="needs the extra kafka")
+redis = pytest.importorskip(
+    "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
+)
+from fairlead.backends.redis.sharded.message import message  # noqa: E402
+
+ID = "01977420-e271-7173-b85e-7c76d9bd202d"
+GOOD = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
+
+DAMAGED: list[tuple[str, Any]] = [
+    ("id", ""),
+    ("id", "0190"),
+    ("id", ID.upper()),
+    ("id", f"{ID}\n"),
+    ("version", 0),
+    ("version", -1),
+    ("version", 1 << 31),
+    ("partition", -1),
+    ("partition", 1 << 15),
+    ("priority", -1),
+    ("priority", 10),
+    ("fairness_key", "a\x00b"),
+    ("ordering_key", "\x00"),
+    ("weight", 0.0),
+    ("weight", -1.0),
+    ("weight", 1e-9),
+    ("weight", 1e9),
+    ("seq", -1),
+    ("seq", 1 << 63),
+    ("order_at", -1),
+    ("order_at", 1 << 70),
+]
+
+
+def by_kafka(trigger: Trigger) -> Any:
+    key = PartitionKey(trigger.queue, trigger.partition)
+    return kafka.decode(key, kafka.encode_trigger(trigger))
+
+
+def by_redis(trigger: Trigger) -> Any:
+    entry = redis.encode(trigger)
+    flat = [part if isinstance(part, bytes) else str(part).encode() for part in entry.fields]
+    found = message((b"3", b"1767225600000-0", 1, 1767225600000, flat))
+    return redis.decode(trigger.queue, trigger.priority, found)
+
+
+def by_notification(sent: Notification) -> Notification:
+    found = notification.decode(notification.encode(sent))
+    if found == LOOK_EVERYWHERE:
+        raise msgspec.DecodeError
+    return found
+
+
+def by_grant(trigger: Trigger) -> Any:
+    found = by_notification(Notification(peer=Grant("n", "o", 1, 0.0, False, [trigger])))
+    assert isinstance(found.peer, Grant)
+    return found.peer.triggers[0]
+
+
+def by_submitter(trigger: Trigger) -> Any:
+    return by_notification(Notification(triggers=[trigger], due=5)).triggers[0]
+
+
+@pytest.mark.parametrize("read", [by_kafka, by_redis, by_grant, by_submitter])
+def test_a_good_trigger_is_read(read: Callable[[Trigger], Any]) -> None:
+    assert read(GOOD) == GOOD
+
+
+@pytest.mark.parametrize("read", [by_kafka, by_redis, by_grant, by_submitter])
+@pytest.mark.parametrize(("field", "value"), DAMAGED)
+def test_a_trigger_with_a_value_out_of_range_is_not_read(
+    read: Callable[[Trigger], Any], field: str, value: object
+) -> None:
+    is_of_topic = field == "partition" and read is by_kafka  # the topic has the partition, and the
+    if is_of_topic or (field == "priority" and read is by_redis):  # stream the priority
+        pytest.skip("the message does not have it")
+    with pytest.raises(msgspec.DecodeError):
+        read(msgspec.structs.replace(GOOD, **{field: value}))
+
+
+@pytest.mark.parametrize("field", ["partition", "priority", "first_seq"])
+def test_a_lane_with_a_value_out_of_range_is_not_read(field: str) -> None:
+    good = Lane("mail", 2, 7, 99)
+    assert by_notification(Notification(ready=[good])).ready == [good]
+    damaged = msgspec.structs.replace(good, **{field: -1})
+    with pytest.raises(msgspec.DecodeError):
+        by_notification(Notification(ready=[damaged]))
+    if field != "partition":
+        with pytest.raises(msgspec.DecodeError):
+            kafka.decode(PartitionKey("mail", 2), kafka.encode_hint(damaged))
