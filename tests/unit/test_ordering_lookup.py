@@ -176,7 +176,7 @@ async def test_a_trigger_before_the_first_task_that_a_read_returns_is_removed() 
 
 
 async def test_an_outdated_trigger_that_comes_during_a_read_does_not_stop_its_key() -> None:
-    """Its task ran from an earlier read of the key while the backlog stored the trigger."""
+    """An earlier read of the key let its task run while the backlog stored the trigger."""
     second, outdated = (
         trigger("second", ordering_key="o", order_at=2),
         trigger("outdated", ordering_key="o", order_at=1),
