@@ -237,3 +237,23 @@ async def test_triggers_that_wait_for_a_level_have_a_bound_for_all_queues_togeth
     most, page, each = BUDGET // INBOX_SHARE // TRIGGER_BYTES, 400, LEAST_IN_INBOX
     assert 0 < max(waiting) <= 2 * most + page + each * len(deep.ran)
     assert sum(map(len, deep.ran.values())) == 3200
+
+
+@pytest.mark.parametrize("key", ["", "acme", "acme/user"])
+async def test_a_long_lane_with_memory_for_one_trigger_runs_its_tasks(
+    sqlite_url: str, key: str
+) -> None:
+    app = App(sqlite_url)
+    app.migrate()
+    app.queue("mail", partitions=1)
+    ran: list[int] = []
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None:
+        ran.append(n)
+
+    send.options(fairness_key=key).submit_many([{"n": n} for n in range(50)])
+    async with running(app, look_ahead_bytes=TRIGGER_BYTES, concurrency=1) as node:
+        await settled(app, node, timeout=SOON)
+    app.close()
+    assert ran == list(range(50))

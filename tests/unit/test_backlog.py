@@ -898,6 +898,12 @@ def test_more_triggers_are_read_of_a_key_of_greater_weight() -> None:
     assert chosen == {"b": 8, "z": 1}
 
 
+def test_a_key_that_is_remembered_twice_is_read_once() -> None:
+    backlog = flooded(10)
+    backlog.remember((), ["a", "b", "a"])
+    assert sorted(key for key, _ in backlog.choose_all(2, 100)) == ["a", "b"]
+
+
 def test_positions_of_triggers_read_by_key_do_not_move_the_position_of_the_lane() -> None:
     backlog = backlog_of()
     add(backlog, [trigger("a1", seq=5)])

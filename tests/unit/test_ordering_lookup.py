@@ -118,6 +118,7 @@ class ReadUnderWay:
         return sorted(one.id for one in self.table.waiting(KEY))
 
     async def settle(self, answer: list[tuple[Trigger, State]]) -> None:
+        self._settled.clear()
         self.store.respond(answer)
         await self._settled.wait()
 
@@ -172,6 +173,40 @@ async def test_a_trigger_before_the_first_task_that_a_read_returns_is_removed() 
         await here.settle([(second, State.SUBMITTED)])
         assert here.waiting() == ["second"]
         assert here.removed == [moved_on]
+
+
+async def test_an_outdated_trigger_that_comes_during_a_read_does_not_stop_its_key() -> None:
+    """An earlier read of the key let its task run while the backlog stored the trigger."""
+    second, outdated = (
+        trigger("second", ordering_key="o", order_at=2),
+        trigger("outdated", ordering_key="o", order_at=1),
+    )
+    async with read_under_way(second) as here:
+        here.table.push(outdated)
+        await here.settle([(second, State.SUBMITTED)])
+        assert await here.store.reads.get() == [KEY]
+        await here.settle([(second, State.SUBMITTED)])
+        assert here.removed == [outdated]
+        assert here.table.take(10, 0.0) == ([second], [])
+
+
+async def test_an_outdated_trigger_that_comes_after_a_read_does_not_stop_its_key() -> None:
+    second, third = (
+        trigger("second", ordering_key="o", order_at=2),
+        trigger("third", ordering_key="o", order_at=3),
+    )
+    async with read_under_way() as here:
+        await here.settle([(second, State.SUBMITTED)])
+        assert here.table.take(10, 0.0) == ([second], [])
+        here.ordering.ended(second, is_done=True)
+        assert await here.store.reads.get() == [KEY]
+        await here.settle([(third, State.SUBMITTED)])
+        assert here.ordering.admits(second)
+        here.table.push(second)
+        assert await here.store.reads.get() == [KEY]
+        await here.settle([(third, State.SUBMITTED)])
+        assert here.removed == [second]
+        assert here.table.take(10, 0.0) == ([third], [])
 
 
 async def test_triggers_behind_a_first_task_that_waits_leave_memory_until_the_key_is_free() -> None:

@@ -84,13 +84,13 @@ class Ordering(SimplePart):
         if partition not in self._complete_at:
             self._complete_at[partition] = self._now() + HEAL_SECONDS
         head = self._held.head(key)
-        if head is not None and head.holds:
-            if _position(trigger) < (head.order_at, head.id):
-                self._want(key)
-        elif key not in self._overflown:
+        if head is not None and _position(trigger) < (head.order_at, head.id):
+            self._want(key)  # the trigger is newer than the head, or outdated and in its way
+        is_held = head is not None and head.holds
+        if not is_held and key not in self._overflown:
             if len(self._table.waiting(key)) < MOST_OF_KEY:
                 return True
-        elif self._ledger.may_have_key(trigger) and not self._table.waiting(key):
+        elif not is_held and self._ledger.may_have_key(trigger) and not self._table.waiting(key):
             return True  # any other task of the key comes from the store, in its order
         self._partitions[key] = trigger.partition
         self._overflown.add(key)
@@ -216,7 +216,10 @@ class Ordering(SimplePart):
         for key, first in tasks.items():
             if key in self._held:  # else the key was dropped meanwhile
                 self._remove_stale(key, first, most, before[key])
-                self._apply(key, first)
+                if first and self._has_before(key, first[0][0]):
+                    self._want(key)  # newer or outdated triggers came during the read
+                else:
+                    self._apply(key, first)
         self._context.events.on_ready()
 
     async def _check(self) -> bool:
@@ -263,8 +266,17 @@ class Ordering(SimplePart):
         if stale:
             self._table.remove(stale)
             self._context.events.on_outdated(stale)
+            self._held.drop(key)
+            self._held.add(key)  # the store did not refuse the head: a stale trigger was in its way
         if last is None:
             self._overflown.discard(key)
+
+    def _has_before(self, key: OrderingKey, head: Trigger) -> bool:
+        """Return whether triggers in the table come before the head of their key."""
+        return any(
+            _position(t) < _position(head) and not _is_unordered(t)
+            for t in self._table.waiting(key)
+        )
 
     def _apply(self, key: OrderingKey, first: Sequence[tuple[Trigger, State]]) -> None:
         """Reserve a key for its first task, and let the task run or hold the key."""

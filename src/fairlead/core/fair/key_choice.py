@@ -46,6 +46,11 @@ class Memory(NamedTuple):
         return self.capacity + self.capacity // 4
 
     @property
+    def three_quarters(self) -> int:
+        """Three quarters of the capacity, but at least one trigger: a lane may always hold one."""
+        return max(1, self.capacity * 3 // 4)
+
+    @property
     def is_low(self) -> bool:
         """Whether memory is half empty, and the store cannot fill it."""
         return self.is_all and self.held <= self.capacity // 2
@@ -89,7 +94,7 @@ class KeyChoice:
         least = _least_of_tenant(memory, unread)
         chosen = self._choose_announced(memory, least)
         count = least * len(chosen)
-        fill = memory.capacity * 3 // 4 if memory.is_low else 0
+        fill = memory.three_quarters if memory.is_low else 0
         soon = memory.start + memory.ahead // 2
         for most, through in ((fill, None), (self._most_with_due(memory), soon)):
             if memory.held + count >= most:
@@ -130,7 +135,8 @@ class KeyChoice:
         self._announced.clear()
         least = _least_of_tenant(memory, unread)
         found = self._unread.take(memory.start, None, lambda key, keys: least)
-        return [*islice(found, max(1, most // least))]
+        # A key may be among them twice.
+        return [*dict(islice(found, max(1, most // least))).items()]
 
     def credit(self, key: str) -> int:
         """Return the credit of a key for `Levels.assign`, and forget that the key was new."""
@@ -151,7 +157,7 @@ class KeyChoice:
         """Return up to how many triggers memory takes those that are soon due. Fewer if no other in
         memory comes a turn later, as with more keys than memory."""
         is_urgent = memory.ahead > self._passes.step("", 1.0)
-        return memory.most * 7 // 8 if is_urgent else memory.capacity * 3 // 4
+        return max(1, memory.most * 7 // 8) if is_urgent else memory.three_quarters
 
 
 def _least_of_tenant(memory: Memory, unread: int) -> int:
