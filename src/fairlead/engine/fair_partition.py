@@ -325,7 +325,6 @@ class FairPartition:
         """Give the waiting triggers of these keys levels at their new weights."""
         for lane in self._lanes.values():
             if lane.shares is None:
-                self._table.reweigh(lane.key, keys)
                 lane.reweighed.update(keys)
                 self._work.set()
 
@@ -572,6 +571,8 @@ class FairPartition:
         keys, lane.reweighed = lane.reweighed, set()
         old, placed = lane.backlog.reweigh(keys)
         self._remove(lane, old)
+        # Not before: a trigger that starts far ahead of its level would pull the virtual time on.
+        self._table.reweigh(lane.key, keys)
         if isinstance(placed, BacklogWrite):
             lane.write = placed
         else:
