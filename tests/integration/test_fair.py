@@ -232,7 +232,10 @@ async def test_a_starved_priority_gets_every_tenth_start_also_beyond_memory(
     app.close()
 
 
-async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(app: App) -> None:
+async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_position(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_all(monkeypatch)
     ran, push = recorder(app)
     keys = [random.Random(7).choice("aaaaaaab") for _ in range(3000)]
     push(keys)  # type: ignore[arg-type]
@@ -570,8 +573,11 @@ async def test_new_weights_act_on_stored_tasks_although_no_worker_ran_when_they_
     assert soon["b"] == pytest.approx(450, abs=30)
 
 
-async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(app: App) -> None:
+async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first owner crashes: it saves nothing at its end."""
+    store_all(monkeypatch)
     ran, push = recorder(app)
     push("a" * 2000)
     push("b" * 50)
