@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -63,10 +64,7 @@ def store(postgres_url: str) -> Iterator[PostgresTaskStore]:
 def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        backup.execute("SELECT count(*) FROM fairlead_tasks")
-        connection.prepare_threshold = None
+    with _beside_a_backup(store) as connection:
         explain = Explainer(connection)
         _do(store.ready(LANE, 0, 1), explain)
         for _ in range(4):
@@ -88,10 +86,7 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
 def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
     store: PostgresTaskStore, lanes: list[LaneKey]
 ) -> None:
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        backup.execute("SELECT count(*) FROM fairlead_tasks")
-        connection.prepare_threshold = None
+    with _beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for count in (2_000, 40_000):
             for lane in lanes:
@@ -114,10 +109,7 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
     store: PostgresTaskStore,
 ) -> None:
     backlog, key = PostgresBacklogStore(store), PartitionKey(LANE.queue, LANE.partition)
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        backup.execute("SELECT count(*) FROM fairlead_backlog")
-        connection.prepare_threshold = None
+    with _beside_a_backup(store) as connection:
         asyncio.run(backlog.take_over([key]))
         explain, pages = Explainer(connection), []
         for number in range(1, 9):
@@ -133,10 +125,7 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
 def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
     store: PostgresTaskStore, name: str
 ) -> None:
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        backup.execute("SELECT count(*) FROM fairlead_attempts")
-        connection.prepare_threshold = None
+    with _beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for _ in range(8):
             connection.execute(FILL[name], [ROUND])
@@ -145,6 +134,17 @@ def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
             _do(store._clean(name, NOW, 10), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[-1] <= pages[0] + 10, pages
+
+
+@contextmanager
+def _beside_a_backup(store: PostgresTaskStore) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection beside a transaction that stays open and has read the tables."""
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        for table in ("tasks", "backlog", "attempts"):
+            backup.execute(f"SELECT count(*) FROM fairlead_{table}".encode())
+        connection.prepare_threshold = None
+        yield connection
 
 
 def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
@@ -184,10 +184,7 @@ def _do(steps: Any, explain: Explainer) -> Any:
 def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        backup.execute("SELECT count(*) FROM fairlead_tasks")
-        connection.prepare_threshold = None
+    with _beside_a_backup(store) as connection:
         explain = Explainer(connection, is_checking=False)
         _do(store._register_node("node", "[]", "[]", NOW), explain)
         pages = []

@@ -44,23 +44,15 @@ def test_ssl_true_means_the_same_for_both_drivers() -> None:
         ("gssencmode=require", "gssencmode .* leave it out"),
         ("hostaddr=127.0.0.1", "hostaddr .* leave it out"),
         ("sslrootcert=system", "sslrootcert .* write the path"),
-    ],
-)
-def test_a_demand_that_one_driver_would_ignore_is_refused(parameter: str, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        read_url(f"{BASE}?{parameter}")
-
-
-@pytest.mark.parametrize(
-    ("parameter", "words"),
-    [
         ("pool_Size=3", "unknown parameter pool_Size"),
         ("search_path=shop", "unknown parameter search_path .* options=-cNAME%3DVALUE"),
         ("sslmode=maybe", "sslmode=maybe .* write disable, .*, verify-full$"),
         ("target_session_attrs=master", "target_session_attrs=master .* write any, .*primary"),
     ],
 )
-def test_a_wrong_parameter_is_named_with_its_cure(parameter: str, words: str) -> None:
+def test_a_parameter_that_is_wrong_or_that_one_driver_ignores_is_refused_with_its_cure(
+    parameter: str, words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         read_url(f"{BASE}?{parameter}")
 
