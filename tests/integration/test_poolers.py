@@ -174,8 +174,9 @@ async def test_a_worker_goes_on_behind_a_pooler_with_few_sessions(
         @app.task(transactional=True)
         async def work(connection: asyncpg.Connection) -> None: ...
 
+        # Before the worker runs: a submit may find no session either.
+        handles = [work.submit() for _ in range(30)]
         async with running(app) as node:
-            handles = [work.submit() for _ in range(30)]
             await settled(app, node, timeout=90)
         with psycopg.connect(migrated_postgres_url) as direct:
             found = direct.execute("SELECT count(*) FROM fairlead_tasks").fetchone()
