@@ -16,7 +16,7 @@ SOON = 60.0
 KEYS = 3000
 EACH = 3
 WEIGHT = 1000.0
-HEAVY = 600
+HEAVY = 1500
 """Tasks of the key or tenant that gets the weight."""
 
 
@@ -57,6 +57,23 @@ KINDS = {
     "key": ("heavy", [f"k{n}" for n in range(KEYS)], ["heavy"]),
     "tenant": ("heavy", [f"t{n}/user" for n in range(KEYS)], [f"heavy/{n}" for n in range(7)]),
 }
+
+
+async def test_a_new_weight_keeps_its_share_while_the_first_keys_come_again(
+    sqlite_url: str,
+) -> None:
+    weighed, keys, heavy = KINDS["key"]
+    flood = Flood(sqlite_url, keys, heavy)
+    async with running(flood.app, concurrency=10, look_ahead=2000) as node:
+        await flood.started(600)
+        await flood.weigh(node, weighed)
+        began = len(flood.ran)
+        await flood.started(began + 5000)
+    for first in range(began, began + 5000, 500):
+        starts = flood.ran[first : first + 500]
+        share = starts.count(weighed) / len(starts)
+        assert share == pytest.approx(WEIGHT / (WEIGHT + KEYS), abs=0.1), first - began
+    flood.app.close()
 
 
 @pytest.mark.parametrize("begun", [600, 4000])

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.clock import Clock
-from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.backlog import FIRST_CREDIT, Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
@@ -265,6 +265,8 @@ class FairPartition:
             return
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         self._note_floor(lane)
+        if len(triggers) > FIRST_CREDIT and self._has_more(lane):
+            lane.backlog.spread_through = triggers[-1].seq
         if lane.backlog.is_stored:
             self._events.on_dropped(lane.arrivals.separate(triggers, lane.backlog.highest_seq))
         else:
@@ -291,10 +293,15 @@ class FairPartition:
         """Note up to which position the channel has delivered all triggers."""
         floor = self._context.channel.floor(lane.key)
         if floor is not None:
-            lane.backlog.is_read_by_key = True
+            if not lane.backlog.is_read_by_key:
+                lane.backlog.is_read_by_key, lane.backlog.spread_through = True, floor
             lane.backlog.read_seq = min(lane.backlog.read_seq, floor)
         elif not lane.arrivals:
             lane.backlog.is_read_by_key, lane.unread = False, 0
+
+    def _has_more(self, lane: _FairLane) -> bool:
+        """Return whether the channel has more triggers, and offers them in the order of arrival."""
+        return not lane.backlog.is_read_by_key and self._context.channel.is_behind(lane.key)
 
     def limit(self, most: int) -> None:
         """Allow at most that many triggers of each lane in memory, whatever its share is."""
@@ -433,7 +440,7 @@ class FairPartition:
         return max(_SHORTEST_WAIT, min([_LONGEST_WAIT, *checks]))
 
     async def _step(self, lane: _FairLane) -> bool:
-        """Do one round of reads and writes for the lane; return False if there was nothing to
+        """Do one round of reads and writes for the lane; return False if there is nothing more to
         do."""
         backlog, key = lane.backlog, lane.key
         self._note_floor(lane)
@@ -498,7 +505,7 @@ class FairPartition:
         if (record := backlog.next_record(now)) is not None:
             await self._store.write(key, self._range_id, [], record)
             backlog.recorded(record, now)
-        return False
+        return lane.arrivals.new > 0 and _can_level(lane)
 
     async def _check(self) -> None:
         """Ask the store which triggers from behind the channel position have a level, for as long

@@ -32,6 +32,13 @@ HEAVIEST_KEPT = 1000
 """Maximum number of keys whose next pass is in the record. If there are more, the next owner learns
 the others from the stored entries."""
 
+FIRST_CREDIT = 50
+"""Number of tenants of the first triggers of a long lane whose first turns are not spread."""
+
+SPREAD_CAPACITY = 1000
+"""Least capacity of a lane whose first triggers are spread: spread ones stay in memory for longer,
+and few tied ones are soon gone."""
+
 _ACKS_SHARE = 3
 """A moves once this fraction (one in _ACKS_SHARE) of the triggers in memory has been acked since it
 last moved."""
@@ -63,6 +70,9 @@ class Backlog:
         """Highest position in the channel of a trigger that has a level."""
         self.is_read_by_key = False
         """Whether triggers come by fairness key, so that their positions say nothing of others."""
+        self.spread_through = -1
+        """Position through which the triggers of a long lane have come in the order of arrival: the
+        first turns of their tenants are spread."""
         self._passes = passes
         self._choice = KeyChoice(passes)
         self._weights = dict(passes.weights if record.weights is None else record.weights)
@@ -208,7 +218,7 @@ class Backlog:
             for trigger in levelled:
                 self._load(trigger)
                 self._unstored[trigger.level] = trigger  # type: ignore[index]
-            return Changes(added=levelled)
+            return Changes(added=sorted(levelled, key=_level))
         return self._write(levelled, [])
 
     def evict(self, kept: Sequence[Trigger], evicted: Sequence[Trigger]) -> BacklogWrite:
@@ -580,6 +590,8 @@ class Backlog:
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
         credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
+        if trigger.seq <= self.spread_through and self.capacity >= SPREAD_CAPACITY:
+            credit = max(credit, FIRST_CREDIT)
         return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:
