@@ -38,6 +38,7 @@ from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.ports.task_store import Claim
+from fairlead.testing.contract import task_store as contract
 from fairlead.testing.contract.task_store import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
     AWKWARD,
@@ -965,3 +966,11 @@ async def test_two_nodes_never_claim_the_same_incident(store: Store, url: str) -
     assert len(found) == len(set(found)) == 60
     await other.database.close_async()
     other.database.close()
+
+
+async def test_tasks_without_a_fairness_key_are_found_behind_many_with_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One search passes few of the others, and the next one goes on behind them."""
+    monkeypatch.setattr(sql_store, "MOST_PASSED", 5)
+    await contract.test_the_tasks_without_a_fairness_key_are_read_page_by_page(store)

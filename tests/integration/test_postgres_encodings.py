@@ -216,6 +216,7 @@ def test_keys_are_walked_once_each_in_a_database_with_a_language_order(
     while page := store.database.run(store.ready_keys(lane, found[-1], 3)):
         found += [key for key, _ in page]
     assert sorted(found) == sorted(fairness_keys)
-    triggers = store.database.run(store.ready_of(lane, [(key, 0) for key in fairness_keys], 3))
-    assert Counter(trigger.fairness_key for trigger in triggers) == dict.fromkeys(fairness_keys, 3)
+    keys = fairness_keys[1:]
+    triggers = store.database.run(store.ready_of(lane, [(key, 0) for key in keys], 3))
+    assert Counter(trigger.fairness_key for trigger in triggers) == dict.fromkeys(keys, 3)
     app.close()

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.backends.sql import keyed_reader
+from fairlead.backends.sql.channel import DatabaseChannel
 from fairlead.backends.sql.keyed_reader import KeyedReader
 from fairlead.errors import StoreUnavailable
-from fairlead.model import LaneKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.trigger_channel import KeyNews
 from tests.tiers import examples
 from tests.virtual_loop import VirtualTime
@@ -29,6 +31,10 @@ class Rows:
     def __init__(self) -> None:
         self.keys: dict[int, str] = {}
         self.reads = 0
+        self.searches = 0
+        """Searches for rows without a key."""
+        self.passed = 5000
+        """Rows that one of them looks at."""
         self.fails = False
 
     @property
@@ -44,16 +50,30 @@ class Rows:
     def ready(self, lane: LaneKey, above: int, limit: int) -> list[Trigger]:
         return [_trigger(seq, self.keys[seq]) for seq in sorted(self.keys) if seq > above][:limit]
 
+    def lanes(self) -> list[LaneKey]:
+        return [LANE]
+
     def ready_of(self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int) -> list[Trigger]:
         found = []
         for key, above in keys:
+            assert key
             seqs = [seq for seq in sorted(self.keys) if seq > above and self.keys[seq] == key]
             found += [_trigger(seq, key) for seq in seqs[:limit]]
         return sorted(found, key=lambda trigger: trigger.seq)
 
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> tuple[list[Trigger], int | None]:
+        self.searches += 1
+        page = [seq for seq in sorted(self.keys) if seq > above][: self.passed]
+        found = [_trigger(seq, "") for seq in page if not self.keys[seq]][:limit]
+        if len(found) == limit:
+            return found, found[-1].seq
+        return found, page[-1] if len(page) == self.passed else None
+
     def ready_keys(self, lane: LaneKey, above: str, limit: int) -> list[tuple[str, int]]:
         last = {self.keys[seq]: seq for seq in sorted(self.keys)}
-        return sorted((key, seq) for key, seq in last.items() if key > above)[:limit]
+        return sorted((key, seq) for key, seq in last.items() if key and key > above)[:limit]
 
 
 def _trigger(seq: int, key: str) -> Trigger:
@@ -140,6 +160,54 @@ def test_a_key_inside_a_flood_is_found_by_the_walk_over_the_keys() -> None:
     asyncio.run(main())
 
 
+def test_a_key_announced_while_the_lane_is_found_to_be_long_waits_for_no_walk() -> None:
+    """The flood has more keys than one read of the walk, and the newcomer is the last of them."""
+
+    class Ahead(Choosing):
+        def ahead(self, lane: LaneKey) -> int:
+            return 1000
+
+    rows, room = Rows(), Ahead()
+    rows.keys = {seq: f"key {seq}" for seq in range(1, 20_001)}
+    channel = DatabaseChannel(rows, None, CLOCK)  # type: ignore[arg-type]
+    channel.assign({PartitionKey("q", 0): {}})
+
+    async def main() -> None:
+        while channel.floor(LANE) is None:
+            received = await channel.receive(room)
+            if received and received[-1].seq == 1000:
+                rows.keys[20_001] = "newcomer"
+                channel._on_any_notification(Notification(ready=[Lane("q", 0, 5, 20_001)]))
+        began, found = rows.reads, list[Trigger]()
+        while not found:
+            found += [t for t in await channel.receive(room) if t.fairness_key == "newcomer"]
+        assert rows.reads - began <= 4
+
+    asyncio.run(main())
+
+
+def test_a_lane_without_tasks_that_have_no_key_is_searched_for_them_in_parts() -> None:
+    rows, room = Rows(), Choosing(limit=1000)
+    rows.keys = {seq: f"key {seq % 10}" for seq in range(1, 20_001)}
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+
+    async def main() -> None:
+        while reader.is_beginning:
+            reader.room_freed()
+            await reader.read(room)
+        assert reader.is_searching and rows.searches <= 2
+        rows.keys[20_001] = ""
+        reader.look_from(20_001)
+        began, found = rows.reads, list[Trigger]()
+        while not found:
+            reader.room_freed()
+            found += [t for t in await reader.read(room) or () if not t.fairness_key]
+        assert rows.reads - began <= 30
+        assert [t.seq for t in await _read_all(reader, room) if not t.fairness_key] == []
+
+    asyncio.run(main())
+
+
 def test_a_sweep_reads_again_what_the_node_dropped() -> None:
     rows = Rows()
     rows.keys = {seq: "abc"[seq % 3] for seq in range(1, 31)} | dict.fromkeys(
@@ -162,13 +230,17 @@ def test_a_sweep_reads_again_what_the_node_dropped() -> None:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("submit"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=9)),
-        st.tuples(st.just("begin"), st.lists(st.sampled_from("abc"), min_size=1, max_size=9)),
+        st.tuples(
+            st.just("submit"), st.lists(st.sampled_from(["", *"abcdefg"]), min_size=1, max_size=9)
+        ),
+        st.tuples(
+            st.just("begin"), st.lists(st.sampled_from(["", "a", "b"]), min_size=1, max_size=9)
+        ),
         st.tuples(st.just("commit"), st.just(None)),
         st.tuples(st.just("read"), st.booleans()),
         st.tuples(st.just("fail"), st.just(None)),
         st.tuples(st.just("run"), st.integers(0, 20)),
-        st.tuples(st.just("lose"), st.sampled_from("xyz")),
+        st.tuples(st.just("lose"), st.sampled_from([[""], ["x"], ["y"]])),
         st.tuples(st.just("sweep"), st.just(None)),
     ),
     max_size=60,
@@ -190,6 +262,7 @@ def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
 
 async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[bool]) -> None:
     rows, room = Rows(), Choosing(limit, iter(choices))
+    rows.passed = 2
     reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
     last = 0
     begun: list[dict[int, str]] = []

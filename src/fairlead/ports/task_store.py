@@ -154,7 +154,15 @@ class TaskStore(ClusterState, Protocol):
     ) -> Steps[list[Trigger]]:
         """Return SUBMITTED tasks of these fairness keys of one lane: of each (key, position) those
         with a greater ready_seq, at most `limit`, the lowest first. All of them ascend by
-        ready_seq. The cost does not grow with the number of tasks of other keys."""
+        ready_seq. No key is empty. The cost does not grow with the number of tasks of other
+        keys."""
+
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> Steps[tuple[list[Trigger], int | None]]:
+        """Return the first SUBMITTED tasks without a fairness key of one lane with a greater
+        ready_seq than `above`, ascending, at most `limit`, and the position to continue after; None
+        if there are no more. May return none although there are more: the cost is bounded."""
 
     def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
         """Return the first `limit` fairness keys after `above` that have SUBMITTED tasks in the

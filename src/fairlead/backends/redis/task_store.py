@@ -273,6 +273,12 @@ class RedisTaskStore:
         return []
         yield
 
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> RedisSteps[tuple[list[Trigger], int | None]]:
+        return [], None
+        yield
+
     def ready_keys(
         self, lane: LaneKey, above: str, limit: int
     ) -> RedisSteps[list[tuple[str, int]]]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -45,6 +45,9 @@ PAGE = 1000
 LONG_LANE = 2
 """Full reads in a row after which a lane is read by fairness key, if its queue is fair."""
 
+MOST_ANNOUNCED = 100
+"""Maximum number of announced positions that are remembered while older rows are read."""
+
 SWEEP_SHARE = 0.05
 """Greatest share of the time that sweeps take. A sweep over many rows is spread over more time."""
 
@@ -68,6 +71,8 @@ class LaneReader:
     """True if the store may hold more rows above read_seq."""
     is_reading: bool = False
     """True while a read above read_seq is under way."""
+    announced: list[int] = field(default_factory=list)
+    """Positions of new rows above read_seq, the last ones announced."""
     full_pages: int = 0
     """Reads in a row that found as many rows as they might."""
     keyed: KeyedReader | None = None
@@ -83,6 +88,8 @@ class LaneReader:
     def set_back_to(self, position: int) -> None:
         """Read again the rows above a position."""
         self.is_behind = True
+        if position > self.read_seq:
+            self.announced = [*self.announced[1 - MOST_ANNOUNCED :], position + 1]
         self.set_back = min(self.set_back, position)
         self.read_seq = min(self.read_seq, position)
         self.highest_seq = min(self.highest_seq, position)
@@ -318,6 +325,7 @@ class DatabaseChannel:
         if len(rows) == limit:
             lane.is_behind = True
         lane.read_seq = min(rows[-1].seq, lane.set_back)
+        lane.announced = [position for position in lane.announced if position > lane.read_seq]
         known, lane.highest_seq = (
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
@@ -327,6 +335,9 @@ class DatabaseChannel:
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._store, self._clock
             )
+            for position in lane.announced:
+                lane.keyed.look_from(position)
+            lane.announced = []
         return rows if rows[0].seq > known else healed(rows, known)
 
     async def _read_keys(

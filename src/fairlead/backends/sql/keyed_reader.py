@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.clock import Clock
@@ -28,7 +29,7 @@ WALK = 500
 WALK_SHARE = 0.05
 """Greatest share of the time that walks take which only make up for lost notifications."""
 
-ENOUGH_KEYS = 10_000
+ENOUGH_KEYS = 2000
 """Unread keys with which dispatch may begin before all are found. While a walk is under way, at
 least as many are assumed."""
 
@@ -85,6 +86,13 @@ class KeyedReader:
         """Monotonic seconds before which no other walk begins for a sweep."""
         self._walked = 0.0
         """Seconds that the reads of the walk under way have taken."""
+        self._scanned = floor
+        """Position through which the search under way has found no row without a key."""
+        self._without = floor
+        """Position through which every row without a key has been read, as far as is known."""
+        self._is_scanning = True
+        """Whether a search for rows without a key is under way. Stores may lack an index of them,
+        so it passes the whole lane, part by part."""
         self._to_sweep: list[tuple[str, int]] = []
         """Keys whose rows above a position are to be read again."""
         self._plans: list[_Plan] = []
@@ -94,6 +102,10 @@ class KeyedReader:
     @property
     def is_searching(self) -> bool:
         """Whether there may be keys of which no row was received although the node has room."""
+        return self._is_finding or self._is_scanning
+
+    @property
+    def _is_finding(self) -> bool:
         is_telling = bool(self._announced or self._found)
         return self._walk is not None or is_telling or bool(self._looks or self._plans)
 
@@ -101,7 +113,7 @@ class KeyedReader:
     def is_beginning(self) -> bool:
         """Whether more keys must be found before the node can share its slots among them. A part of
         very many keys is enough."""
-        return self.is_searching and len(self._unread) < ENOUGH_KEYS
+        return self._is_finding and len(self._unread) < ENOUGH_KEYS
 
     @property
     def is_done(self) -> bool:
@@ -126,6 +138,7 @@ class KeyedReader:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
         `floor` again, in case the node has dropped some of them."""
         if self._clock.monotonic() >= self._walk_at:
+            self._scanned = self.floor
             self.walk()
         if not self._to_sweep:
             known = [*self._read, *(key for key, seq in self._unread.items() if seq > self.floor)]
@@ -144,17 +157,21 @@ class KeyedReader:
 
     def _begin_walk(self) -> None:
         self._walk, self._is_walk_due, self._walked = "", False, 0.0
+        self._is_scanning = True
 
     def _add(self, key: str, new: list[str]) -> None:
         if key not in self._unread:
-            self._unread[key] = self._read.pop(key, self.floor)
+            position = self._read.pop(key, self.floor)
+            self._unread[key] = position if key else max(position, self._without)
             if (tenant := tenant_of(key)) != key:
                 self._tenants[tenant] += 1
                 self._paths += 1
             new.append(key)
 
     def _remove(self, key: str) -> None:
-        self._read[key] = self._unread.pop(key)
+        position = self._read[key] = self._unread.pop(key)
+        if not key:
+            self._without = position
         if (tenant := tenant_of(key)) != key:
             self._tenants[tenant] -= 1
             self._paths -= 1
@@ -170,11 +187,13 @@ class KeyedReader:
             await self._look()
         elif self._walk is not None and not self._plans:
             await self._walk_on(self._walk)
+        elif self._is_scanning and not self._plans:
+            await self._scan()
         if self._announced or self._found or (self._has_room and self._unread and not self._plans):
             self._plan(room)
         if self._plans:
             return await self._read_plan()
-        return () if self._looks or self._walk is not None else None
+        return () if self._looks or self._walk is not None or self._is_scanning else None
 
     def _plan(self, room: Room) -> None:
         """Ask the node which keys to read next."""
@@ -201,7 +220,7 @@ class KeyedReader:
         if not asked:
             return ()
         try:
-            rows = await self._store.database.read(self._store.ready_of(self.lane, asked, limit))
+            rows, through = await self._rows_of(asked, limit)
         except BaseException:
             self._plans.insert(0, _Plan(keys, limit))
             raise
@@ -209,8 +228,10 @@ class KeyedReader:
         for row in rows:
             counts[row.fairness_key] += 1
             self._unread[row.fairness_key] = row.seq
+        if through is not None:
+            self._unread[""] = through
         for key, _ in asked:
-            if counts[key] == limit:
+            if counts[key] == limit if key else through is not None:
                 self._found.append(key)
             else:
                 self._remove(key)
@@ -220,6 +241,20 @@ class KeyedReader:
             for key in [*islice(self._read, MOST_POSITIONS // 2)]:
                 del self._read[key]
         return rows
+
+    async def _rows_of(
+        self, asked: Sequence[tuple[str, int]], limit: int
+    ) -> tuple[list[Trigger], int | None]:
+        """Return the next rows of each (key, position), and the position through which those
+        without a key were read, None if that is the end."""
+        database, store, through = self._store.database, self._store, None
+        rows = list[Trigger]()
+        if named := [each for each in asked if each[0]]:
+            rows = await database.read(store.ready_of(self.lane, named, limit))
+        for _, position in (each for each in asked if not each[0]):
+            found, through = await database.read(store.ready_without(self.lane, position, limit))
+            rows = sorted([*rows, *found], key=attrgetter("seq"))
+        return rows, through
 
     async def _look(self) -> None:
         """Find the keys of announced rows. A row may lie below the position of its key, because
@@ -240,6 +275,7 @@ class KeyedReader:
             if self.highest > last:
                 for positions in (self._unread, self._read):
                     positions.update((k, last) for k, seq in positions.items() if seq > last)
+                self._scanned, self._without = min(self._scanned, last), min(self._without, last)
             self.walk()
         for row in rows:
             self._add(row.fairness_key, self._announced)
@@ -250,12 +286,15 @@ class KeyedReader:
         """Return at most about `most` of the rows that were read before."""
         keys = self._to_sweep[: min(WALK, most)]
         limit = max(1, most // max(1, len(keys)))
-        rows = await self._store.database.read(self._store.ready_of(self.lane, keys, limit))
+        rows, through = await self._rows_of(keys, limit)
         del self._to_sweep[: len(keys)]
+        if through is not None and through < self._position(""):
+            self._to_sweep.append(("", through))
         counts: dict[str, int] = {}
         for row in rows:
             counts[row.fairness_key] = counts.get(row.fairness_key, 0) + 1
-            if counts[row.fairness_key] == limit and row.seq < self._position(row.fairness_key):
+            is_full = counts[row.fairness_key] == limit and bool(row.fairness_key)
+            if is_full and row.seq < self._position(row.fairness_key):
                 self._to_sweep.append((row.fairness_key, row.seq))
         return [row for row in rows if row.seq <= self._position(row.fairness_key)]
 
@@ -264,16 +303,34 @@ class KeyedReader:
             return unread
         return self._read.get(key, self.floor)
 
+    async def _scan(self) -> None:
+        """Look for the next row without a key in the next part of the lane."""
+        self._is_scanning = "" not in self._unread  # or its rows are read anyway
+        if not self._is_scanning:
+            return
+        began = self._clock.monotonic()
+        above = max(self._scanned, self._read.get("", 0))
+        rows, through = await self._store.database.read(
+            self._store.ready_without(self.lane, above, 1)
+        )
+        self._walked += self._clock.monotonic() - began
+        self._walk_at = max(self._walk_at, began + self._walked / WALK_SHARE)
+        if rows:
+            self._add("", self._found)
+            self._unread[""] = rows[0].seq - 1
+        self._is_scanning = not rows and through is not None
+        if self._is_scanning and through is not None:
+            self._scanned = through
+            self._without = max(self._without, through)
+
     async def _walk_on(self, above: str) -> None:
         began = self._clock.monotonic()
         database, store = self._store.database, self._store
         keys = await database.read(store.ready_keys(self.lane, above, WALK))
-        if not above:
-            without = await database.read(store.ready_of(self.lane, [("", self._position(""))], 1))
-            for trigger in without:
-                self._add(trigger.fairness_key, self._found)
         now = self._clock.monotonic()
         self._walked += now - began
+        if self._is_scanning:
+            await self._scan()
         last = self._last
         for key, seq in keys:
             self._last = max(self._last, seq)

@@ -59,6 +59,9 @@ from fairlead.ports.task_store import (
     Woken,
 )
 
+MOST_PASSED = 5000
+"""Maximum number of tasks with a fairness key that one search for tasks without one passes."""
+
 _MOST_HELD = 100_000
 
 _decode = msgspec.json.Decoder(list[str]).decode
@@ -352,6 +355,14 @@ class SqlTaskStore:
         self, lane: LaneKey, keys: Sequence[tuple[str, int]], limit: int
     ) -> Steps[list[Trigger]]:
         return _triggers(lane, (yield self.statement("ready_of", *lane, batch(keys), limit)))
+
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> Steps[tuple[list[Trigger], int | None]]:
+        rows = yield self.statement("ready_without", *lane, above, MOST_PASSED, limit)
+        is_all = len(rows) < limit and not any(row[-1] for row in rows)
+        triggers = _triggers(lane, [row[:-1] for row in rows if not row[4]])
+        return triggers, None if is_all else rows[-1][0]
 
     def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
         return [

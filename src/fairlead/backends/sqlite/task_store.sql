@@ -43,6 +43,14 @@ SELECT t.ready_seq, t.id, t.version, t.name, t.fairness_key, t.weight, t.orderin
                   ORDER BY o.ready_seq LIMIT ?5)
  ORDER BY t.ready_seq
 
+-- name: ready_without
+-- ?6: maximum number of tasks. The last column says that there may be more; ?5 is for stores without an index of these tasks.
+SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0), ?5 IS NULL
+  FROM fairlead_tasks
+ WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key = '' AND ready_seq > ?4
+ ORDER BY ready_seq
+ LIMIT ?6
+
 -- name: ready_keys
 -- Walks the index from key to key. ?4: key to begin after; ?5: maximum number of keys
 WITH RECURSIVE keys (fairness_key, number) AS (

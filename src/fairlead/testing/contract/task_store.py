@@ -222,21 +222,42 @@ async def test_the_tasks_of_fairness_keys_are_read_each_from_its_position(
 ) -> None:
     """`ready_of` brings the next tasks of each key above its position, and none of other keys,
     lanes or states."""
-    tasks = [task for _ in range(4) for key in ("", AWKWARD, "b", "c") for task in of_key(key)]
+    tasks = [task for _ in range(4) for key in (AWKWARD, "b", "c") for task in of_key(key)]
     submit(store, tasks)
     submit(store, [*of_key("b", partition=1), *of_key("b", priority=4)])
     submit(store, of_key("b", run_at=NOW + SECOND))
     seqs = {trigger.id: trigger.seq for trigger in ready(store)}
-    by_key = {key: [t for t in tasks if t.fairness_key == key] for key in ("", AWKWARD, "b")}
+    by_key = {key: [t for t in tasks if t.fairness_key == key] for key in (AWKWARD, "b")}
     await claimed(store, [by_key["b"][2]])
-    wanted = [("", 0), (AWKWARD, 0), ("b", seqs[by_key["b"][0].id]), ("none", 0)]
+    wanted = [(AWKWARD, 0), ("b", seqs[by_key["b"][0].id]), ("none", 0)]
     found = store.database.run(store.ready_of(LaneKey("mail", 0, 5), wanted, 2))
-    expected = [*by_key[""][:2], *by_key[AWKWARD][:2], by_key["b"][1], by_key["b"][3]]
+    expected = [*by_key[AWKWARD][:2], by_key["b"][1], by_key["b"][3]]
     assert {trigger.id for trigger in found} == {task.id for task in expected}
     assert [trigger.seq for trigger in found] == sorted(seqs[task.id] for task in expected)
     assert {trigger.id: trigger for trigger in found}.items() <= {
         trigger.id: trigger for trigger in ready(store)
     }.items()
+
+
+async def test_the_tasks_without_a_fairness_key_are_read_page_by_page(store: TaskStore) -> None:
+    """`ready_without` brings each of them once, in order of submit, and none of other lanes or
+    states."""
+    tasks = [task for n in range(60) for task in of_key("" if n % 3 else "a")]
+    submit(store, tasks)
+    submit(store, [*of_key("", partition=1), *of_key("", priority=4)])
+    submit(store, of_key("", run_at=NOW + SECOND))
+    await claimed(store, [tasks[4]])
+    seqs = {trigger.id: trigger for trigger in ready(store)}
+    found = []
+    above: int | None = 0
+    while above is not None:
+        lane = LaneKey("mail", 0, 5)
+        page, above = store.database.run(store.ready_without(lane, above, 7))
+        assert len(page) <= 7
+        found += page
+    expected = [t.id for t in tasks if not t.fairness_key and t is not tasks[4]]
+    assert [trigger.id for trigger in found] == expected
+    assert found == [seqs[id] for id in expected]
 
 
 async def test_the_fairness_keys_of_a_lane_are_listed_with_their_last_positions(
