@@ -72,3 +72,17 @@ def test_a_password_with_special_characters_is_refused_and_never_shown(url: str)
     with pytest.raises(ConfigurationError, match="special characters as percent codes") as caught:
         read_url(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_plus_sign_in_a_parameter_is_a_plus_sign_for_both_drivers() -> None:
+    url = read_url("postgresql://app@db/shop?password=a+b&options=-cx.y%3D1+2&direct=pg:5433")
+    for each in (url, url.direct):
+        assert each is not None
+        for of_driver in (each.psycopg, each.asyncpg):
+            assert "password=a%2Bb&options=-cx.y%3D1%2B2" in of_driver
+
+
+def test_a_space_in_a_parameter_stays_one_on_the_way_around_a_pooler() -> None:
+    url = read_url("postgresql://app@db/shop?options=-cx.y%3D1%20-cx.z%3D2&direct=pg:5433")
+    assert url.direct is not None
+    assert "options=-cx.y%3D1%20-cx.z%3D2" in url.direct.psycopg

@@ -105,7 +105,7 @@ def read_url(url: str) -> PostgresUrl:
     """Read a URL. Raise ConfigurationError, which quotes no secret."""
     try:
         parts = _split(url)
-        query = [_translated(*pair) for pair in parse_qsl(parts.query, keep_blank_values=True)]
+        query = [_translated(*pair) for pair in _parameters(parts)]
         given = {name: value for name, value in query if name in _OURS}
         rest = [(name, value) for name, value in query if name not in _OURS]
         _check_parameters(rest)
@@ -144,6 +144,11 @@ def _split(url: str) -> SplitResult:
     if parts.netloc.count("@") > 1 or "@" in parts.path:
         raise ValueError("a part of the password would count as a host or a database")
     return parts
+
+
+def _parameters(parts: SplitResult) -> list[tuple[str, str]]:
+    """Return the parameters as libpq reads them, to which a plus sign is a plus sign."""
+    return parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)
 
 
 def _translated(name: str, value: str) -> tuple[str, str]:
@@ -240,8 +245,10 @@ def _direct(url: str, address: str | None) -> PostgresUrl | None:
         return None
     parts = urlsplit(url)
     login, at, _ = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _OURS]
+    query = [(name, value) for name, value in _parameters(parts) if name not in _OURS]
     query.append(("pooler", Pooler.NONE))
     return read_url(
-        urlunsplit(parts._replace(netloc=f"{login}{at}{address}", query=urlencode(query)))
+        urlunsplit(
+            parts._replace(netloc=f"{login}{at}{address}", query=urlencode(query, quote_via=quote))
+        )
     )
