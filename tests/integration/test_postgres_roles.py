@@ -348,6 +348,11 @@ def test_a_role_without_rights_gets_one_line_with_the_cause_and_the_cure(
         with_app(installed.url("reader"), lambda app: app.management.find())
     with pytest.raises(ConfigurationError, match="^[^\n]+permission denied for schema[^\n]+$"):
         with_app(installed.url("reader"), App.migrate)
+    installed.run("REVOKE USAGE ON SCHEMA fairlead FROM reader")
+    for path in ("fairlead", '"$user", public, "fairlead"'):
+        installed.run(f"ALTER ROLE reader SET search_path = {path}")
+        with pytest.raises(ConfigurationError, match="GRANT USAGE ON SCHEMA fairlead TO reader"):
+            with_app(installed.url("reader"), lambda app: app.management.find())
     installed.run("ALTER ROLE reader SET search_path = missing")
     with pytest.raises(ConfigurationError, match="no schema has been selected.*create the schema"):
         with_app(installed.url("reader"), App.migrate)

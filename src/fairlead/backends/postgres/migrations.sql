@@ -18,6 +18,16 @@ CREATE TABLE IF NOT EXISTS fairlead_schema (
 -- name: exists
 SELECT 1 WHERE to_regclass('fairlead_schema') IS NOT NULL
 
+-- name: hidden
+-- Returns the role, and a schema of its search_path that has the tables and that it may not use.
+SELECT current_user::text, n.nspname::text
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = 'fairlead_schema' AND NOT has_schema_privilege(n.oid, 'USAGE')
+   AND EXISTS (SELECT 1 FROM unnest(string_to_array(current_setting('search_path'), ',')) AS part
+                WHERE n.nspname = trim(both ' "' FROM replace(part, '$user', current_user)))
+ LIMIT 1
+
 -- name: applied
 SELECT version, name FROM fairlead_schema ORDER BY version
 

@@ -2,19 +2,21 @@
 
 All missing migrations are applied in one transaction. The package of a database has the files in
 `migrations/`. Its `migrations.sql` has the statements that record which ones are applied: create,
-exists, applied, add, and also isolate and lock, if writers run concurrently.
+exists, applied, add, and also isolate and lock, if writers run concurrently, and hidden, if a right
+can be missing.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.errors import SchemaMismatch
+from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
@@ -58,13 +60,19 @@ def migrate(database: SqlDatabase) -> list[str]:
 
 
 def check(database: SqlDatabase) -> None:
-    """Raise SchemaMismatch if the tables are missing, older or newer than this code.
+    """Raise SchemaMismatch if the tables are missing, older or newer than this code. Raise
+    ConfigurationError if this role may not use their schema.
 
-    The error names the migrations and the command to run.
+    The error names the migrations and the command to run, or the grant.
     """
     applied = database.read_now(_applied(database))
     known = migrations(database)
     if not applied:
+        for role, schema in database.read_now(_hidden(database)):
+            raise ConfigurationError(
+                f"{database.location}: the role {role} may not use the schema {schema}, which has"
+                f" the tables: GRANT USAGE ON SCHEMA {schema} TO {role}"
+            )
         raise SchemaMismatch(f"{database.location} has no Fairlead tables; run `fairlead migrate`")
     _refuse_newer(database, applied)
     missing = [migration.name for migration in known[len(applied) :]]
@@ -109,6 +117,12 @@ def _applied(database: SqlDatabase) -> Steps[list[Row]]:
     if not (yield Statement(sql["exists"])):
         return []
     return list((yield Statement(sql["applied"])))
+
+
+def _hidden(database: SqlDatabase) -> Steps[Sequence[Row]]:
+    """Return role and schema if a missing right hides the tables."""
+    sql = _statements(database)
+    return (yield Statement(sql["hidden"])) if "hidden" in sql else ()
 
 
 def _statements(database: SqlDatabase) -> dict[str, str]:
