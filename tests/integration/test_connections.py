@@ -19,6 +19,7 @@ from fairlead import App, NoRetry, State
 from fairlead.backends.postgres import pools
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.sessions import Kind
+from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
@@ -236,6 +237,51 @@ async def test_arguments_are_kept_where_strings_have_escapes(migrated_postgres_u
         await drain(app)
         await app.store.database.close_async()
     assert seen == [text] * 63
+
+
+FAIL_TWICE = """
+    CREATE SEQUENCE reads;
+    CREATE FUNCTION is_third() RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN
+        IF nextval('reads') % 3 <> 0 THEN
+            RAISE serialization_failure;
+        END IF;
+        RETURN true;
+    END $$;
+    ALTER TABLE fairlead_queues RENAME TO queues;
+    CREATE VIEW fairlead_queues AS SELECT * FROM queues WHERE is_third();
+    INSERT INTO queues VALUES ('mail', 1)
+"""
+"""Makes two of three reads of queues fail, as one may where the default is SERIALIZABLE."""
+
+
+async def test_a_read_that_cannot_be_serialized_is_tried_again(postgres_url: str) -> None:
+    database = PostgresDatabase(postgres_url)
+    store = PostgresTaskStore(database)
+    store.migrate()
+    with database.connection() as connection:
+        connection.execute(FAIL_TWICE)
+    assert list(database.read_now(store.queue_settings())) == ["mail"]
+    assert list(await database.read(store.queue_settings())) == ["mail"]
+    await database.close_async()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_transactions_of_a_node_are_read_committed_whatever_the_default_is(
+    migrated_postgres_url: str, isolation: str
+) -> None:
+    settings = f"SET default_transaction_isolation TO '{isolation}'"
+    with limited(migrated_postgres_url, settings) as url:
+        database = PostgresDatabase(url)
+        assert database.run(level()) == await database.run_async(level()) == "read committed"
+        with database.transaction() as connection:  # a handler's
+            assert connection.execute("SHOW transaction_isolation").fetchone() == (isolation,)
+        await database.close_async()
+
+
+def level() -> Steps[str]:
+    """Yield the steps that read the isolation of the transaction."""
+    return str((yield Statement("SHOW transaction_isolation"))[0][0])
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,8 @@ from fairlead.backends.postgres.sessions import (
 )
 from fairlead.backends.postgres.url import Pooler, PostgresUrl, read_url
 from fairlead.backends.sql.drivers import (
+    Execute,
+    ExecuteAsync,
     asyncpg_executor,
     drive,
     drive_async,
@@ -37,6 +39,12 @@ from fairlead.errors import StoreUnavailable
 from fairlead.ports.statements import Row, ServerConnections, Statement, Step, Steps
 
 T = TypeVar("T")
+
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""The level for which the statements are written, whatever the default is."""
+
+_MOST_TRIES = 10
+"""Tries of a statement alone. Where the default isolation is SERIALIZABLE, a read may fail too."""
 
 _BEGIN_HANDLER = "BEGIN; " + setting(Kind.HANDLER.value, "SET LOCAL")
 
@@ -131,6 +139,7 @@ class PostgresDatabase:
                 if self._pooler is None:
                     self._pooler = _pooler_of(connection)
                 connection.prepare_threshold = self._prepare_threshold
+                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             except BaseException:
                 connection.close()
                 raise
@@ -174,14 +183,14 @@ class PostgresDatabase:
         with self.connection() as connection, self.failures(connection):
             execute = executor(connection)
             if isinstance(steps, Single):
-                result: T = steps.result(execute(steps.statement))
+                result: T = steps.result(_alone(execute)(steps.statement))
                 return result
             with connection.transaction():
                 return drive(steps, execute)
 
     def read_now(self, steps: Steps[T]) -> T:
         with self.connection() as connection, self.failures(connection):
-            return drive(steps, executor(connection))
+            return drive(steps, _alone(executor(connection)))
 
     # event loops ----------------------------------------------------------------------------------
 
@@ -331,7 +340,7 @@ class PostgresDatabase:
             with self.failures(connection):
                 execute = asyncpg_executor(connection)
                 if isinstance(steps, Single) and self._pooler is not Pooler.TRANSACTION:
-                    single: T = steps.result(await execute(steps.statement))
+                    single: T = steps.result(await _alone_async(execute)(steps.statement))
                     return single
                 await connection.execute(self._begin(kind))
                 try:
@@ -345,8 +354,8 @@ class PostgresDatabase:
 
     def _begin(self, kind: Kind) -> str:
         if self._pooler is Pooler.TRANSACTION:
-            return "BEGIN; " + setting(kind.value, "SET LOCAL")
-        return "BEGIN"
+            return f"{_BEGIN}; " + setting(kind.value, "SET LOCAL")
+        return _BEGIN
 
     async def read(self, steps: Steps[T]) -> T:
         if await self._pooler_async() is Pooler.TRANSACTION:
@@ -354,7 +363,7 @@ class PostgresDatabase:
             return await self.run_async(steps)
         async with self.connection_async() as connection:
             with self.failures(connection):
-                return await drive_async(steps, asyncpg_executor(connection))
+                return await drive_async(steps, _alone_async(asyncpg_executor(connection)))
 
     # the caller's connection ----------------------------------------------------------------------
 
@@ -415,6 +424,31 @@ class PostgresDatabase:
         """Close the idle connections of the running loop."""
         pools = self._loops.pop(asyncio.get_running_loop(), {})
         await asyncio.gather(*(pool.close() for pool in set(pools.values())))
+
+
+def _alone(execute: Execute) -> Execute:
+    """Return a function that executes each step in a transaction of its own, and again after a
+    serialization failure."""
+
+    def run(step: Step) -> Sequence[Row]:
+        for _ in range(_MOST_TRIES - 1):
+            with suppress(psycopg.errors.SerializationFailure):
+                return execute(step)
+        return execute(step)
+
+    return run
+
+
+def _alone_async(execute: ExecuteAsync) -> ExecuteAsync:
+    """Return the same for an event loop."""
+
+    async def run(step: Step) -> Sequence[Row]:
+        for _ in range(_MOST_TRIES - 1):
+            with suppress(asyncpg.SerializationError):
+                return await execute(step)
+        return await execute(step)
+
+    return run
 
 
 async def _begin_session(
