@@ -239,6 +239,31 @@ async def test_arguments_are_kept_where_strings_have_escapes(migrated_postgres_u
     assert seen == [text] * 63
 
 
+async def test_tasks_without_keys_and_with_keys_named_null_are_kept_where_arrays_have_no_nulls(
+    migrated_postgres_url: str,
+) -> None:
+    keys = {"ordering_key": "NULL", "unique_key": "null"}
+    with limited(migrated_postgres_url, "SET array_nulls TO off") as url:
+        app = App(url)
+
+        @app.task
+        def work() -> None: ...
+
+        named = work.options(**keys, context={"a": "NULL"})  # type: ignore[arg-type]
+        work.submit()
+        await work.submit_async()
+        work.submit_many([{}] * 3)
+        with psycopg.connect(url) as connection:
+            work.options(connection=connection).submit()
+        with app.store.database.connection() as own:
+            sql = "SELECT DISTINCT ordering_key, unique_key, context FROM fairlead_tasks"
+            assert own.execute(sql).fetchall() == [(None, None, None)]
+            own.execute("DELETE FROM fairlead_tasks")
+            named.submit()
+            assert own.execute(sql).fetchall() == [("NULL", "null", '{"a": "NULL"}')]
+        await app.store.database.close_async()
+
+
 FAIL_TWICE = """
     CREATE SEQUENCE reads;
     CREATE FUNCTION is_third() RETURNS boolean LANGUAGE plpgsql AS $$

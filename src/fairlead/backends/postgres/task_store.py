@@ -377,11 +377,17 @@ _insert_fields = attrgetter(
     "payload",
 )
 
+_NULLABLE = (7, 8, 12)
+"""Numbers of the fields that may be None: ordering_key, unique_key and context."""
+
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
     """Return the parameters of `insert_tasks`, and the earliest run_at of waiting tasks."""
     due = min((task.run_at for task in tasks if not task.is_due), default=None)
-    return (*map(list, zip(*map(_insert_fields, tasks), strict=True)), due), due
+    columns: list[list[Any]] = [*map(list, zip(*map(_insert_fields, tasks), strict=True))]
+    for number in _NULLABLE:
+        columns[number] = [value or "" for value in columns[number]]
+    return (*columns, due), due
 
 
 def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[str, int]]:

@@ -42,10 +42,13 @@ SELECT k.*
 -- name: insert_tasks
 -- $1 id, $2 queue, $3 partition, $4 name, $5 priority, $6 fairness_key, $7 weight, $8 ordering_key, $9 unique_key,
 -- $10 keep_result, $11 submitted_at, $12 run_at, $13 context, $14 payload_format, $15 payload; $16: the earliest run_at of
--- waiting tasks, or NULL. The notification goes out with the commit; one that is too long for NOTIFY means "look everywhere".
+-- waiting tasks, or NULL. $8, $9 and $13 have '' for NULL, which no array can have where array_nulls is off. The notification
+-- goes out with the commit; one that is too long for NOTIFY means "look everywhere".
 -- Nothing is read from the table, so that a role needs no right but INSERT.
 WITH given AS (
-    SELECT *, run_at <= submitted_at AS is_due
+    SELECT id, queue, partition, name, priority, fairness_key, weight, nullif(ordering_key, '') AS ordering_key,
+           nullif(unique_key, '') AS unique_key, keep_result, submitted_at, run_at, nullif(context, '') AS context,
+           payload_format, payload, run_at <= submitted_at AS is_due
       FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::smallint[], $6::text[], $7::double precision[],
                   $8::text[], $9::text[], $10::boolean[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::bytea[])
            WITH ORDINALITY
