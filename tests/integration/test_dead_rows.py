@@ -41,6 +41,10 @@ FILL = {
         INSERT INTO fairlead_results (task_id, finished_at, result)
         SELECT gen_random_uuid(), 1000000 * nextval('fairlead_ready_seq'), 'null'
           FROM generate_series(1, %s) AS n""",
+    "clean_unique_keys": """
+        INSERT INTO fairlead_unique_keys (queue, unique_key, task_id, submitted_at)
+        SELECT 'mail', gen_random_uuid(), gen_random_uuid(), nextval('fairlead_ready_seq')
+          FROM generate_series(1, %s) AS n""",
 }
 """Statements that add rows of the history, by the statement that deletes them."""
 
@@ -121,7 +125,7 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
         assert pages[-1] <= pages[0] + 10, pages
 
 
-@pytest.mark.parametrize("name", ["clean_attempts", "clean_events", "clean_results"])
+@pytest.mark.parametrize("name", FILL)
 def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
     store: PostgresTaskStore, name: str
 ) -> None:
@@ -134,6 +138,33 @@ def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
             _do(store._clean(name, NOW, 10), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[-1] <= pages[0] + 10, pages
+
+
+def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
+    store: PostgresTaskStore,
+) -> None:
+    with _beside_a_backup(store) as connection:
+        explain, pages = Explainer(connection), []
+        for number in range(8):
+            tasks = make(ROUND, run_at=NOW + number * SECOND + 1)
+            store.database.run(store.submission(tasks))
+            for _ in range(2):  # until the positions are settled
+                store._mark_at = 0.0
+                asyncio.run(store.next_due())
+            now = NOW + (number + 1) * SECOND
+            assert asyncio.run(store.wake_due(now, ROUND)).moved == ROUND
+            connection.execute("DELETE FROM fairlead_tasks")
+            (last,) = make(1, run_at=now)
+            store.database.run(store.submission([last]))
+            for _ in range(2):
+                store._mark_at = 0.0
+                asyncio.run(store.next_due())
+            explain.findings = []
+            _do(store._next_due(), explain)
+            _do(store._due_rows(now, 10), explain)
+            pages.append([finding.buffers for finding in explain.findings])
+            asyncio.run(store.wake_due(now, 10))
+        assert all(n <= first + 5 for first, n in zip(pages[0], pages[-1], strict=True)), pages
 
 
 @contextmanager

@@ -29,12 +29,12 @@ class PostgresBackend(SqlBackend):
         return PostgresTaskStore(PostgresDatabase(url))
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier:
-        from fairlead.backends.postgres.database import PostgresDatabase
         from fairlead.backends.postgres.notifier import PostgresNotifier
+        from fairlead.backends.postgres.task_store import PostgresTaskStore
 
-        database = tables(store).database
-        assert isinstance(database, PostgresDatabase)
-        return PostgresNotifier(database)
+        tasks = tables(store)
+        assert isinstance(tasks, PostgresTaskStore)
+        return PostgresNotifier(tasks.database, tasks.due_floor)
 
     def presence(self, store: TaskStore, notifier: Notifier) -> Presence | None:
         from fairlead.backends.postgres.notifier import PostgresNotifier

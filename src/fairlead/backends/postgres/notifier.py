@@ -19,6 +19,8 @@ from typing import Protocol
 import psycopg
 
 from fairlead.backends.memory.notifier import OnNotification, ThreadListener, WaitingThreads
+from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.lane_floors import LaneFloors
 from fairlead.backends.postgres.polling import Polling, PollingListener
 from fairlead.backends.postgres.sessions import STAY, LoopConnection, ThreadConnection, setting
 from fairlead.errors import StoreUnavailable
@@ -77,8 +79,10 @@ class PostgresNotifier:
     rest.
     """
 
-    def __init__(self, database: Connects) -> None:
+    def __init__(self, database: Connects, due_floor: DueFloor | None = None) -> None:
+        """`due_floor`: the one of the database's task store."""
         self._database = database
+        self._due_floor = due_floor or DueFloor(LaneFloors())
         self._listening: asyncio.Task[None] | None = None
         self._channel: str | None = None
         """The channel of the schema while connected, else None."""
@@ -230,7 +234,7 @@ class PostgresNotifier:
 
     async def _poll(self, on_notification: OnNotification, connected: Callable[[], None]) -> None:
         """Poll until the store is unavailable. Raise StoreUnavailable."""
-        polling = Polling(self._database)
+        polling = Polling(self._database, self._due_floor)
         await polling.poll()
         self._poller = asyncio.get_running_loop(), on_notification
         connected()

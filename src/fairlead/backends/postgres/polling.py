@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.statements import Database, Statement, Steps
@@ -74,11 +76,14 @@ class Positions:
 class Polling:
     """Notifications found by statements, one poll after another."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, due_floor: DueFloor) -> None:
         self._database = database
+        self._due_floor = due_floor
         self._sql = load("polling.sql", __package__)
         tasks = load("task_store.sql", __package__)
         lanes = f"{tasks['live_lanes']}\n{tasks['lanes']}"
+        next_due = f"{tasks['due_floor']}\n{tasks['next_due']}"
+        self._changed = self._sql["changes"].replace("NEXT_DUE", next_due)
         self._lanes_above = self._sql["lanes_above"].replace("LANES", lanes)
         self._positions = Positions()
         self._changes: int | None = None
@@ -94,12 +99,14 @@ class Polling:
         return notification
 
     def _poll(self) -> Steps[Notification | None]:
-        rows = yield Statement(self._sql["changes"])
+        floor, settled = self._due_floor, self._due_floor.settled()
+        rows = yield Statement(self._changed, floor.now)
         last, oldest, following, changes, due = rows[0]
+        floor.found(due, settled)
         above = self._positions.look_from(last, oldest, following, time.monotonic())
         lanes: list[Lane] = []
         if above is not None:
-            found = yield Statement(self._lanes_above, ("[]", above))
+            found = yield Statement(self._lanes_above, (batch(floor.lanes.rows()), above))
             lanes = [
                 Lane(queue, partition, priority, above + 1) for queue, partition, priority in found
             ]

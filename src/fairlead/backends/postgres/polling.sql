@@ -2,14 +2,14 @@
 
 -- name: changes
 -- Returns the last position given to a task, the oldest open transaction, the next transaction, the number of changes of
--- leases and queues, and the earliest time of a waiting task.
+-- leases and queues, and the earliest time of a waiting task, by the statement in place of NEXT_DUE.
 SELECT CASE WHEN positions.is_called THEN positions.last_value ELSE 0 END, pg_snapshot_xmin(seen)::text::bigint, pg_snapshot_xmax(seen)::text::bigint,
        (SELECT coalesce(sum(number), 0) FROM fairlead_changes)::bigint,
-       (SELECT min(due_at) FROM fairlead_tasks WHERE due_at IS NOT NULL)
+       (NEXT_DUE)
   FROM fairlead_ready_seq AS positions, pg_current_snapshot() AS seen
 
 -- name: lanes_above
--- $1: no floors of lanes, $2: position. The statement that finds lanes is in place of LANES.
+-- $1: floors of lanes, $2: position. The statement that finds lanes is in place of LANES.
 SELECT queue, partition, priority
   FROM (LANES) AS lane
  WHERE EXISTS (SELECT 1 FROM fairlead_tasks t

@@ -22,6 +22,7 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
+from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
@@ -32,15 +33,15 @@ from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, State, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
-from fairlead.ports.task_store import Claim, Completed
+from fairlead.ports.task_store import Claim, Completed, Woken
 
 _CLAIM_ROUNDS = 10
 """Maximum number of tries to claim unique keys; the second is needed only if the cleaner deletes a
 used key between the two statements of the first."""
 
 _MARK_SECONDS = 0.05
-"""Seconds after which a claim with ordering keys reads a new mark, so that few tasks of a key have
-come since the position that is settled."""
+"""Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
+that few tasks have come since the position that is settled."""
 
 _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 """Statements that delete by the position of a row."""
@@ -48,8 +49,15 @@ _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 _LATEST_RESULT = 60_000_000
 """Microseconds after its end by which a result is stored, or is deleted only by another process."""
 
+_ALL_KEYS_SECONDS = 3600.0
+"""Seconds after which the cleaning of unique keys begins with the oldest one again: for keys that
+were committed late, or whose task was unfinished."""
+
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
+
+_NO_KEY = (-1, "00000000-0000-0000-0000-000000000000")
+"""A place before all unique keys: `submitted_at` and the id of the task."""
 
 _by_id = attrgetter("id", "version")
 _lane_fields = attrgetter("queue", "partition", "priority")
@@ -65,18 +73,24 @@ class PostgresTaskStore(SqlTaskStore):
         sql = load("task_store.sql", __package__)
         for name in ("lanes", "oldest_ready", "stuck"):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
+        for name in ("due", "next_due"):
+            sql[name] = f"{sql['due_floor']}\n{sql[name]}"
         super().__init__(database, sql)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
-        self._clean_from: dict[str, tuple[int, ...]] = {
+        self.due_floor = DueFloor(self._floors)
+        self._clean_from: dict[str, tuple[Any, ...]] = {
             "clean_attempts": (0, 0),
             "clean_events": (0, 0),
             "clean_results": (0,),
+            "clean_unique_keys": _NO_KEY,
         }
         """Position in each table of the history below which no row is left to clean, so that the
         deleted ones are not read again."""
+        self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
+        """Monotonic seconds from which the cleaning of unique keys begins with the oldest one."""
         self._mark_at = 0.0
-        """Monotonic seconds from which a claim reads a mark."""
+        """Monotonic seconds from which a claim or a search for due tasks reads a mark."""
         self._marking = threading.Lock()
 
     # the user's side ------------------------------------------------------------------------------
@@ -337,9 +351,29 @@ class PostgresTaskStore(SqlTaskStore):
 
     # pollers --------------------------------------------------------------------------------------
 
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        woken = await super().wake_due(now, limit)
+        if woken.moved == limit:  # the next call shall not pass the tasks of this one
+            await self.next_due()
+        return woken
+
+    def _due_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
+        return (yield self.statement("due", *self.due_floor.now, now, limit))
+
+    def _next_due(self) -> Steps[int | None]:
+        settled = self.due_floor.settled()
+        due_at: int | None = (yield self.statement("next_due", *self.due_floor.now))[0][0]
+        self.due_floor.found(due_at, settled)
+        if time.monotonic() >= self._mark_at:
+            yield from self._mark()
+        return due_at
+
     def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
+        if name == "clean_unique_keys" and time.monotonic() >= self._all_keys_at:
+            self._clean_from[name] = _NO_KEY
+            self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
         return (yield self.statement(name, before, limit, *self._clean_from.get(name, ())))
 
     def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
@@ -354,6 +388,8 @@ class PostgresTaskStore(SqlTaskStore):
         if name == "clean_results" and rows:
             latest = max(row[0] for row in rows)
             self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
+        if name == "clean_unique_keys" and rows:
+            self._clean_from[name] = max(tuple(row) for row in rows)
         return len(rows)
 
 
@@ -428,6 +464,7 @@ _WAITING_COLUMNS = (
     *_SHARED_COLUMNS,
     *_STATE_COLUMNS,
     "ready_seq",
+    "due_seq",
     "ordering_key",
     "order_at",
     "order_seq",
@@ -440,14 +477,15 @@ _shared_fields = attrgetter(*_SHARED_COLUMNS)
 
 def copy_rows(tasks: Sequence[NewTask], position: int, waiting: bool) -> bytes:
     """Return the tasks as rows in the binary COPY format, with the columns of _READY_COLUMNS or
-    _WAITING_COLUMNS. `position`: the order_seq of all of them.
+    _WAITING_COLUMNS. `position`: the order_seq and due_seq of all of them.
 
     Fields that tasks of a batch share are encoded once for each distinct combination; the rest is
     joined from whole columns, which takes about a microsecond for a task.
     """
     heads = repeat(struct.pack(">hi", len(_WAITING_COLUMNS if waiting else _READY_COLUMNS), 16))
     ids = [uuid(task.id) for task in tasks]
-    shared = list(map(_Shared(waiting).__getitem__, map(_shared_fields, tasks)))
+    waits = NULL + bigint(position) if waiting else b""
+    shared = list(map(_Shared(waits).__getitem__, map(_shared_fields, tasks)))
     payloads = [task.payload for task in tasks]
     lengths = map(struct.Struct(">i").pack, map(len, payloads))
     no_order, order_seq = NULL + NULL + NULL, bigint(position)
@@ -463,11 +501,14 @@ def copy_rows(tasks: Sequence[NewTask], position: int, waiting: bool) -> bytes:
 
 
 class _Shared(dict[tuple[Any, ...], bytes]):
-    """Encoded fields that tasks of a batch share, by value; each is made at its first use."""
+    """Encoded fields that tasks of a batch share, by value; each is made at its first use.
 
-    def __init__(self, waiting: bool) -> None:
+    `waits`: ready_seq and due_seq of waiting tasks, empty for ready ones.
+    """
+
+    def __init__(self, waits: bytes) -> None:
         super().__init__()
-        self._waiting = waiting
+        self._waits = waits
 
     def __missing__(self, fields: tuple[Any, ...]) -> bytes:
         (
@@ -483,6 +524,7 @@ class _Shared(dict[tuple[Any, ...], bytes]):
             context,
             payload_format,
         ) = fields
+        waiting = bool(self._waits)
         encoded = self[fields] = b"".join(
             (
                 text(queue),
@@ -496,11 +538,11 @@ class _Shared(dict[tuple[Any, ...], bytes]):
                 bigint(run_at),
                 text(context),
                 text(payload_format),
-                text(State.WAITING if self._waiting else State.SUBMITTED),
-                bigint(None if self._waiting else submitted_at),
-                bigint(None if self._waiting else submitted_at),
-                bigint(run_at if self._waiting else None),
-                NULL if self._waiting else b"",
+                text(State.WAITING if waiting else State.SUBMITTED),
+                bigint(None if waiting else submitted_at),
+                bigint(None if waiting else submitted_at),
+                bigint(run_at if waiting else None),
+                self._waits,
             )
         )
         return encoded

@@ -59,12 +59,13 @@ WITH given AS (
     SELECT *, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END AS ready_seq FROM given
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
-           order_at, order_seq)
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, due_seq, context, payload_format,
+           payload, order_at, order_seq)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, submitted_at, run_at, CASE WHEN is_due THEN submitted_at END,
-           CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END, context,
-           payload_format, payload, CASE WHEN ordering_key IS NOT NULL THEN run_at END,
+           CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END,
+           CASE WHEN NOT is_due THEN nextval('fairlead_ready_seq') END, context, payload_format, payload,
+           CASE WHEN ordering_key IS NOT NULL THEN run_at END,
            CASE WHEN ordering_key IS NOT NULL THEN nextval('fairlead_ready_seq') END
       FROM placed
 ), lanes AS (
@@ -326,9 +327,10 @@ WITH given AS MATERIALIZED (
 )
 UPDATE fairlead_tasks t
    SET version = t.version + 1, node = NULL, stuck_at = NULL, trigger_path = 'hook',
-       (state, run_at, ready_at, triggered_at, ready_seq, due_at, tries, order_at, error_type, error_text) = (
+       (state, run_at, ready_at, triggered_at, ready_seq, due_at, due_seq, tries, order_at, error_type, error_text) = (
        SELECT j ->> 2, coalesce((j ->> 3)::bigint, t.run_at), (j ->> 4)::bigint, (j ->> 4)::bigint, (j ->> 5)::bigint,
               CASE WHEN j ->> 2 = 'WAITING' THEN coalesce((j ->> 3)::bigint, t.run_at) END,
+              CASE WHEN j ->> 2 = 'WAITING' THEN nextval('fairlead_ready_seq') END,
               CASE WHEN (j ->> 7)::boolean THEN 0 ELSE t.tries - 1 + (j ->> 6)::integer END,
               CASE WHEN NOT (j ->> 10)::boolean THEN t.order_at END, j ->> 8, j ->> 9
          FROM (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f)
@@ -361,13 +363,28 @@ SELECT id::text
  WHERE id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
    AND state = 'PROCESSING' AND node = $2
 
+-- name: due_floor
+-- The beginning of due and next_due. Floor of due times (see due_floor.py): $1 due_at, $2 due_seq; $3: the start of the server
+-- on which it holds.
+WITH floor AS MATERIALIZED (
+    SELECT CASE WHEN is_here THEN $1::bigint ELSE -9223372036854775808 END AS due_at,
+           CASE WHEN is_here THEN $2::bigint ELSE 9223372036854775807 END AS due_seq
+      FROM (SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3 AS is_here) AS here
+)
+
 -- name: due
-SELECT id::text, version, run_at
-  FROM fairlead_tasks
- WHERE due_at <= $1
- ORDER BY due_at, id
- LIMIT $2
-   FOR UPDATE SKIP LOCKED
+-- Appended to due_floor. $4: now; $5: maximum number of tasks
+SELECT *
+  FROM (SELECT id::text, version, run_at FROM fairlead_tasks
+         WHERE due_seq > (SELECT due_seq FROM floor) AND coalesce(due_at, 0) < (SELECT due_at FROM floor)
+           AND coalesce(due_at, 0) <= $4
+         ORDER BY due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED) AS late
+UNION ALL
+SELECT *
+  FROM (SELECT id::text, version, run_at FROM fairlead_tasks
+         WHERE due_at >= (SELECT due_at FROM floor) AND due_at <= $4
+         ORDER BY due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED) AS others
+ LIMIT $5
 
 -- name: make_ready
 -- $1: [[id, version, ready_seq], ...]; $2: now; $3: trigger path
@@ -377,15 +394,18 @@ WITH given AS MATERIALIZED (
            LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
 )
 UPDATE fairlead_tasks t
-   SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, due_at = NULL, node = NULL,
-       stuck_at = NULL, trigger_path = $3,
+   SET state = 'SUBMITTED', version = t.version + 1, ready_at = $2, triggered_at = $2, due_at = NULL,
+       due_seq = NULL, node = NULL, stuck_at = NULL, trigger_path = $3,
        ready_seq = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 2)::bigint
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
    AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: next_due
-SELECT min(due_at) FROM fairlead_tasks WHERE due_at IS NOT NULL
+-- Appended to due_floor.
+SELECT least((SELECT due_at FROM fairlead_tasks WHERE due_at >= (SELECT due_at FROM floor) ORDER BY due_at LIMIT 1),
+             (SELECT min(coalesce(due_at, 0)) FROM fairlead_tasks
+               WHERE due_seq > (SELECT due_seq FROM floor) AND coalesce(due_at, 0) < (SELECT due_at FROM floor)))
 
 -- name: held_by
 SELECT id::text, version, node,
@@ -422,7 +442,8 @@ DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING 
 -- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to reset tries
 UPDATE fairlead_tasks
    SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
-       ready_seq = $6::bigint, due_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END, node = NULL, stuck_at = NULL,
+       ready_seq = $6::bigint, due_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END,
+       due_seq = CASE WHEN $3::text = 'WAITING' THEN nextval('fairlead_ready_seq') END, node = NULL, stuck_at = NULL,
        claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
        (order_at, order_seq) = (
        SELECT CASE WHEN g.is_moved THEN $4::bigint ELSE order_at END,
@@ -443,9 +464,9 @@ RETURNING queue, partition, priority, ready_seq
 -- name: error_task
 -- policy & 2: SKIP_FAILED of ports/task_store.py
 UPDATE fairlead_tasks
-   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, due_at = NULL, claimed_at = NULL,
-       node = NULL, stuck_at = NULL,
-       error_type = $3::text, error_text = $4::text, order_at = CASE WHEN policy & 2 > 0 THEN NULL ELSE order_at END
+   SET state = 'ERROR', version = version + 1, ready_at = NULL, ready_seq = NULL, due_at = NULL, due_seq = NULL,
+       claimed_at = NULL, node = NULL, stuck_at = NULL, error_type = $3::text, error_text = $4::text,
+       order_at = CASE WHEN policy & 2 > 0 THEN NULL ELSE order_at END
  WHERE id = $1::text::uuid AND version = $2
 RETURNING id::text
 
@@ -530,12 +551,13 @@ DELETE FROM fairlead_results
 RETURNING finished_at
 
 -- name: clean_unique_keys
+-- $3, $4: submitted_at and id of the task of the last key that was deleted
 DELETE FROM fairlead_unique_keys
  WHERE ctid = ANY (ARRAY(SELECT k.ctid FROM fairlead_unique_keys k
-                          WHERE k.submitted_at < $1
+                          WHERE k.submitted_at < $1 AND (k.submitted_at, k.task_id) > ($3, $4::text::uuid)
                             AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id OFFSET 0)
-                          ORDER BY k.submitted_at LIMIT $2))
-RETURNING task_id
+                          ORDER BY k.submitted_at, k.task_id LIMIT $2))
+RETURNING submitted_at, task_id::text
 
 -- name: oldest_ready
 -- Appended to live_lanes.

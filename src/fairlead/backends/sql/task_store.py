@@ -489,8 +489,13 @@ class SqlTaskStore:
         return await self.database.run_async(self._wake_due(now, limit))
 
     def _wake_due(self, now: int, limit: int) -> Steps[Woken]:
-        due = yield self.statement("due", now, limit)
+        due = yield from self._due_rows(now, limit)
         return (yield from self._make_ready([row[:2] for row in due], now, TriggerPath.POLLER))
+
+    def _due_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
+        """Return ids and versions of due tasks, the earliest first, which this transaction has
+        locked or is the only one to write."""
+        return (yield self.statement("due", now, limit))
 
     def _make_ready(self, tasks: Sequence[Row], now: int, path: TriggerPath) -> Steps[Woken]:
         """Make tasks SUBMITTED, in this order. Each is given as (id, version); this transaction has

@@ -105,12 +105,13 @@ WITH given AS (
      ORDER BY ordinal
 ), inserted AS (
     INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, ordering_key, unique_key,
-           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, context, payload_format, payload,
-           order_at, order_seq)
+           keep_result, submitted_at, run_at, ready_at, triggered_at, ready_seq, due_at, due_seq, context, payload_format,
+           payload, order_at, order_seq)
     SELECT id, queue, partition, name, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, priority, fairness_key,
            weight, ordering_key, unique_key, keep_result, $5, start_at, CASE WHEN is_due THEN $5 END,
            CASE WHEN is_due THEN $5 END, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END,
-           CASE WHEN NOT is_due THEN start_at END, context, payload_format, payload,
+           CASE WHEN NOT is_due THEN start_at END, CASE WHEN NOT is_due THEN nextval('fairlead_ready_seq') END, context,
+           payload_format, payload,
            CASE WHEN ordering_key IS NOT NULL THEN start_at END,
            CASE WHEN ordering_key IS NOT NULL THEN nextval('fairlead_ready_seq') END
       FROM given

@@ -35,6 +35,7 @@ CREATE TABLE fairlead_tasks (
     policy         smallint         NOT NULL DEFAULT 0, -- treatment of the task if it gets stuck or ends in ERROR; see `Claim.policy` in ports/task_store.py
     ready_seq      bigint           DEFAULT nextval('fairlead_ready_seq'),  -- position in the lane; NULL while WAITING or in ERROR
     due_at         bigint,                        -- run_at while WAITING, else NULL
+    due_seq        bigint,                        -- position of the last change of due_at other than to NULL; NULL as due_at
     node           text,                          -- node that has claimed the task
     trigger_path   text             NOT NULL DEFAULT 'hook',  -- way of the last trigger: hook, poller, heal, spill or grant; see TriggerPath in model/states.py
     error_type     text,
@@ -55,6 +56,8 @@ CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, 
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
  WHERE ready_seq IS NOT NULL AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
+-- The waiting tasks as they came (see due_floor.py). The expression keeps the planner from the index above.
+CREATE INDEX fairlead_tasks_due_arrival ON fairlead_tasks (due_seq, coalesce(due_at, 0)) WHERE due_seq IS NOT NULL;
 -- Indexes of the tasks with an ordering key. Each has a condition of its own, so that the planner cannot take one for another:
 -- the tasks that the order binds, in their order; those that left the order; and all of them as they came (see key_floors.py).
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE order_at IS NOT NULL;
@@ -81,7 +84,7 @@ CREATE TABLE fairlead_unique_keys (
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at);
+CREATE INDEX fairlead_unique_keys_age ON fairlead_unique_keys (submitted_at, task_id);
 
 -- Incidents: conditions that need an operator. Each incident is delivered to `on_incident` at least once.
 CREATE TABLE fairlead_incidents (

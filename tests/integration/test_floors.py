@@ -1,0 +1,190 @@
+"""Searches that begin at a floor find every row, whenever its transaction began and committed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
+from fairlead.backends.postgres.polling import Polling
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.model import State
+from fairlead.ports.task_store import Claim
+from fairlead.testing.contract.tasks import NOW, SECOND, done, make
+from tests import tiers
+
+STEPS = 150
+
+
+@pytest.fixture
+def store(migrated_postgres_url: str) -> Iterator[PostgresTaskStore]:
+    """Return a store whose searches always read a mark, so that its floors rise at once."""
+    database = PostgresDatabase(migrated_postgres_url)
+    yield PostgresTaskStore(database)
+    database.close()
+
+
+class Waiting:
+    """Random changes of waiting tasks by several transactions, and the tasks that wait by now."""
+
+    def __init__(self, store: PostgresTaskStore, seed: int, slow: list[Any]) -> None:
+        self.store = store
+        self.random = random.Random(seed)
+        self.due: dict[str, int] = {}
+        """Due times of the committed tasks that wait, by id."""
+        self.ready: dict[str, int] = {}
+        """Versions of those that have become due."""
+        self._slow = slow
+        self._open: dict[int, dict[str, int]] = {}
+        """Due times of the tasks that an open transaction has submitted, by its connection."""
+
+    def submit(self) -> None:
+        """Submit tasks by an INSERT or a COPY, which commits now or later."""
+        at = NOW + self.random.randrange(1, 100) * SECOND
+        tasks = make(self.random.choice([1, 3, 60]), run_at=at)
+        due = {task.id: at for task in tasks}
+        number = self.random.randrange(3 * len(self._slow))
+        if number < len(self._slow):
+            self.store.database.join(self._slow[number], self.store.submission(tasks))
+            self._open.setdefault(number, {}).update(due)
+        else:
+            self.store.database.run(self.store.submission(tasks))
+            self.due |= due
+
+    def end(self) -> None:
+        """Commit or roll back one of the open transactions."""
+        if self._open:
+            number = self.random.choice([*self._open])
+            due = self._open.pop(number)
+            if self.random.random() < 0.7:
+                self._slow[number].commit()
+                self.due |= due
+            else:
+                self._slow[number].rollback()
+
+    def wake(self) -> None:
+        """Wake the tasks that are due by now, at most a few."""
+        now, limit = NOW + self.random.randrange(1, 110) * SECOND, self.random.choice([1, 5, 200])
+        expected = sorted(at for at in self.due.values() if at <= now)[:limit]
+        assert asyncio.run(self.store.wake_due(now, limit)).moved == len(expected)
+        with self.store.database.connection() as connection:
+            rows = connection.execute("SELECT id::text, version, state FROM fairlead_tasks")
+            found = {id: (version, state) for id, version, state in rows}
+        woken = [id for id in self.due if found[id][1] == State.SUBMITTED]
+        assert sorted(self.due.pop(id) for id in woken) == expected
+        self.ready |= {id: found[id][0] for id in woken}
+
+    def run(self) -> None:
+        """Run a task that was due; it ends, or waits for another try."""
+        if self.ready:
+            id, version = self.random.choice([*self.ready.items()])
+            del self.ready[id]
+            claim = Claim(id, version, "hook", NOW + 60 * SECOND, 0, "mail", None)
+            (held,) = self.store.database.run(self.store._claim("node", [claim], NOW))
+            at = NOW + self.random.randrange(1, 100) * SECOND
+            is_again = self.random.random() < 0.5
+            again = {"outcome": "failed", "next_state": State.WAITING, "run_at": at}
+            finish = done(held, **(again if is_again else {}))
+            self.store.database.run(self.store.completion("node", [finish]))
+            if is_again:
+                self.due[id] = at
+
+    def move(self) -> None:
+        """Move a waiting task to another time."""
+        if self.due:
+            id = self.random.choice([*self.due])
+            at = NOW + self.random.randrange(1, 100) * SECOND
+            record = self.store.database.run(self.store.task(id))
+            assert record is not None
+            steps = self.store.move(id, record.version, State.WAITING, at, NOW, False)
+            assert self.store.database.run(steps) is not None
+            self.due[id] = at
+
+    def mark(self) -> None:
+        """Read a mark, as a heartbeat does."""
+        self.store.database.run(self.store._mark())
+
+
+@pytest.mark.parametrize("seed", tiers.seeds(40, 4))
+def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
+    store: PostgresTaskStore, seed: int
+) -> None:
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    with ExitStack() as connections:
+        slow = [connections.enter_context(psycopg.connect(store.database.url)) for _ in range(2)]
+        waiting = Waiting(store, seed, slow)
+        changes: list[Callable[[], None]] = [
+            waiting.submit, waiting.end, waiting.wake, waiting.run, waiting.move, waiting.mark
+        ]  # fmt: skip
+        floors = set()
+        polling = Polling(store.database, store.due_floor)
+        for _ in range(STEPS):
+            waiting.random.choice(changes)()
+            first = min(waiting.due.values(), default=None)
+            assert asyncio.run(store.next_due()) == first
+            floors.add(store.due_floor.now)
+        assert len(floors) > STEPS // 10
+        asyncio.run(polling.poll())
+        assert polling._due == first
+
+
+@pytest.mark.parametrize("seed", tiers.seeds(20, 3))
+def test_all_unique_keys_of_finished_tasks_are_cleaned_whenever_they_commit(
+    store: PostgresTaskStore, seed: int
+) -> None:
+    rng, ids = random.Random(seed), []
+    with psycopg.connect(store.database.url) as slow:
+        for number in range(60):
+            at = NOW + rng.randrange(100) * SECOND
+            (task,) = make(1, unique_key=f"key-{number}", submitted_at=at, run_at=at)
+            if rng.random() < 0.3:
+                store.database.join(slow, store.submission([task]))
+            else:
+                store.database.run(store.submission([task]))
+            ids.append(task.id)
+            if rng.random() < 0.5:
+                with store.database.connection() as connection:
+                    gone = rng.choice(ids)
+                    connection.execute("DELETE FROM fairlead_tasks WHERE id = %s", [gone])
+            if rng.random() < 0.2:
+                slow.commit()
+            asyncio.run(store.clean(NOW + rng.randrange(100) * SECOND, rng.choice([1, 3, 100])))
+        slow.commit()
+    kept = "SELECT task_id FROM fairlead_unique_keys"
+    with store.database.connection() as connection:
+        keys = {id for (id,) in connection.execute(kept)}
+        tasks = {id for (id,) in connection.execute("SELECT id FROM fairlead_tasks")}
+        assert tasks <= keys
+        store._all_keys_at = 0.0
+        while asyncio.run(store.clean(NOW + 100 * SECOND, 10)):
+            pass
+        assert {id for (id,) in connection.execute(kept)} == tasks
+
+
+def test_the_floor_of_due_times_is_not_used_before_a_position_is_settled() -> None:
+    floor = DueFloor(LaneFloors())
+    lowest = floor.now
+    floor.found(NOW, floor.settled())
+    assert floor.now == lowest
+    for position in (10, 20):
+        floor.lanes.marked(Mark(position, 7, frozenset()))
+    floor.found(None, floor.settled())
+    assert floor.now == (2**63 - 1, 10, 7)
+
+
+def test_a_floor_of_another_server_leaves_out_no_due_task(store: PostgresTaskStore) -> None:
+    store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
+    for position in (2**40, 2**41):
+        store._floors.marked(Mark(position, 7, frozenset()))
+    store.due_floor.found(None, store.due_floor.settled())
+    assert asyncio.run(store.wake_due(NOW + SECOND, 10)).moved == 1
+    store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
+    assert asyncio.run(store.next_due()) == NOW + SECOND
