@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
@@ -18,7 +19,7 @@ from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.model import State
 from fairlead.ports.task_store import Claim
-from fairlead.testing.contract.tasks import NOW, SECOND, done, make
+from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
 
 STEPS = 150
@@ -188,3 +189,24 @@ def test_a_floor_of_another_server_leaves_out_no_due_task(store: PostgresTaskSto
     assert asyncio.run(store.wake_due(NOW + SECOND, 10)).moved == 1
     store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
     assert asyncio.run(store.next_due()) == NOW + SECOND
+
+
+def test_stuck_tasks_of_a_long_lane_are_found_page_by_page(
+    store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_store, "_STUCK_ROWS", 10)
+    tasks, others = make(35), make(5, priority=7)
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    store.database.run(store.submission([*tasks, *others]))
+    stuck = [tasks[3], tasks[4], tasks[20], tasks[34], others[2]]
+    for number, task in enumerate(stuck):
+        claims = wanted([task], stuck_at=NOW + SECOND - number)
+        assert len(store.database.run(store._claim("node", claims, NOW))) == 1
+
+    def found(limit: int = 10) -> list[str]:
+        return [each.task.id for each in asyncio.run(store.stuck(NOW + 2 * SECOND, limit))]
+
+    first, second, third, fourth, other = [task.id for task in stuck]
+    assert found() == [other, second, first]  # the one that is stuck for longest first
+    assert [found(), found(), found()] == [[other], [other, third], [other, fourth]]
+    assert found(2) == [other, second]

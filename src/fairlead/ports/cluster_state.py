@@ -60,7 +60,10 @@ class ClusterState(Protocol):
 
     def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
         """Return how many tasks of these queues are left to run or to retry, and how many are in
-        ERROR. Tasks scheduled ahead that have never run do not count."""
+        ERROR. Tasks scheduled ahead that have never run do not count.
+
+        May read every unfinished task. Call it for `--until-empty` and tests only, while nothing
+        runs."""
 
     def weights(self, queue: str) -> Steps[dict[str, float]]:
         """Return the weights set at run time, by fairness key."""

@@ -74,7 +74,8 @@ class TaskRecords(ClusterState, Protocol):
         """Return the kept result of a finished task."""
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
-        """Return the status of every queue."""
+        """Return the status of every queue. May read every unfinished task, so only commands of
+        people call it."""
 
     def ahead(self, task_id: str) -> Steps[int]:
         """Return how many SUBMITTED tasks of its partition come before this one."""

@@ -53,6 +53,9 @@ _ALL_KEYS_SECONDS = 3600.0
 """Seconds after which the cleaning of unique keys begins with the oldest one again: for keys that
 were committed late, or whose task was unfinished."""
 
+_STUCK_ROWS = 50_000
+"""Rows of a lane in which one call looks for stuck tasks."""
+
 _INSERT_ROWS = 1000
 """Maximum number of rows in one INSERT."""
 
@@ -89,6 +92,8 @@ class PostgresTaskStore(SqlTaskStore):
         deleted ones are not read again."""
         self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
         """Monotonic seconds from which the cleaning of unique keys begins with the oldest one."""
+        self._stuck_from: dict[LaneKey, int] = {}
+        """Positions after which long lanes are searched for stuck tasks."""
         self._mark_at = 0.0
         """Monotonic seconds from which a claim or a search for due tasks reads a mark."""
         self._marking = threading.Lock()
@@ -260,7 +265,15 @@ class PostgresTaskStore(SqlTaskStore):
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
 
     def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
-        return (yield self.statement("stuck", self._floor_rows(), now, limit))
+        """Return the stuck tasks among the next rows of each lane, which begins again behind its
+        last one, so that the cost of a call does not grow with the backlog."""
+        begun = batch([(*lane, position) for lane, position in self._stuck_from.items()])
+        rows = yield self.statement("stuck", self._floor_rows(), now, begun, _STUCK_ROWS)
+        self._stuck_from = {LaneKey(*row[:3]): row[3] for row in rows if row[3] is not None}
+        found = [
+            each for row in rows if row[4] for each in zip(row[6], row[4], row[5], strict=True)
+        ]
+        return [each[1:] for each in sorted(found)[:limit]]
 
     def _floor_rows(self) -> str:
         return batch(self._floors.rows())

@@ -416,17 +416,24 @@ SELECT id::text, version, node,
    FOR UPDATE OF fairlead_tasks SKIP LOCKED
 
 -- name: stuck
--- Appended to live_lanes. $2: now; $3: maximum number of tasks
-SELECT t.id::text, t.policy
+-- Appended to live_lanes. $2: now; $3: [[queue, partition, priority, position], ...]: lanes that are read from a later position
+-- on; $4: maximum number of rows to read of each lane. Returns for each lane the last position read if there are more rows,
+-- and its stuck tasks.
+SELECT l.queue, l.partition, l.priority, found.*
   FROM lanes l
- CROSS JOIN LATERAL (SELECT id, policy, stuck_at
-                       FROM fairlead_tasks
-                      WHERE state = 'PROCESSING' AND queue = l.queue AND partition = l.partition AND priority = l.priority
-                        AND ready_seq >= l.ready_seq AND stuck_at < $2 AND policy & 4 = 0  -- IGNORE_STUCK
-                     OFFSET 0) AS t
- WHERE l.ready_seq IS NOT NULL
- ORDER BY t.stuck_at
- LIMIT $3
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN count(*) = $4 THEN max(ready_seq) END AS position,
+              array_agg(id::text) FILTER (WHERE is_stuck) AS ids, array_agg(policy) FILTER (WHERE is_stuck) AS policies,
+              array_agg(stuck_at) FILTER (WHERE is_stuck) AS stuck_ats
+         FROM (SELECT ready_seq, id, policy, stuck_at,
+                      state = 'PROCESSING' AND stuck_at < $2 AND policy & 4 = 0 AS is_stuck  -- IGNORE_STUCK
+                 FROM fairlead_tasks
+                WHERE queue = l.queue AND partition = l.partition AND priority = l.priority AND ready_seq >= l.ready_seq
+                  AND ready_seq > coalesce((SELECT (j ->> 3)::bigint FROM json_array_elements($3::json) AS j
+                                             WHERE j ->> 0 = l.queue AND (j ->> 1)::integer = l.partition
+                                               AND (j ->> 2)::integer = l.priority), -1)
+                ORDER BY ready_seq LIMIT $4) AS page) AS found
+ WHERE l.ready_seq IS NOT NULL AND (found.position IS NOT NULL OR found.ids IS NOT NULL)
 
 -- name: note_event
 -- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor
