@@ -212,3 +212,26 @@ def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> Non
     moved = [entry.level for entry in entries if entry.level is not None][: size // 2]
     _do(backlog._write(LANE, range_id, [], record, moved, backlog._insert), explain)
     _do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+def test_a_search_for_due_tasks_reads_few_pages_of_a_long_table(
+    database: PostgresDatabase, has_statistics: bool
+) -> None:
+    store = PostgresTaskStore(database)
+    with database.connect() as connection:
+        connection.prepare_threshold = None
+        for _ in range(10):
+            for run_at in (NOW, NOW + SECOND, NOW + 9 * SECOND):
+                database.run(store.submission(make(1000, run_at=run_at)))
+        if has_statistics:
+            connection.execute("ANALYZE")
+        explain = Explainer(connection)
+        for _ in range(4):  # until the positions are settled
+            store._mark_at = 0.0
+            _do(store._next_due(), explain)
+        explain.findings = []
+        _do(store._next_due(), explain)
+        assert len(_do(store._due_rows(NOW + SECOND, 20), explain)) == 20
+        pages = [finding.buffers for finding in explain.findings]
+        assert max(pages) < 100, (pages, [finding.text for finding in explain.findings])

@@ -365,7 +365,8 @@ SELECT id::text
 
 -- name: due_floor
 -- The beginning of due and next_due. Floor of due times (see due_floor.py): $1 due_at, $2 due_seq; $3: the start of the server
--- on which it holds.
+-- on which it holds. The late tasks have a second bound of due_seq, which lets the planner expect few of them. The others are
+-- compared as rows, which lets it expect many, so that it reads them in their order.
 WITH floor AS MATERIALIZED (
     SELECT CASE WHEN is_here THEN $1::bigint ELSE -9223372036854775808 END AS due_at,
            CASE WHEN is_here THEN $2::bigint ELSE 9223372036854775807 END AS due_seq
@@ -376,14 +377,14 @@ WITH floor AS MATERIALIZED (
 -- Appended to due_floor. $4: now; $5: maximum number of tasks
 SELECT *
   FROM (SELECT id::text, version, run_at FROM fairlead_tasks
-         WHERE due_seq > (SELECT due_seq FROM floor) AND coalesce(due_at, 0) < (SELECT due_at FROM floor)
-           AND coalesce(due_at, 0) <= $4
-         ORDER BY due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED) AS late
+         WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
+           AND coalesce(due_at, 0) < (SELECT due_at FROM floor) AND coalesce(due_at, 0) <= $4
+         ORDER BY due_at, fairlead_tasks.id LIMIT $5 FOR UPDATE SKIP LOCKED) AS late
 UNION ALL
 SELECT *
   FROM (SELECT id::text, version, run_at FROM fairlead_tasks
-         WHERE due_at >= (SELECT due_at FROM floor) AND due_at <= $4
-         ORDER BY due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED) AS others
+         WHERE (due_at, id) >= ((SELECT due_at FROM floor), '00000000-0000-0000-0000-000000000000') AND due_at <= $4
+         ORDER BY due_at, fairlead_tasks.id LIMIT $5 FOR UPDATE SKIP LOCKED) AS others
  LIMIT $5
 
 -- name: make_ready
@@ -405,7 +406,8 @@ RETURNING t.queue, t.partition, t.priority, t.ready_seq
 -- Appended to due_floor.
 SELECT least((SELECT due_at FROM fairlead_tasks WHERE due_at >= (SELECT due_at FROM floor) ORDER BY due_at LIMIT 1),
              (SELECT min(coalesce(due_at, 0)) FROM fairlead_tasks
-               WHERE due_seq > (SELECT due_seq FROM floor) AND coalesce(due_at, 0) < (SELECT due_at FROM floor)))
+               WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
+                 AND coalesce(due_at, 0) < (SELECT due_at FROM floor)))
 
 -- name: held_by
 SELECT id::text, version, node,

@@ -55,7 +55,7 @@ CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, 
 -- Index by which the owner of a long lane reads the tasks of each fairness key. Tasks without a key have no entry.
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
  WHERE ready_seq IS NOT NULL AND fairness_key <> '';
-CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at, id) WHERE due_at IS NOT NULL;
 -- The waiting tasks as they came (see due_floor.py). The expression keeps the planner from the index above.
 CREATE INDEX fairlead_tasks_due_arrival ON fairlead_tasks (due_seq, coalesce(due_at, 0)) WHERE due_seq IS NOT NULL;
 -- Indexes of the tasks with an ordering key. Each has a condition of its own, so that the planner cannot take one for another:
