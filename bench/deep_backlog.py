@@ -1,11 +1,12 @@
 """A deep backlog on one worker: how soon new weights show, and how soon a newcomer starts.
 
 python bench/deep_backlog.py [--store postgres] [--tasks 10000000] [--keys 100000] [--equal]
-                             [--tenants] [--json]
+                             [--tenants | --inside] [--json]
 
 Half of the tasks belong to ten big keys and half to all keys in turn, submitted before the worker
 starts. With --equal, all keys have the same number of tasks, and one has 20,000 more. With
---tenants, each key is a tenant with ten keys.
+--tenants, each key is a tenant with ten keys. With --inside, all keys and newcomers belong to one
+tenant.
 
 While the worker gives the tasks their levels, and again afterwards, a new key submits one task
 every second: its wait is the time from the submit to the start of the task. Then one big key gets
@@ -61,7 +62,9 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--equal", action="store_true")
-    parser.add_argument("--tenants", action="store_true")
+    paths = parser.add_mutually_exclusive_group()
+    paths.add_argument("--tenants", action="store_true")
+    paths.add_argument("--inside", action="store_true")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -114,9 +117,13 @@ async def measure(url: str, given: argparse.Namespace) -> dict[str, Any]:
         if not given.json:
             print(*(f"{name}={value}" for name, value in figures.items()), flush=True)
 
+    inside = "acme/" if given.inside else ""
     began = time.monotonic()
     for batch in _batches(tasks, keys, given.equal):
-        named = [(key, f"{key}/{n % 10}" if given.tenants else key) for n, key in enumerate(batch)]
+        named = [
+            (key, f"{key}/{n % 10}" if given.tenants else inside + key)
+            for n, key in enumerate(batch)
+        ]
         await asyncio.to_thread(
             app.submit_many,
             [
@@ -129,7 +136,7 @@ async def measure(url: str, given: argparse.Namespace) -> dict[str, Any]:
     async def newcomers(name: str) -> None:
         starts.waits.clear()
         for number in range(NEWCOMERS):
-            options = work.options(fairness_key=f"{name} {number}")
+            options = work.options(fairness_key=f"{inside}{name} {number}")
             await options.submit_async(key=name, submitted_at=time.time())
             await asyncio.sleep(1.0)
         with suppress(TimeoutError):
@@ -157,7 +164,7 @@ async def measure(url: str, given: argparse.Namespace) -> dict[str, Any]:
         show(share_before=round(starts.of_heavy / starts.count, 4), started=starts.count)
         starts.last.clear()
         changed = time.monotonic()
-        app.management.set_weight("q", HEAVY, weight)
+        app.management.set_weight("q", inside + HEAVY, weight)
         meanwhile = asyncio.create_task(newcomers("while_weighed"))
         share, until = 0.0, changed + MOST_SECONDS
         while share < VISIBLE * due and time.monotonic() < until:

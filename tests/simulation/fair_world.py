@@ -68,10 +68,17 @@ class Cluster:
 
 class _Lane(ListedBacklog):
     def spread(self, key: str) -> None:
-        """Let the next task of a key come less than one step after the virtual time, as for a key
-        that is found among many."""
+        """Let the next task of a key come less than one step after the virtual time, and after that
+        of its tenant, as for a key that is found among many."""
         passes, start = self._backlog._passes, self._backlog.virtual_time
         passes.resume(key, passes.spread(key, 1.0, start))
+        if tenant_of(key) != key:
+            passes.take_turn(key, passes.first_turn(key, is_early=False))
+
+    @property
+    def turns(self) -> Mapping[str, int]:
+        """Turns at which keys of tenants were spread."""
+        return self._backlog.turns_taken
 
 
 class FairWorld:
@@ -81,6 +88,8 @@ class FairWorld:
     """Whether each key must start the first of its tasks that may run."""
     has_tenants = False
     """Whether keys are paths."""
+    more_keys = 0
+    """Keys of one tenant besides the others."""
 
     def __init__(self, seed: int, is_mixed: bool = False, capacity: int = maxsize) -> None:
         """`is_mixed`: tasks of a key have several names, and some have ordering keys. `capacity`:
@@ -92,6 +101,7 @@ class FairWorld:
         if self.has_tenants:
             self.keys = [f"t{chance.randrange(3)}/{key}" for key in self.keys]
             self.keys += [f"t{n}" for n in range(4) if chance.random() < 0.4]
+            self.keys += [f"t0/more {n}" for n in range(self.more_keys)]
         self.weights = {key: chance.choice([1.0, 1.0, 2.0, 5.0, 0.5]) for key in self.keys}
         self._name_of = {key: chance.choice(self.names) for key in self.keys}
         self._partitions = chance.choice([1, 1, 2])
@@ -190,6 +200,7 @@ class FairWorld:
         if lane is None:
             lane = _Lane(Counters(), self._capacity, self._apply)
             self._lanes[partition] = lane
+            self.table.spread(LaneKey(QUEUE, partition, PRIORITY), lane.turns)
         if self.chance.random() < 0.3:
             lane.spread(key)
         lane.push(triggers)

@@ -10,7 +10,7 @@ from sys import maxsize
 import pytest
 
 from fairlead.core.fair.passes import stride
-from fairlead.core.triggers.flows import FairLane, Flow
+from fairlead.core.triggers.flows import FairLane, Flow, Member, TenantFlow
 from fairlead.model import Trigger
 from tests import tiers
 from tests.simulation.fair_world import FairWorld
@@ -63,6 +63,22 @@ def test_tenants_and_the_keys_of_each_are_served_within_the_bound_whatever_the_l
 ) -> None:
     for seed in worlds(number):
         worst = TenantWorld(seed, is_mixed, capacity).run()
+        assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
+
+
+class CrowdedWorld(TenantWorld):
+    """Let one tenant have many keys, most of which are idle at times."""
+
+    more_keys = 25
+
+
+@pytest.mark.parametrize("capacity", [maxsize, 30])
+@pytest.mark.parametrize("number", seeds(50, 1))
+def test_many_keys_of_one_tenant_are_served_within_the_bound_with_turns_that_are_spread(
+    number: int, capacity: int
+) -> None:
+    for seed in worlds(number):
+        worst = CrowdedWorld(seed, capacity=capacity).run()
         assert worst <= 1 + ROUNDING, f"seed {seed}: {worst:.3f} times the bound"
 
 
@@ -123,6 +139,22 @@ def test_the_bound_breaks_if_a_new_key_starts_several_strides_later(
 
     monkeypatch.setattr(FairLane, "open", open_late)
     assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_a_new_key_of_a_tenant_starts_several_strides_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = TenantFlow.member
+
+    def find_late(tenant: TenantFlow, key: str, weight: float) -> Member:
+        is_new = key not in tenant.members
+        member = find(tenant, key, weight)
+        if is_new and member.turn is not None:
+            member.rank += 3 * stride(weight)
+        return member
+
+    monkeypatch.setattr(TenantFlow, "member", find_late)
+    assert any(CrowdedWorld(seed).run() > 1.5 for seed in range(50))
 
 
 def test_the_bound_breaks_if_a_key_with_a_new_weight_keeps_its_rank(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import heappop, heappush
+from itertools import islice
 
 import pytest
 
@@ -16,15 +17,17 @@ from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.triggers import flows
 from fairlead.core.triggers.flows import TenantFlow
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import LOWEST, LaneRecord, Level, PartitionKey, Trigger, tenant_of
+from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger, tenant_of
 from tests.simulation.fair_world import FairWorld
 
 MANY = 10_000
+LANE = LaneKey("q", 0, 5)
 
 
 @pytest.mark.parametrize(
@@ -262,12 +265,19 @@ class Channel:
 
     def __init__(self, unread: dict[str, int], capacity: int = 4000) -> None:
         self.unread = dict(unread)
-        self.passes = Passes(Counters())
+        self.lane = Lane()
+        self.passes = Passes(Counters(), self.lane.weights)
         self.backlog = Backlog(1, LaneRecord(), self.passes, capacity, Timing(), is_new=True)
         self.backlog.is_read_by_key = True
         self.backlog.remember((), unread)
+        self.lane.table.spread(LANE, self.backlog.turns_taken)
         self._number = 0
-        self.lane = Lane()
+
+    def weigh(self, key: str, weight: float) -> None:
+        self.lane.weights[key] = weight
+        _, placed = self.backlog.reweigh({key})
+        assert placed == Changes()
+        self.lane.table.reweigh(LANE, {key})
 
     def read(self) -> None:
         tenants = len({tenant_of(key) for key in self.unread})
@@ -327,6 +337,74 @@ def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood
     channel.read()
     assert len(channel.backlog) > 2500  # not because memory is low
     assert channel.run(30).count("big/new") == 5
+
+
+def test_a_new_weight_of_one_of_very_many_keys_of_a_tenant_shows_at_once() -> None:
+    channel = Channel({f"big/{n}": 10 for n in range(MANY)} | {"big/heavy": 10_000}, capacity=400)
+    channel.run(500)
+    channel.weigh("big/heavy", MANY / 3)
+    for _ in range(3):
+        share = channel.run(800).count("big/heavy") / 800
+        assert share == pytest.approx(1 / 4, abs=0.1)
+
+
+def test_the_turns_of_keys_of_a_tenant_found_at_one_time_are_spread_over_one_step() -> None:
+    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
+    for ran in (300, 600, 900):
+        channel.run(300)
+        read = channel.passes._turns.now("big") / 1000
+        assert ran - 50 <= read <= ran + 550  # as many are in memory
+
+
+def test_a_key_of_a_tenant_with_a_new_weight_comes_forward_although_it_was_just_read() -> None:
+    weights: dict[str, float] = {}
+    passes = Passes(Counters(), weights)
+    unread = UnreadKeys(passes)
+    unread.add([f"acme/{n}" for n in range(100)], 1)
+
+    def take(count: int) -> list[str]:
+        return [key for key, _ in islice(unread.take(1, None, lambda key, keys: 1), count)]
+
+    read = take(50)
+    for key in read:
+        passes.assign(key, 1.0, 1)
+    unread.add(read, 1)
+    weights[read[0]] = 100.0
+    passes.renew_turn(read[0])
+    unread.bring_forward([read[0]])
+    assert read[0] in take(3)
+    assert read[1] not in take(40)
+
+
+def test_turns_are_spread_and_taken_once_however_few_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
+    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=40)
+    assert set(Counter(channel.run(1000)).values()) == {1}
+    assert len(channel.passes.turns_taken) <= 100
+
+
+def test_new_keys_of_a_tenant_beyond_their_credit_take_turns_with_the_keys_that_wait() -> None:
+    channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
+    channel.run(100)
+    new = {f"big/new {n}": 1 for n in range(2000)}
+    channel.unread |= new
+    channel.backlog.remember(new, ())
+    ran = channel.run(1000)
+    assert 300 <= sum(key in new for key in ran) <= 800
+
+
+def test_the_time_of_a_tenant_does_not_go_back_when_its_turns_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenants, "MOST_TURNS", 100)
+    turns = tenants.Turns()
+    assert turns.take("a", "a/1", 5_000)
+    for n in range(1000):
+        turns.count("b", f"b/{n}", 1)
+    assert turns.now("a") >= 5_000
+    assert not turns.take("a", "a/2", 4_000)
 
 
 def test_turns_of_very_many_keys_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -667,6 +667,7 @@ class FairPartition:
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
         )
         if shares is None:
+            self._table.spread(lane.key, backlog.turns_taken)
             lane.reweighed |= backlog.outweighed
         return lane
 

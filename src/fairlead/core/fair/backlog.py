@@ -14,7 +14,7 @@ Source: the levels A, R and M are those of Temporal's fair task reader
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from fairlead.core.fair.key_choice import KeyChoice, Memory
@@ -167,6 +167,11 @@ class Backlog:
             self._passes.observe(key, weight, pass_, self.virtual_time)
         self.unknown_above = through
 
+    @property
+    def turns_taken(self) -> Mapping[str, int]:
+        """Turns at which keys of tenants were last read from the channel."""
+        return self._passes.turns_taken
+
     # triggers that the channel keeps -------------------------------------------------------------
 
     @property
@@ -262,8 +267,9 @@ class Backlog:
             self._weights.pop(key, None)
             if key in self._passes.weights:
                 self._weights[key] = self._passes.weights[key]
-        # Weights of keys inside their tenants act on ranks only.
+        # Weights of keys inside their tenants act on ranks and turns only.
         tenants = {key for key in keys if tenant_of(key) == key}
+        self._bring_forward(key for key in keys if key not in tenants)
         if not tenants:
             return [], NO_CHANGES
         reweighing = Reweighing(tenants, LOWEST, self.max_level, self._levels.last_id, {})
@@ -285,6 +291,13 @@ class Backlog:
             self._load(trigger)
             self._unstored[_level(trigger)] = trigger
         return old, Changes(added=new)
+
+    def _bring_forward(self, keys: Iterable[str]) -> None:
+        """Bring the turns of keys inside their tenants forward after their weights have changed."""
+        if self.is_read_by_key:
+            for key in keys:
+                self._passes.renew_turn(key)
+                self._choice.bring_forward([key])
 
     def next_renewal(self, most: int) -> Renewal | None:
         """Return the read that the reweighing needs now, of at most `most` stored entries."""

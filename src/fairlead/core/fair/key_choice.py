@@ -84,9 +84,9 @@ class KeyChoice:
         self._announced |= dict.fromkeys(announced)
         self._unread.add(found, start)
 
-    def bring_forward(self, tenants: Iterable[str]) -> None:
-        """Move the keys of tenants whose next pass has gone back."""
-        self._unread.bring_forward(tenants)
+    def bring_forward(self, names: Iterable[str]) -> None:
+        """Move tenants whose next pass has gone back, and keys of tenants whose next turn has."""
+        self._unread.bring_forward(names)
 
     def choose(self, memory: Memory, unread: int) -> list[tuple[str, int]]:
         """Return which remembered keys to read next, and how many triggers of each at most.
@@ -118,6 +118,7 @@ class KeyChoice:
                 self._unread.add([key])
             elif memory.held + least * len(chosen) < most:
                 tenants.add(tenant)
+                self._passes.begin_turns(key)
                 if is_due:
                     self._new.add(key)
                 chosen[key] = least
@@ -145,13 +146,18 @@ class KeyChoice:
         return credit
 
     def _number_of(self, least: int, most: int, key: str, keys: int) -> int:
-        """Return how many triggers of a key to read, at most `most`, by the weight of its tenant if
-        that was set at run time, and the number of keys of its tenant; a few different numbers, so
-        that many keys are read together."""
-        weight = min(self._passes.weights.get(tenant_of(key), 1.0), MOST_OF_KEY)
-        if weight > 1:
-            least = min(MOST_OF_KEY, most, least << math.ceil(math.log2(weight)))
-        return least if keys == 1 else 1 << max(1, least // keys).bit_length() - 1
+        """Return how many triggers of a key to read, at most `most`, by the number of keys of its
+        tenant, and the weights of both that were set at run time; a few different numbers, so that
+        many keys are read together."""
+        most, tenant = min(MOST_OF_KEY, most), tenant_of(key)
+        number = self._by_weight(tenant, least, most)
+        if keys > 1:
+            number = 1 << max(1, number // keys).bit_length() - 1
+        return number if key == tenant else self._by_weight(key, number, most)
+
+    def _by_weight(self, key: str, number: int, most: int) -> int:
+        weight = min(self._passes.weights.get(key, 1.0), MOST_OF_KEY)
+        return min(most, number << math.ceil(math.log2(weight))) if weight > 1 else number
 
     def _most_with_due(self, memory: Memory) -> int:
         """Return up to how many triggers memory takes those that are soon due. Fewer if no other in

@@ -63,8 +63,41 @@ class Passes:
         return tenant_weight(self.weights, tenant_of(key), key, weight)
 
     def turn(self, key: str) -> int:
-        """Return the virtual time of the key's tenant at which the next turn of the key comes."""
+        """Return the virtual time of the key's tenant at which the next turn of the key comes; 0 if
+        it is unknown."""
         return self._turns.next_of(tenant_of(key), key)
+
+    def first_turn(self, key: str, is_early: bool) -> int:
+        """Return the next turn of a key that begins to wait. If it is due: the virtual time of its
+        tenant, and unless `is_early`, a part of one step more."""
+        tenant = tenant_of(key)
+        now, turn = self._turns.now(tenant), self._turns.next_of(tenant, key)
+        if turn > now:
+            return turn
+        return now if is_early else now + phase(key, self._own_step(tenant, key))
+
+    def take_turn(self, key: str, turn: int) -> bool:
+        """Record that a key is read at its turn; return whether this moves the virtual time of its
+        tenant."""
+        return self._turns.take(tenant_of(key), key, turn)
+
+    def renew_turn(self, key: str) -> None:
+        """Let the next turn of a key come at most one step, at its new weight, after the virtual
+        time of its tenant."""
+        tenant = tenant_of(key)
+        self._turns.bring_forward(tenant, key, self._own_step(tenant, key))
+
+    def begin_turns(self, key: str) -> None:
+        """Let a new key start at the virtual time of its tenant."""
+        self.turns_taken.pop(key, None)
+
+    @property
+    def turns_taken(self) -> dict[str, int]:
+        """Turns at which keys of tenants were last read, of keys that are not new."""
+        return self._turns.taken
+
+    def _own_step(self, tenant: str, key: str) -> int:
+        return stride(key_weight(self.weights, tenant, key, 1.0))
 
     def is_behind(self, key: str) -> bool:
         """Return whether the key has had no turn in its tenant that the tenant's other keys have

@@ -9,6 +9,7 @@ its own, and one of its keys if others are paths.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 MOST_TURNS = 50_000
 """Keys of tenants whose next turns a lane keeps. Beyond it, those least ahead in their tenants are
@@ -32,15 +33,23 @@ def key_weight(weights: Mapping[str, float], tenant: str, key: str, weight: floa
 
 
 class Turns:
-    """Order in which the keys of each tenant are read: start-time fair queueing inside the tenant,
-    in which a trigger is served when it gets its level."""
+    """Order in which the keys of each tenant are read: start-time fair queueing inside the tenant.
+
+    Triggers of a key are read together when its turn comes, and each moves the next turn one stride
+    on when it gets its level. The first turns of keys that wait are spread over one stride.
+    """
 
     def __init__(self) -> None:
         self._now: dict[str, int] = {}
-        """Virtual time by tenant: the start of the last turn."""
+        """Virtual time by tenant: the latest turn taken."""
+        self._lost = 0
+        """Virtual time of tenants not in `_now`, so that none of them goes back."""
         self._next: dict[str, dict[str, int]] = {}
         """Next turn by tenant and key."""
         self._size = 0
+        self.taken: dict[str, int] = {}
+        """Turn at which each key was last read, oldest first. A key that is not here starts at the
+        virtual time of its tenant."""
 
     def count(self, tenant: str, key: str, step: int) -> None:
         """Count a trigger of a key. `step`: virtual time of the tenant from it to the next one."""
@@ -49,22 +58,43 @@ class Turns:
             if key == tenant:
                 return  # the tenant has no other keys
             turns = self._next[tenant] = {}
-        now = self._now.get(tenant, 0)
+        now = self.now(tenant)
         before = turns.get(key)
         self._size += before is None
-        start = self._now[tenant] = now if before is None else max(now, before)
-        turns[key] = start + step
+        turns[key] = (now if before is None else max(now, before)) + step
         if self._size > MOST_TURNS:
             self._tidy()
 
+    def now(self, tenant: str) -> int:
+        """Return the virtual time of the tenant."""
+        return self._now.get(tenant, self._lost)
+
     def next_of(self, tenant: str, key: str) -> int:
-        """Return the virtual time of the tenant at which the next turn of the key comes."""
-        return self._now.get(tenant, 0) + self.ahead(tenant, key)
+        """Return the next turn of the key; 0 if it is unknown."""
+        turns = self._next.get(tenant)
+        return 0 if turns is None else turns.get(key, 0)
 
     def ahead(self, tenant: str, key: str) -> int:
         """Return the virtual time of the tenant until the next turn of the key; 0 if it is due."""
-        turns = self._next.get(tenant)
-        return 0 if turns is None else max(0, turns.get(key, 0) - self._now.get(tenant, 0))
+        return max(0, self.next_of(tenant, key) - self.now(tenant))
+
+    def take(self, tenant: str, key: str, turn: int) -> bool:
+        """Record that a key is read at its turn; return whether this moves the virtual time of the
+        tenant."""
+        self.taken.pop(key, None)
+        self.taken[key] = turn
+        if len(self.taken) > MOST_TURNS:
+            for old in [*islice(self.taken, MOST_TURNS // 2)]:
+                del self.taken[old]
+        if turn <= self.now(tenant):
+            return False
+        self._now[tenant] = turn
+        return True
+
+    def bring_forward(self, tenant: str, key: str, step: int) -> None:
+        """Let the next turn of a key come at most `step` after the virtual time of its tenant."""
+        if self.ahead(tenant, key) > step:
+            self._next[tenant][key] = self.now(tenant) + step
 
     def _tidy(self) -> None:
         """Drop keys that are due, and those least ahead if there are still many."""
@@ -77,5 +107,10 @@ class Turns:
         before, self._next = self._next, {}
         for _, tenant, key in kept:
             self._next.setdefault(tenant, {})[key] = before[tenant][key]
-        self._now = {tenant: self._now[tenant] for tenant in self._next}
+        now, self._now = self._now, {}
+        for tenant, time in now.items():
+            if tenant in self._next:
+                self._now[tenant] = time
+            else:
+                self._lost = max(self._lost, time)
         self._size = len(kept)

@@ -14,6 +14,22 @@ from heapq import heappop, heappush, heapreplace
 from fairlead.core.fair.passes import Passes
 from fairlead.model import tenant_of
 
+EARLY_KEYS = 100
+"""Number of new keys of a tenant that go ahead of its keys that wait, beyond one for each of these
+that is read."""
+
+
+class _Tenant:
+    """Keys of one tenant."""
+
+    __slots__ = ("early", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, str]] = []
+        """(next turn or less, key)."""
+        self.early = EARLY_KEYS
+        """Number of new keys that may still go ahead of the others."""
+
 
 class UnreadKeys:
     """Keys that the channel has offered and the lane has not asked for since. A key may be here
@@ -23,27 +39,33 @@ class UnreadKeys:
         self._passes = passes
         self._heap: list[tuple[int, str, bool]] = []
         """(next pass or less, name, whether the name is that of a tenant with keys of its own)."""
-        self._keys: dict[str, list[tuple[int, str]]] = {}
-        """Heap of (next turn or less, key) by tenant."""
+        self._tenants: dict[str, _Tenant] = {}
 
     def add(self, keys: Iterable[str], start: int = -1) -> None:
         """Add keys. `start`: virtual time from which the turns of idle tenants are spread over one
-        step. At one pass, a tenant of a greater weight would wait for a turn of each other."""
+        step, and the turns of keys in their tenants likewise; -1 for keys of new triggers. At one
+        pass, a tenant or key of a greater weight would wait for a turn of each other."""
         for key in keys:
-            tenant = tenant_of(key)
-            if tenant == key:
+            name = tenant_of(key)
+            if name == key:
                 heappush(self._heap, (self._passes.spread(key, 1.0, start), key, False))
                 continue
-            found = self._keys.get(tenant)
-            if found is None:
-                found = self._keys[tenant] = []
-                heappush(self._heap, (self._passes.spread(key, 1.0, start), tenant, True))
-            heappush(found, (self._passes.turn(key), key))
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                tenant = self._tenants[name] = _Tenant()
+                heappush(self._heap, (self._passes.spread(key, 1.0, start), name, True))
+            is_early = start < 0 and tenant.early > 0
+            tenant.early -= is_early
+            heappush(tenant.heap, (self._passes.first_turn(key, is_early), key))
 
-    def bring_forward(self, tenants: Iterable[str]) -> None:
-        """Move tenants whose next pass has gone back."""
-        for tenant in tenants:
-            heappush(self._heap, (self._passes.next_pass(tenant), tenant, tenant in self._keys))
+    def bring_forward(self, names: Iterable[str]) -> None:
+        """Move tenants whose next pass has gone back, and keys of tenants whose next turn has."""
+        for name in names:
+            tenant = self._tenants.get(tenant_of(name))
+            if tenant_of(name) == name:
+                heappush(self._heap, (self._passes.next_pass(name), name, tenant is not None))
+            elif tenant is not None:
+                heappush(tenant.heap, (self._passes.first_turn(name, is_early=False), name))
 
     @property
     def due_at(self) -> int | None:
@@ -51,7 +73,7 @@ class UnreadKeys:
         heap = self._heap
         while heap:
             pass_, name, is_tenant = heap[0]
-            if is_tenant and name not in self._keys:
+            if is_tenant and name not in self._tenants:
                 heappop(heap)
                 continue
             now = self._passes.next_pass(name)
@@ -73,22 +95,26 @@ class UnreadKeys:
             if not is_tenant:
                 yield name, number_of(name, 1)
                 continue
-            keys = self._keys[name]
-            key = self._first(keys)
-            number = number_of(key, len(keys) + 1)
-            if keys:
+            tenant = self._tenants[name]
+            key = self._first(tenant)
+            number = number_of(key, len(tenant.heap) + 1)
+            if tenant.heap:
                 after = max(start, pass_) + number * self._passes.step(key, 1.0)
                 heappush(self._heap, (after, name, True))
             else:
-                del self._keys[name]
+                del self._tenants[name]
             yield key, number
 
-    def _first(self, keys: list[tuple[int, str]]) -> str:
+    def _first(self, tenant: _Tenant) -> str:
         """Remove and return the key of a tenant whose turn is next."""
+        heap = tenant.heap
         while True:
-            turn, key = keys[0]
+            turn, key = heap[0]
             now = self._passes.turn(key)
-            if now <= turn:
-                heappop(keys)
-                return key
-            heapreplace(keys, (now, key))
+            if now > turn:
+                heapreplace(heap, (now, key))
+                continue
+            heappop(heap)
+            if self._passes.take_turn(key, turn):
+                tenant.early = min(tenant.early + 1, EARLY_KEYS)
+            return key

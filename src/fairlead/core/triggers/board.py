@@ -40,6 +40,8 @@ class Board:
         self.lanes: dict[LaneName, FairLane] = {}
         self.weights: dict[str, Mapping[str, float]] = {}
         """Weights set at run time, by queue."""
+        self.turns: dict[LaneName, Mapping[str, int]] = {}
+        """Turns of keys of tenants, by lane."""
         self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
         """Strands by ordering key."""
         self._parked = Parked()
@@ -140,7 +142,11 @@ class Board:
         name = (trigger.queue, trigger.partition, trigger.priority)
         weights = self.weights.get(trigger.queue, {})
         lane = self.lanes[name] = FairLane(
-            trigger.queue, trigger.priority, self.times[trigger.priority], weights
+            trigger.queue,
+            trigger.priority,
+            self.times[trigger.priority],
+            weights,
+            self.turns.get(name, {}),
         )
         return lane
 

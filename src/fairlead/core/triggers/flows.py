@@ -58,16 +58,23 @@ class VirtualTime:
 class FairLane:
     """Flows of one fair lane, by tenant."""
 
-    __slots__ = ("_most", "flows", "pass_", "priority", "queue", "size", "time", "weights")
+    __slots__ = ("_most", "flows", "pass_", "priority", "queue", "size", "time", "turns", "weights")
 
     def __init__(
-        self, queue: str, priority: int, time: VirtualTime, weights: Mapping[str, float]
+        self,
+        queue: str,
+        priority: int,
+        time: VirtualTime,
+        weights: Mapping[str, float],
+        turns: Mapping[str, int] | None = None,
     ) -> None:
-        """`weights`: weights set at run time, by key; the mapping may change at any time."""
+        """`weights`: weights set at run time, by key. `turns`: turns of keys of tenants, which are
+        as far apart as the ranks at which the keys begin. Both may change at any time."""
         self.queue = queue
         self.priority = priority
         self.time = time
         self.weights = weights
+        self.turns: Mapping[str, int] = {} if turns is None else turns
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
         self.pass_: int | None = None
@@ -234,7 +241,7 @@ class Flow:
 class TenantFlow(Flow):
     """Triggers of a tenant of which a key is a path, in cells of `tenant_cells`."""
 
-    __slots__ = ("members", "now")
+    __slots__ = ("_turn", "members", "now")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
         super().__init__(key, lane, rank)
@@ -242,15 +249,26 @@ class TenantFlow(Flow):
         """Virtual time of the tenant: the highest rank at which a key of the tenant has started."""
         self.members: dict[str, Member] = {}
         """Keys with triggers in cells, and idle ones."""
+        self._turn: int | None = None
+        """Latest turn of a key that has started, or the turn of the first key."""
 
-    def member(self, key: str) -> Member:
-        """Return a key of the tenant that gets one more cell."""
+    def member(self, key: str, weight: float) -> Member:
+        """Return a key of the tenant that gets one more cell. `weight`: of its first trigger. A new
+        key starts at the virtual time, or later by as much as its turn is ahead, at most one
+        stride."""
         member = self.members.get(key)
         if member is None:
             member = self.members[key] = Member(key, self.now)
             self.lane.size += 1
-        elif not member.cells and member.rank < self.now:
-            member.rank = self.now
+            if (turn := self.lane.turns.get(key)) is not None:
+                if self._turn is None:
+                    self._turn = turn
+                most = stride(key_weight(self.lane.weights, self.key, key, weight))
+                member.turn = turn
+                member.rank += max(0, min(turn - self._turn, most))
+        elif not member.cells:
+            member.rank = max(member.rank, self.now)
+            member.turn = self.lane.turns.get(key)
         return member
 
     def reweigh(self, key: str) -> None:
@@ -270,6 +288,8 @@ class TenantFlow(Flow):
         member = self.members[key]
         start = self.now = max(member.rank, self.now)
         member.rank = start + stride(key_weight(weights, self.key, key, trigger.weight))
+        if member.turn is not None and (self._turn is None or member.turn > self._turn):
+            self._turn = member.turn
         lane.started(trigger)
 
     def remove(self, cell: Cell) -> None:
@@ -288,11 +308,13 @@ class TenantFlow(Flow):
 class Member:
     """A key of a tenant, with its rank inside the tenant."""
 
-    __slots__ = ("cells", "key", "rank")
+    __slots__ = ("cells", "key", "rank", "turn")
 
     def __init__(self, key: str, rank: int) -> None:
         self.key = key
         self.rank = rank
+        self.turn: int | None = None
+        """Turn at which the key was read, of a key that is not new."""
         self.cells: list[KeyCell] = []
         """Triggers of the key: one for each column in which it has triggers."""
 

@@ -91,6 +91,11 @@ class TriggerTable:
         """Let the new weights of these keys of a fair lane act on their next starts."""
         self._board.reweigh((lane.queue, lane.partition, lane.priority), keys)
 
+    def spread(self, lane: LaneKey, turns: Mapping[str, int]) -> None:
+        """Let keys of tenants begin in a fair lane as far apart as their turns, which may change at
+        any time. Call it before the first push."""
+        self._board.turns[lane.queue, lane.partition, lane.priority] = turns
+
     # triggers come and go -------------------------------------------------------------------------
 
     def push(self, trigger: Trigger, pass_: int | None = None) -> None:
@@ -139,7 +144,7 @@ class TriggerTable:
                         found, lambda trigger: (trigger.queue, trigger.partition) not in removed
                     )
         self._subtract(dropped)
-        for lanes in (self._board.lanes, self._timed):
+        for lanes in (self._board.lanes, self._board.turns, self._timed):
             for lane in [lane for lane in lanes if lane[:2] in removed]:
                 del lanes[lane]
         self._start_over()

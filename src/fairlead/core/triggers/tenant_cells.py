@@ -72,7 +72,7 @@ class TenantCell(Cell):
         name = entry[3].fairness_key
         key = self.keys.get(name)
         if key is None:
-            member = self.tenant.member(name)
+            member = self.tenant.member(name, entry[3].weight)
             key = self.keys[name] = KeyCell(entry, self, member)
             member.cells.append(key)
         elif not key.add(entry):
