@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -439,9 +440,10 @@ CONTEND = """
 import asyncio, json, sys
 from fairlead import App
 
-async def main(url, owner):
+async def main(url, owner, file):
     is_database = not url.startswith("zookeeper")
-    app = App(url) if is_database else App("sqlite:///unused.db", coordinator=url)
+    app = App(url) if is_database else App(f"sqlite:///{file}", coordinator=url)
+    app.migrate()
     coordinator = app.connections.coordinator
     won = []
     for _ in range(40):
@@ -457,12 +459,12 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def test_two_processes_that_take_turns_on_a_lease_never_get_the_same_range_id(
-    cluster: Cluster,
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CONTEND, cluster.url, owner],
+            [sys.executable, "-c", CONTEND, cluster.url, owner, str(tmp_path / "tasks.db")],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,

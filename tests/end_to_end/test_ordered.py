@@ -237,3 +237,22 @@ def test_a_task_can_be_dropped_by_its_time_in_microseconds_or_as_iso_8601(shop: 
         assert "asked the owner of the partition" in fairlead(shop, *args, *url)
     fairlead(shop, "worker", "shop:app", "--until-empty")
     assert json.loads(fairlead(shop, "ordered", "tasks", "reminders", "--json", *url)) == []
+
+
+def test_the_commands_for_ordered_queues_read_a_log_on_kafka_without_the_application(
+    shop: Path, kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    monkeypatch.setenv("FAIRLEAD_LOG", kafka_url)
+    url = ("--url", "sqlite:///shop.db")
+    submit(shop, "app.node()")
+    assert json.loads(fairlead(shop, "ordered", "status", "reminders", "--json", *url)) == []
+    submit(shop, "remind.options(ordering_key='a').submit(key='a', n=1).result(60)")
+    (view,) = json.loads(fairlead(shop, "ordered", "status", "reminders", "--json", *url))
+    assert (view["lag"], view["owner"]) == (1, None)
+    key = ("--run-at", "5", "--unique-key", "u")
+    dropped = json.loads(fairlead(shop, "ordered", "drop", "reminders", "a", "--json", *key, *url))
+    assert dropped["dropped"]["unique_key"] == "u"
+    (view,) = json.loads(fairlead(shop, "ordered", "status", "reminders", "--json", *url))
+    assert view["lag"] == 2
+    assert "2 entries in the log" in fairlead_here(shop, "doctor", *url)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fairlead import App
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.ids import IdSource, id_text
 from fairlead.errors import (
@@ -340,18 +341,52 @@ async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(
         assert future.done() or future.result(SOON) is None
 
 
-async def test_a_full_producer_holds_appends_back_and_loses_none(
+async def test_a_full_producer_holds_submitters_back_and_loses_none(
     kafka_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_appender, "MOST_WAITING", 100)
+    most_waiting = 0
+
+    def run(log: KafkaTaskLog, new: Sequence[Entry]) -> Future[None]:
+        nonlocal most_waiting
+        for n in range(0, len(new), 10):
+            if (room := log.room()) is not None:
+                room.result(SOON)
+            last = log.append(new[n : n + 10])
+            most_waiting = max(most_waiting, len(log._appender._waiting))
+        return last
+
     async with opened(f"{kafka_url}&queue.buffering.max.messages=50") as log:
         new = entries(2000)
-        futures = await asyncio.to_thread(
-            lambda: [log.append(new[n : n + 10]) for n in range(0, 2000, 10)]
-        )
-        for future in futures:
-            await asyncio.wrap_future(future)
+        await asyncio.wrap_future(await asyncio.to_thread(run, log, new))
         assert await received(log, 2000) == new
+    assert 90 <= most_waiting < 100 + 10
+
+
+@pytest.mark.full("an outage")
+async def test_requests_for_room_end_when_they_are_granted_cancelled_expired_or_the_log_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_appender, "MOST_WAITING", 1)
+    async with opened("kafka://127.0.0.1:1/?message.timeout.ms=500") as away:
+        refused = away.append(entries(1))
+        cancelled = asyncio.wrap_future(away.room())  # type: ignore[arg-type]
+        cancelled.cancel()
+        await asyncio.sleep(0)
+        late = away.room()
+        assert late is not None
+        assert isinstance(refused.exception(SOON), StoreUnavailable)
+        await asyncio.wrap_future(late)  # the messages that waited have failed
+        assert away.room() is None
+    log = connect("kafka://127.0.0.1:1/?message.timeout.ms=3000")
+    log.append(entries(1))
+    room = log.room()
+    assert room is not None and not room.done()
+    monkeypatch.setattr(log._appender, "_seconds", 0.0)
+    expired = log.room()
+    assert expired is not None
+    await asyncio.to_thread(log.close_sender)
+    assert room.done() and expired.done()
 
 
 async def test_threads_append_side_by_side(log: KafkaTaskLog) -> None:
@@ -390,9 +425,9 @@ async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: s
         await append(other, entries(1))
     with pytest.raises(ConfigurationError, match="partitions=2"):
         await other.receive([P0], 10)
-    await other.close()
     with pytest.raises(UnknownQueue, match="letters"):
-        other.append(entries(1, PartitionKey("letters", 0)))
+        await append(other, entries(1, PartitionKey("letters", 0)))
+    await other.close()
 
 
 def test_the_log_joins_no_transaction_and_shares_no_topic_with_the_triggers(kafka_url: str) -> None:
@@ -455,6 +490,37 @@ async def test_appends_wait_or_fail_while_a_broker_is_away_and_work_afterwards(
         await waits(log, {})
     records = [record for record in caplog.records if "reports errors" in record.message]
     assert 1 <= len(records) <= 3
+
+
+@pytest.mark.full("an outage")
+async def test_a_submit_from_a_coroutine_lets_other_coroutines_run_while_the_log_has_no_room(
+    own_kafka_server: KafkaServer, kafka_url: str, sqlite_url: str
+) -> None:
+    app = App(sqlite_url, log=f"{kafka_url}&queue.buffering.max.messages=1000")
+    app.queue("reminders", kind="ordered", partitions=2)
+
+    @app.task(queue="reminders")
+    async def remind(number: int) -> None: ...
+
+    app.migrate()
+    submit = remind.options(ordering_key="a")
+    (await submit.submit_async(number=0)).result(SOON)
+    own_kafka_server.crash()
+    handles = await submit.submit_many_async([{"number": n} for n in range(11_000)])
+    log = app.connections.log
+    assert log is not None
+    submitting = [asyncio.create_task(submit.submit_async(number=n)) for n in range(20)]
+    submitting.append(asyncio.create_task(asyncio.to_thread(submit.submit, number=20)))
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+    assert not any(task.done() for task in submitting)
+    own_kafka_server.start()
+    handles += await asyncio.gather(*submitting)
+    for handle in handles:
+        handle.result(SOON)
+    assert sum((await log.lag("reminders")).values()) == 1 + len(handles)
+    await app.connections.close_async()
+    app.close()
 
 
 @pytest.mark.full("an outage")

@@ -16,7 +16,9 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 from fairlead.backends.kafka.appender import Appender  # noqa: E402
 from fairlead.backends.kafka.client import ClientThread, next_page  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
+from fairlead.backends.kafka.log_topics import LogTopics  # noqa: E402
 from fairlead.backends.kafka.outage_log import KafkaOutageLog  # noqa: E402
+from fairlead.backends.kafka.prefix_owner import PrefixOwner  # noqa: E402
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 
@@ -157,9 +159,10 @@ def test_when_the_thread_of_the_appender_fails_its_futures_fail_and_the_next_app
         raise ZeroDivisionError
 
     counts: Counter[str] = Counter()
+    endpoint = KafkaEndpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"})
     appender = Appender(
-        KafkaEndpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"}),
-        {"mail": 1},
+        endpoint,
+        LogTopics(endpoint, PrefixOwner(endpoint, None), {"mail": 1}),
         lambda what, count: counts.update({what: count}),
     )
     monkeypatch.setattr(Appender, "_ensure_topic", broken)
@@ -181,7 +184,9 @@ def test_when_the_thread_of_the_sender_fails_the_next_send_starts_another_thread
         raise ZeroDivisionError
 
     monkeypatch.setattr(KafkaSender, "_ensure_topics", broken)
-    sender = KafkaSender(KafkaEndpoint("127.0.0.1:1"), {"mail": 1}, lambda what, count: None)
+    endpoint = KafkaEndpoint("127.0.0.1:1")
+    owner = PrefixOwner(endpoint, None)
+    sender = KafkaSender(endpoint, owner, {"mail": 1}, lambda what, count: None)
     for count in (1, 2):
         sender.send([Outgoing("mail", 0, None, b"x")])
         while len(looked) < count or looked[-1].is_alive():

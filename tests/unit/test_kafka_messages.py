@@ -213,7 +213,9 @@ def test_partitions_assigned_during_a_pause_are_paused_and_all_resume_together()
             calls.append(("pause", [partition.partition for partition in partitions]))
 
     listener = SimpleNamespace(on_assigned=lambda keys: None)
-    receiver = receiving.Receiver(client.KafkaEndpoint("127.0.0.1:1"), "node", 10.0, listener)
+    endpoint = client.KafkaEndpoint("127.0.0.1:1")
+    owner = receiving.PrefixOwner(endpoint, None)
+    receiver = receiving.Receiver(endpoint, owner, "node", 10.0, listener)
     partition = confluent.TopicPartition(client.KafkaEndpoint("a").topic("mail"), 3)
     receiver._assigned(Consuming(), [partition])
     assert calls == [("assign", [3])]

@@ -33,13 +33,13 @@ console = Console()
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn Fairlead's errors into one line on stderr and an exit code. Any other error is a bug and
-    shows its traceback."""
+    shows its traceback, without the groups around it."""
     try:
         yield
     except (FairleadError, ExceptionGroup) as error:
         found = expected(error)
         if found is None:
-            raise
+            raise bug_in(error) from None
         messages, code = found
         for message in messages:
             print(f"fairlead: {message}", file=sys.stderr)
@@ -47,15 +47,26 @@ def one_line_errors() -> Iterator[None]:
 
 
 def expected(error: BaseException) -> tuple[list[str], int] | None:
-    """Return the messages and the exit code of Fairlead's errors; None for any other error, which
-    is a bug."""
-    if isinstance(error, FairleadError):
-        return [str(error)], WRONG_USE if isinstance(error, _WRONG_USE) else WORK_FAILED
-    if isinstance(error, ExceptionGroup):
-        ours, other = error.split(FairleadError)
-        if other is None and ours is not None:
-            return [str(inner) for inner in ours.exceptions], WRONG_USE
-    return None
+    """Return the messages and the exit code of Fairlead's errors, one line for each cause; None for
+    any other error, which is a bug."""
+    causes = causes_of(error)
+    if not all(isinstance(cause, FairleadError) for cause in causes):
+        return None
+    is_wrong_use = isinstance(error, (ExceptionGroup, _WRONG_USE))
+    return list(dict.fromkeys(map(str, causes))), WRONG_USE if is_wrong_use else WORK_FAILED
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """Return the errors in a group of errors, however deep; the error itself if it is no group."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [cause for inner in error.exceptions for cause in causes_of(inner)]
+
+
+def bug_in(error: BaseException) -> BaseException:
+    """Return the first error of a group that is not Fairlead's; the error itself if it is no
+    group."""
+    return next(cause for cause in causes_of(error) if not isinstance(cause, FairleadError))
 
 
 def as_json(value: Any) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.logs import name_node
-from fairlead.cli.output import expected
+from fairlead.cli.output import bug_in, expected
 from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.executors.handler_tasks import apart_from_handlers, guard_loop
 from fairlead.engine.node import Node
@@ -246,7 +246,7 @@ def _serve_child(app: App | None, options: WorkerOptions, link: WorkerEnd) -> in
     except (FairleadError, ExceptionGroup) as error:
         found = expected(error)
         if found is None:
-            raise
+            raise bug_in(error) from None
         messages, code = found
         link.fail("; ".join(messages))
         return code

@@ -72,6 +72,7 @@ class Node:
 
     async def _run(self) -> None:
         parts, channel = self.parts, self._context.channel
+        await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
         await parts.membership.beat()
         await parts.membership.drop_earlier_starts()

@@ -106,6 +106,11 @@ class OrderedManagement:
         self._log.append([entry]).result()
         self._context.channel.announce(Notification(log=[queue]))
 
+    async def check_log(self, queue: str) -> Sequence[str]:
+        """Check that the log of the queue belongs to this application and loses no entry; return
+        what people should know about it. Raise ConfigurationError."""
+        return await self._log.check(queue)
+
     async def status(self, queue: str) -> list[OrderedPartitionView]:
         """Return every partition that has or had an owner, or has entries in the log."""
         self._partitions(queue)

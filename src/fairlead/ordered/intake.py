@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from fairlead.errors import InvalidTask, StoreUnavailable
+from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.ordered.accept import check
 from fairlead.ordered.context import OrderedContext
@@ -33,13 +33,15 @@ class OrderedIntake:
         batch again after a rewind."""
 
     async def run(self) -> None:
-        """Read until cancelled. Retry a failing log with growing pauses; the partitions
-        continue."""
+        """Read until cancelled. Retry a failing log with growing pauses; the partitions continue.
+        Raise ConfigurationError from a log that needs a person."""
         failures = 0
         while True:
             try:
                 await self._receive()
                 failures = 0
+            except ConfigurationError:
+                raise
             except Exception as error:
                 failures += 1
                 logged_error = None if isinstance(error, StoreUnavailable) else error

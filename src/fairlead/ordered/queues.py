@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.clock import MICROS
 from fairlead.core.schedule.throughput import Window
 from fairlead.declare.queue import Queue
+from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask, Finish, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import OrderedIntake
 from fairlead.ordered.partition import OrderedPartition
 from fairlead.ports.observer import OrderedGauges
+
+log = logging.getLogger("fairlead.ordered")
 
 MOST_IN_MEMORY = 20_000
 """Ordering keys in the memory of one node, shared by its partitions."""
@@ -59,6 +63,18 @@ class OrderedQueues:
         return queue in self._queues
 
     # partitions come and go -----------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Prepare the log of each queue. Raise ConfigurationError for a log that belongs to another
+        application or would lose entries. While the log is unavailable, the first read checks
+        it."""
+        for queue in self._queues:
+            try:
+                for warning in await self._context.log.prepare(queue):
+                    log.warning("the task log may lose entries", extra={"reason": warning})
+            except StoreUnavailable as error:
+                log.warning("the task log cannot be checked yet", extra={"error": str(error)})
+                return
 
     async def run(self) -> None:
         """Serve the partitions until cancelled."""

@@ -77,14 +77,28 @@ class TaskLog(Protocol):
     def location(self) -> str:
         """Name of the log for messages, without secrets."""
 
+    def room(self) -> Future[None] | None:
+        """Return a future that ends when the log has room for further entries, or None if it has
+        room now. The future raises StoreUnavailable if no room is free in time. Submitters wait for
+        it before an append, so that a slow log slows them down instead of filling the memory."""
+
     def append(self, entries: Sequence[Entry]) -> Future[None]:
-        """Append the entries, from any thread. The future ends when the log has stored all of them
-        durably, or fails if the log may not have stored them. A log that knows of the failure at
-        once may raise it. Entries of one partition keep their order."""
+        """Append the entries, from any thread, even if there is no room. A log on a server of its
+        own does not block the caller. The future ends when the log has stored all of them durably,
+        or fails if the log may not have stored them. A log that knows of the failure at once may
+        raise it. Entries of one partition keep their order."""
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
         """Append the entries as steps of a transaction, if the log joins transactions. Raises
         NotSupported if it does not."""
+
+    async def prepare(self, queue: str) -> Sequence[str]:
+        """Prepare the log of a queue before a node serves the queue; return what people should know
+        about the log. Raises ConfigurationError if the log belongs to another application or would
+        lose entries."""
+
+    async def check(self, queue: str) -> Sequence[str]:
+        """Check the log of a queue as `prepare` does, but change nothing."""
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         """Return the next entries of the partitions, about `limit` entries in all. Each partition

@@ -17,7 +17,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.context import SubmitContext
-from fairlead.submit.plan import Plan, PlannedWrite, carry_out
+from fairlead.submit.plan import Plan, PlannedWait, PlannedWrite, carry_out
 
 
 class OrderedSubmission:
@@ -64,10 +64,14 @@ class OrderedSubmission:
         return True
 
     def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
-        """Append the tasks to the log. Raise InvalidTask before anything is written."""
+        """Append the tasks to the log, once the log has room for them. Raise InvalidTask before
+        anything is written, StoreUnavailable if the log has no room in time."""
         context = self._context
         yield from self._settle({draft.handler.queue for draft in drafts}, connection)
-        entries, log = self._entries(drafts, connection)
+        log = self._log(connection)
+        if (room := log.room()) is not None:
+            yield PlannedWait(room)
+        entries = self._entries(drafts)
         notification = Notification(log=sorted({entry.task.queue for entry in entries}))
         if log.joins_transactions:
             database = context.connector.sql_store.database
@@ -125,18 +129,21 @@ class OrderedSubmission:
         if connection is None or not missing:
             self._settled |= wanted
 
-    def _entries(self, drafts: Sequence[Draft], connection: Any) -> tuple[list[Submit], TaskLog]:
-        context = self._context
-        log = context.connector.connections.log
+    def _log(self, connection: Any) -> TaskLog:
+        log = self._context.connector.connections.log
         assert log is not None  # every SQL backend has a log
         if connection is not None and not log.joins_transactions:
             raise InvalidTask(
                 f"the log of ordered queues is {log.location}: it cannot be part of your"
                 " transaction"
             )
+        return log
+
+    def _entries(self, drafts: Sequence[Draft]) -> list[Submit]:
+        context = self._context
         now = context.hooks.clock.now()
         tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
-        return self._acceptance.entries(tasks, now), log
+        return self._acceptance.entries(tasks, now)
 
     def _is_ordered(self, queue: str) -> bool:
         return self._context.declared.queues[queue].is_ordered

@@ -1,4 +1,4 @@
-"""A submit as a plan: a generator that yields each write it needs and receives its result.
+"""A submit as a plan: a generator that yields each step it needs and receives its result.
 
 Synchronous and asynchronous code carry out the same plan, in a transaction of their own or of the
 caller.
@@ -6,12 +6,24 @@ caller.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fairlead.ports.statements import Database, Steps
 
 T = TypeVar("T")
+
+
+class PlannedStep(Protocol):
+    """One step of a plan."""
+
+    def now(self) -> Any:
+        """Carry out the step from synchronous code."""
+
+    async def in_loop(self) -> Any:
+        """Carry out the step from asynchronous code, without blocking the event loop."""
 
 
 class PlannedWrite(NamedTuple):
@@ -34,20 +46,34 @@ class PlannedWrite(NamedTuple):
         return await self.database.join_async(self.connection, self.steps)
 
 
-Plan = Generator[PlannedWrite, Any, T]
+class PlannedWait(NamedTuple):
+    """A wait for the end of a future."""
+
+    future: Future[Any]
+
+    def now(self) -> Any:
+        """Wait from synchronous code."""
+        return self.future.result()
+
+    async def in_loop(self) -> Any:
+        """Wait from asynchronous code."""
+        return await asyncio.wrap_future(self.future)
+
+
+Plan = Generator[PlannedStep, Any, T]
 
 
 def carry_out(plan: Plan[T]) -> T:
-    """Carry out the plan and return its result. Raise the error of a write inside the plan."""
+    """Carry out the plan and return its result. Raise the error of a step inside the plan."""
     try:
-        write = next(plan)
+        step = next(plan)
         while True:
             try:
-                outcome = write.now()
+                outcome = step.now()
             except BaseException as error:
-                write = plan.throw(error)
+                step = plan.throw(error)
             else:
-                write = plan.send(outcome)
+                step = plan.send(outcome)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -56,14 +82,14 @@ def carry_out(plan: Plan[T]) -> T:
 async def carry_out_async(plan: Plan[T]) -> T:
     """Carry out the plan from asynchronous code, like `carry_out`."""
     try:
-        write = next(plan)
+        step = next(plan)
         while True:
             try:
-                outcome = await write.in_loop()
+                outcome = await step.in_loop()
             except BaseException as error:
-                write = plan.throw(error)
+                step = plan.throw(error)
             else:
-                write = plan.send(outcome)
+                step = plan.send(outcome)
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -7,13 +7,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
+from fairlead.backends.kafka.endpoint import KafkaEndpoint
+from fairlead.backends.kafka.failures import Refusals
+from fairlead.backends.kafka.log_topics import LARGEST, LogTopics
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
@@ -31,22 +34,17 @@ APPEND_SECONDS = 30.0
 """Seconds after which an append that is not confirmed has failed; `message.timeout.ms` in the URL
 sets another time."""
 
-LARGEST = 16 << 20
-"""Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
-third in JSON, fits in."""
-
 MOST_WAITING = 10_000
-"""Messages that wait for their topics or for room in the producer. Beyond this number, `append`
-waits."""
+"""Messages that wait for their topics or for room in the producer. Beyond this number, there is no
+room for further submits."""
+
+_MOST_PRODUCED = 1000
+"""Messages handed to the producer under one hold of the lock, so that no append waits for long."""
 
 MOST_KILOBYTES = 64 * 1024
 """Kilobytes of unconfirmed messages in the producer."""
 
 _POLL_SECONDS = 0.1
-
-TOPIC = {"retention.ms": "-1", "max.message.bytes": str(LARGEST)}
-"""Settings of the topics that we create. Messages do not expire; the reader deletes processed
-messages."""
 
 
 class _Append:
@@ -81,6 +79,14 @@ class _Append:
             self.future.set_exception(self._error)
 
 
+class _RoomRequest(NamedTuple):
+    """A submitter that waits for room."""
+
+    future: Future[None]
+    until: float
+    """Monotonic seconds at which the request has failed."""
+
+
 _Waiting = tuple[Outgoing, _Append]
 
 
@@ -91,13 +97,13 @@ class Appender:
     def __init__(
         self,
         endpoint: KafkaEndpoint,
-        partitions: Mapping[str, int],
+        topics: LogTopics,
         counted: Callable[[str, int], None],
     ) -> None:
-        """`partitions`: number of partitions of each queue, which its topic keeps for good."""
         self._endpoint = endpoint
+        self._log_topics = topics
         self._counted = counted
-        self._partitions = partitions
+        self._refusals = Refusals()
         self._seconds = (
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )
@@ -111,7 +117,8 @@ class Appender:
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent process.
         self._lock = threading.RLock()  # a callback of a failed append may append again
-        self._room = threading.Condition(self._lock)
+        self._room_requests: deque[_RoomRequest] = deque()
+        """Requests for room, the earliest first."""
         self._thread: ClientThread[Producer] | None = None
         self._topics: set[str] = set()
         """Queues whose topics exist for sure."""
@@ -120,35 +127,33 @@ class Appender:
         messages go behind it."""
 
     def append(self, messages: Sequence[Outgoing]) -> Future[None]:
-        """Send messages. The future ends when all are stored for good, and raises StoreUnavailable
-        if some may not be. Wait while there is no room. Raise StoreUnavailable if no room is free
-        in time, UnknownQueue if a queue is not declared."""
-        for queue in {message.queue for message in messages}:
-            if queue not in self._partitions:
-                raise UnknownQueue(
-                    f"queue {queue!r} is not declared here, so its number of partitions is not"
-                    " known"
-                )
+        """Send messages, without waiting for anything. The future ends when all are stored for
+        good, and raises StoreUnavailable if some may not be, or another error if Kafka refuses
+        them."""
         one = _Append(self, len(messages), time.monotonic() + self._seconds)
         if not messages:
             one.future.set_result(None)
             return one.future
         with self._lock:
             thread = self._thread or self._start()
-            if not self._has_room():
-                if not self._room.wait_for(self._has_room, self._seconds):
-                    raise StoreUnavailable(
-                        f"{self._endpoint.location}: too many tasks wait to be sent; submit again"
-                        " later"
-                    )
-                # the appender may have been closed meanwhile
-                thread = self._thread or self._start()
             is_behind = bool(self._waiting)
             self._waiting.extend([(message, one) for message in messages])
             if not is_behind:
                 self._produce(thread.client)
         thread.poke()
         return one.future
+
+    def room(self) -> Future[None] | None:
+        """Return None if there is room for further messages, else a future that ends when there
+        is. The future raises StoreUnavailable if no room is free in time."""
+        with self._lock:
+            if self._has_room():
+                return None
+            request = _RoomRequest(Future(), time.monotonic() + self._seconds)
+            self._room_requests.append(request)
+            thread = self._thread or self._start()
+        thread.poke()
+        return request.future
 
     def close(self) -> None:
         """Send what is left; every future has ended when this returns. The appender may be used
@@ -159,8 +164,9 @@ class Appender:
             thread.close()
 
     def _has_room(self) -> bool:
-        if len(self._waiting) < MOST_WAITING:
+        if len(self._waiting) < MOST_WAITING and not self._room_requests:
             return True
+        # the thread that makes room must not wait for it
         return self._thread is not None and self._thread.is_current
 
     def _start(self) -> ClientThread[Producer]:
@@ -171,19 +177,22 @@ class Appender:
             "message.timeout.ms": round(self._seconds * 1000),
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
-            "error_cb": ignore_error,
+            "error_cb": self._refusals,
         }
         producer = Producer(self._endpoint.settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
         return self._thread
 
-    def _produce(self, producer: Producer) -> None:
+    def _produce(self, producer: Producer) -> bool:
         """Hand waiting messages to the producer, up to the first whose topic is not known to exist,
-        or until the producer is full. Requires the lock."""
-        while self._waiting:
+        or until the producer is full. Return True if the producer can take more. Requires the
+        lock."""
+        for _ in range(_MOST_PRODUCED):
+            if not self._waiting:
+                return False
             message, one = self._waiting[0]
             if message.queue not in self._topics:
-                return
+                return False
             try:
                 producer.produce(
                     self._endpoint.topic(message.queue),
@@ -193,12 +202,13 @@ class Appender:
                     one.on_delivery,
                 )
             except BufferError:
-                return
+                return False
             except KafkaException as error:
                 self._waiting.popleft()
                 one.on_delivery(error.args[0])
             else:
                 self._waiting.popleft()
+        return True
 
     def translate(self, error: KafkaError) -> FairleadError:
         """Return the error for the submitter of a message that was not appended."""
@@ -207,15 +217,14 @@ class Appender:
         if error.code() != KafkaError._MSG_TIMED_OUT:
             self._topics.clear()  # a topic may have been deleted
         refusal: FairleadError
+        location = self._endpoint.location
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             refusal = InvalidTask(
-                f"{self._endpoint.location}: a task is too large for its topic ({error.str()}):"
+                f"{location}: a task is too large for its topic ({error.str()}):"
                 " submit a smaller one, or raise the topic's max.message.bytes"
             )
-        else:
-            refusal = StoreUnavailable(
-                f"{self._endpoint.location}: {error.str()}: the log may not have the task"
-            )
+        elif isinstance(refusal := self._refusals.translate(error, location), StoreUnavailable):
+            refusal = StoreUnavailable(f"{refusal}: the log may not have the task")
         refusal.__cause__ = KafkaException(error)
         return refusal
 
@@ -227,7 +236,7 @@ class Appender:
     # in the thread --------------------------------------------------------------------------------
 
     def poll(self, thread: ClientThread[Producer]) -> None:
-        if self._waiting or len(thread.client):
+        if self._waiting or self._room_requests or len(thread.client):
             self._hand_on(thread.client)
         else:
             thread.wait_for_work(AGAIN_SECONDS)
@@ -273,9 +282,11 @@ class Appender:
         if self._waiting:  # an idle appender leaves the lock to its callers
             if not self._ensure_topic():
                 producer.poll(AGAIN_SECONDS)
-            with self._lock:
-                self._produce(producer)
-                self._room.notify_all()
+            is_open = True
+            while is_open:
+                with self._lock:
+                    is_open = self._produce(producer)
+        self._answer_room_requests(time.monotonic())
         producer.poll(_POLL_SECONDS)
 
     def _ensure_topic(self) -> bool:
@@ -285,11 +296,11 @@ class Appender:
         if queue is None or queue in self._topics:
             return True
         try:
-            self._endpoint.ensure_log(queue, self._partitions[queue], TOPIC)
+            self._log_topics.ensure(queue)
         except StoreUnavailable as error:
             self._expire(time.monotonic(), error)
             return False
-        except ConfigurationError as error:
+        except (ConfigurationError, UnknownQueue) as error:
             self._expire(float("inf"), error, queue)
             return True
         self._topics.add(queue)
@@ -304,6 +315,27 @@ class Appender:
             ]
             ended = set(map(id, expired))
             self._waiting = deque(w for w in self._waiting if id(w) not in ended)
-            self._room.notify_all()
         for _, one in expired:
             one.end_message(error)
+
+    def _answer_room_requests(self, now: float) -> None:
+        """End the requests for room that can be granted, one for each free place, and those whose
+        time has ended."""
+        if not self._room_requests:
+            return
+        granted: list[Future[None]] = []
+        expired: list[Future[None]] = []
+        with self._lock:
+            free = MOST_WAITING - len(self._waiting)
+            while self._room_requests:
+                future, until = self._room_requests[0]
+                if len(granted) >= free and until > now:
+                    break
+                self._room_requests.popleft()
+                if future.set_running_or_notify_cancel():
+                    (granted if len(granted) < free else expired).append(future)
+        for future in granted:
+            future.set_result(None)
+        for future in expired:
+            why = "too many tasks wait to be sent; submit again later"
+            future.set_exception(StoreUnavailable(f"{self._endpoint.location}: {why}"))

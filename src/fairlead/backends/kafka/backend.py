@@ -36,4 +36,4 @@ class KafkaBackend(Backend):
         from fairlead.backends.kafka.task_log import KafkaTaskLog
 
         assert url is not None
-        return KafkaTaskLog(url, context.partitions, context.counted, context.clock)
+        return KafkaTaskLog(url, context.partitions, context.counted, context.clock, context.store)

@@ -30,6 +30,7 @@ import msgspec
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.kafka.messages import encode_hint, encode_trigger, key_of
+from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.kafka.receiver import Received, Receiver
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing
 from fairlead.backends.sql.channel import DatabaseChannel, LaneReader
@@ -134,7 +135,8 @@ class KafkaChannel(DatabaseChannel):
         super().__init__(store, notifier, clock, heal_every)
         self._endpoint = KafkaEndpoint.of(url)
         self.location = self._endpoint.location
-        self._sender = KafkaSender(self._endpoint, partitions, counted)
+        self._prefix_owner = PrefixOwner(self._endpoint, store)
+        self._sender = KafkaSender(self._endpoint, self._prefix_owner, partitions, counted)
         self._counted = counted
         self._receiver: Receiver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -179,7 +181,9 @@ class KafkaChannel(DatabaseChannel):
     ) -> None:
         if self._receiver is None:
             self._owner = owner
-            self._receiver = Receiver(self._endpoint, node, session_seconds, self)
+            self._receiver = Receiver(
+                self._endpoint, self._prefix_owner, node, session_seconds, self
+            )
             self._tick()
         self._receiver.serve(partitions)
 
@@ -196,6 +200,7 @@ class KafkaChannel(DatabaseChannel):
         self._loop = None
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
+        await asyncio.to_thread(self._prefix_owner.check)
         return await asyncio.to_thread(self._endpoint.status, queues)
 
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
+from fairlead.backends.kafka.failures import Refusals
 from fairlead.config import hosts_of
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import ConfigurationError
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 
 KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=earliest|latest|4d&replication=3]"
@@ -141,6 +143,12 @@ class KafkaEndpoint:
         return f"{self.prefix}task.heartbeats"
 
     @property
+    def owner(self) -> str:
+        """The topic that names the owner of the prefix (see `prefix_owner`). No queue has this
+        topic either."""
+        return f"{self.prefix}task.owner"
+
+    @property
     def group(self) -> str:
         """The consumer group of all nodes."""
         return self.prefix.rstrip("._-") or self.prefix
@@ -162,14 +170,25 @@ class KafkaEndpoint:
         """Return a client for topics and groups."""
         return AdminClient(self.settings({"error_cb": ignore_error}))
 
+    @contextmanager
+    def asking(self) -> Iterator[AdminClient]:
+        """Give a client for topics and groups. Raise StoreUnavailable or ConfigurationError in
+        place of the errors of Kafka."""
+        refusals = Refusals()
+        admin = AdminClient(self.settings({"error_cb": refusals}))
+        try:
+            yield admin
+        except KafkaException as error:
+            admin.poll(0)  # calls `refusals` with the reason, if it was a refused login
+            raise refusals.translate(error, self.location) from error
+
     # topics ---------------------------------------------------------------------------------------
 
     def ensure(self, queues: Mapping[str, int], seconds: float = ADMIN_SECONDS) -> None:
         """Create missing topics, and add partitions to those with too few. Raise StoreUnavailable
-        while Kafka is unavailable."""
+        while Kafka is unavailable, ConfigurationError if it refuses."""
         wanted = {self.topic(queue): count for queue, count in queues.items()}
-        try:
-            admin = self.admin()
+        with self.asking() as admin:
             existing = admin.list_topics(timeout=seconds).topics
             missing = [
                 topic
@@ -198,31 +217,22 @@ class KafkaEndpoint:
                         KafkaError.INVALID_PARTITIONS,
                     ):
                         raise
-        except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
-    def ensure_log(
-        self, queue: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
-    ) -> None:
-        """Create the queue's topic with this configuration if it is missing. Raise
-        ConfigurationError if it has another number of partitions, which ordered queues cannot
-        change; StoreUnavailable while Kafka is unavailable."""
-        topic = self.topic(queue)
-        if (count := self.create_topic(topic, partitions, config, seconds)) != partitions:
-            raise ConfigurationError(
-                f"queue {queue!r}: its topic {topic} at {self.location} has {count} partitions, a"
-                " number that an ordered queue cannot change: declare the queue with"
-                f" partitions={count}, or give the log another prefix"
-            )
+    def partitions_of(self, topic: str, seconds: float = ADMIN_SECONDS) -> int | None:
+        """Return the number of partitions of a topic; None if there is no such topic. Raise
+        StoreUnavailable while Kafka is unavailable, ConfigurationError if it refuses."""
+        with self.asking() as admin:
+            about = admin.list_topics(timeout=seconds).topics.get(topic)
+            return None if about is None or about.error is not None else len(about.partitions)
 
     def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], seconds: float = ADMIN_SECONDS
     ) -> int:
         """Create the topic with this configuration if it is missing, and return its number of
-        partitions. Raise StoreUnavailable while Kafka is unavailable."""
+        partitions. Raise StoreUnavailable while Kafka is unavailable, ConfigurationError if it
+        refuses."""
         deadline = time.monotonic() + seconds
-        try:
-            admin = self.admin()
+        with self.asking() as admin:
             while True:
                 about = admin.list_topics(timeout=seconds).topics.get(topic)
                 if about is not None and about.error is None:
@@ -238,8 +248,6 @@ class KafkaEndpoint:
                         or time.monotonic() > deadline
                     ):
                         raise
-        except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Delete messages below these offsets, by topic and partition. Raise StoreUnavailable while
@@ -247,19 +255,15 @@ class KafkaEndpoint:
         if not offsets:
             return
         partitions = [TopicPartition(*at, offset) for at, offset in offsets.items()]
-        try:
-            admin = self.admin()  # a reference: without it, the futures never end
+        with self.asking() as admin:
             for result in admin.delete_records(partitions, request_timeout=ADMIN_SECONDS).values():
                 result.result()
-        except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def status(self, queues: Collection[str]) -> ChannelStatus:
         """Return the number of brokers, and the partitions with their owners and lags. Raise
         StoreUnavailable while Kafka is unavailable."""
         topics = {self.topic(queue): queue for queue in queues}
-        try:
-            admin = self.admin()
+        with self.asking() as admin:
             about = admin.list_topics(timeout=ADMIN_SECONDS)
             partitions = [
                 TopicPartition(topic, number)
@@ -288,8 +292,6 @@ class KafkaEndpoint:
                     for at in partitions
                 ],
             )
-        except KafkaException as error:
-            raise StoreUnavailable(f"{self.location}: {reason(error)}") from error
 
     def _extents(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Extent]:
         """Return the extents of these partitions, by a consumer that reads no messages."""

@@ -14,10 +14,10 @@ from fairlead.backends.kafka.endpoint import (
     Extent,
     PartitionId,
     extents,
-    reason,
 )
+from fairlead.backends.kafka.failures import Refusals
 from fairlead.clock import Clock
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import FairleadError, StoreUnavailable
 
 
 class _ExtentRequest(NamedTuple):
@@ -32,10 +32,11 @@ class ExtentRequests:
     """Requests from any thread. The consumer's thread serves all waiting requests by one call of
     Kafka."""
 
-    def __init__(self, location: str, clock: Clock) -> None:
-        """`location`: the server, for the errors."""
+    def __init__(self, location: str, clock: Clock, refusals: Refusals) -> None:
+        """`location`: the server, for the errors. `refusals`: those of the consumer."""
         self._location = location
         self._clock = clock
+        self._refusals = refusals
         self._lock = threading.Lock()
         self._asked: list[_ExtentRequest] = []
         self._is_closed = False
@@ -45,7 +46,7 @@ class ExtentRequests:
 
     def ask(self, partitions: Iterable[PartitionId]) -> Future[dict[PartitionId, Extent]]:
         """Return the future extents of these partitions. The future raises StoreUnavailable while
-        Kafka is unavailable."""
+        Kafka is unavailable, ConfigurationError if it refuses."""
         request = _ExtentRequest(
             list(partitions), self._clock.monotonic() + ADMIN_SECONDS, Future()
         )
@@ -65,12 +66,14 @@ class ExtentRequests:
         try:
             found = extents(consumer, asked)
         except KafkaException as error:
+            found_error = self._refusals.translate(error, self._location)
+            found_error.__cause__ = error
+            passes = isinstance(found_error, StoreUnavailable)
             now = self._clock.monotonic()
+            again = [request for request in requests if passes and request.until > now]
             with self._lock:
-                self._asked += [request for request in requests if request.until > now]
-            unavailable = StoreUnavailable(f"{self._location}: {reason(error)}")
-            unavailable.__cause__ = error
-            _refuse([request for request in requests if request.until <= now], unavailable)
+                self._asked += again
+            _refuse([request for request in requests if request not in again], found_error)
             return
         mine = through()
         known = {
@@ -94,7 +97,7 @@ class ExtentRequests:
         return StoreUnavailable(f"{self._location}: the task log was closed")
 
 
-def _refuse(requests: Iterable[_ExtentRequest], error: StoreUnavailable) -> None:
+def _refuse(requests: Iterable[_ExtentRequest], error: FairleadError) -> None:
     for request in requests:
         if request.extents.set_running_or_notify_cancel():
             request.extents.set_exception(error)

@@ -26,11 +26,12 @@ from fairlead.backends.kafka.endpoint import (
     reason,
 )
 from fairlead.backends.kafka.extent_requests import ExtentRequests
+from fairlead.backends.kafka.failures import Refusals, is_refused, translate
 from fairlead.backends.kafka.offset_commits import OffsetCommits
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.reading import PartitionReading, Taken
 from fairlead.clock import Clock
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import FairleadError
 
 log = logging.getLogger("fairlead.kafka")
 
@@ -71,7 +72,8 @@ class LogReader:
         self._outages = KafkaOutageLog(
             "Kafka reports errors of the task log", {"log": endpoint.location}, _WARN_EVERY
         )
-        self._requests = ExtentRequests(endpoint.location, clock)
+        self._refusals = Refusals()
+        self._requests = ExtentRequests(endpoint.location, clock, self._refusals)
         self._commits = OffsetCommits(self._outages, clock.monotonic())
         self.failure: BaseException | None = None
         """The error that broke the thread."""
@@ -80,7 +82,7 @@ class LogReader:
         self._paused: set[PartitionId] = set()
         settings = {
             "group.id": endpoint.group,
-            "error_cb": lambda error: self._outages.report(error.str()),
+            "error_cb": self._on_error,
             "on_commit": self._commits.on_commit,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -202,6 +204,10 @@ class LogReader:
         self._requests.close()
         thread.client.close()
 
+    def _on_error(self, error: KafkaError) -> None:
+        self._refusals(error)
+        self._outages.report(error.str())
+
     def _add(self, messages: Sequence[Message]) -> None:
         have_arrived = False
         with self._lock:
@@ -221,6 +227,8 @@ class LogReader:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reading.end = offset
                     self._done(reading, reading.done)
+                elif is_refused(error):
+                    raise translate(error, self._endpoint.location)
                 else:
                     self._outages.report(error.str())
         if have_arrived:
@@ -308,7 +316,7 @@ class LogReader:
         quiet = self._commits.renew(done)
         try:
             self._endpoint.trim(quiet)
-        except StoreUnavailable as error:
+        except FairleadError as error:  # such as a missing right to delete
             self._outages.report(str(error))  # tried again later
 
 

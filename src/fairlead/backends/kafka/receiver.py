@@ -19,8 +19,10 @@ from confluent_kafka import (
 
 from fairlead.backends.kafka.client import ClientThread, next_page
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, KafkaEndpoint, reason
+from fairlead.backends.kafka.failures import is_refused, translate
 from fairlead.backends.kafka.messages import decode
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.notification import Lane
 
@@ -72,9 +74,15 @@ class Receiver:
     (KIP-429)."""
 
     def __init__(
-        self, endpoint: KafkaEndpoint, node: str, session_seconds: float, listener: ReceiverListener
+        self,
+        endpoint: KafkaEndpoint,
+        owner: PrefixOwner,
+        node: str,
+        session_seconds: float,
+        listener: ReceiverListener,
     ) -> None:
         self._endpoint = endpoint
+        self._owner = owner
         self._listener = listener
         self._served: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
@@ -150,6 +158,7 @@ class Receiver:
                 MOST_UNPROCESSED // 2 if self._is_paused else MOST_UNPROCESSED
             )
         if wanted != self._served:
+            self._owner.require()
             self._endpoint.ensure(wanted)
             consumer.subscribe(
                 [self._endpoint.topic(queue) for queue in sorted(wanted)],
@@ -183,6 +192,8 @@ class Receiver:
         for message in messages:
             topic, number, offset = message.topic(), message.partition(), message.offset()
             if (error := message.error()) is not None:
+                if is_refused(error):
+                    raise translate(error, self._endpoint.location)
                 self._outages.report(error.str())
             elif topic is not None and number is not None and offset is not None:
                 key = PartitionKey(self._endpoint.queue(topic), number)

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
 
@@ -45,11 +46,13 @@ class KafkaSender:
     def __init__(
         self,
         endpoint: KafkaEndpoint,
+        owner: PrefixOwner,
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],
     ) -> None:
         """`partitions`: number of partitions of each queue, as far as this process knows."""
         self._endpoint = endpoint
+        self._owner = owner
         self._partitions = partitions
         self._counted = counted
         self._outages = KafkaOutageLog(
@@ -172,6 +175,7 @@ class KafkaSender:
         if not wanted:
             return True
         try:
+            self._owner.require()
             self._endpoint.ensure(wanted, SEND_SECONDS)
         except (StoreUnavailable, ConfigurationError) as error:
             self._unsent(str(error), len(messages))

@@ -13,9 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
-from fairlead.backends.kafka.appender import TOPIC, Appender
+from fairlead.backends.kafka.appender import Appender
 from fairlead.backends.kafka.endpoint import Extent, KafkaEndpoint, PartitionId
 from fairlead.backends.kafka.log_reader import LogReader
+from fairlead.backends.kafka.log_topics import LogTopics
+from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.kafka.reading import Taken
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
@@ -24,6 +26,7 @@ from fairlead.errors import FairleadError, NotSupported
 from fairlead.model import PartitionKey
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import Batch, Entry, Submit, decode, encode, partition_of
+from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.task_log")
 
@@ -42,21 +45,24 @@ class KafkaTaskLog:
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],
         clock: Clock,
+        store: TaskStore | None = None,
     ) -> None:
         """`url`: as for the trigger channel; `reset` has no meaning here. `partitions`: number of
         partitions of each queue. `counted`: called with the number of entries that were not
-        appended (`failed_appends`). Raise ConfigurationError for a bad URL."""
-        self._endpoint = KafkaEndpoint.of(url).log
-        self._partitions = partitions
+        appended (`failed_appends`). `store`: task store that the log must belong to; None checks
+        nothing. Raise ConfigurationError for a bad URL."""
+        endpoint = KafkaEndpoint.of(url)
+        self._endpoint = endpoint.log
+        self._topics = LogTopics(self._endpoint, PrefixOwner(endpoint, store), partitions)
         self._clock = clock
-        self._appender = Appender(self._endpoint, partitions, counted)
+        self._appender = Appender(self._endpoint, self._topics, counted)
         self.after_fork()
         drop_when_forked(self)
 
     def after_fork(self) -> None:
         # The threads and sockets of librdkafka stay with the parent process.
         self._reader: LogReader | None = None
-        self._topic_checks: dict[str, asyncio.Future[None]] = {}
+        self._topic_checks: dict[str, asyncio.Future[Sequence[str]]] = {}
         """Checks of topics before the first read, under way or done, by queue."""
         self._has_news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,6 +72,9 @@ class KafkaTaskLog:
         return self._endpoint.location
 
     # the submitter's side -------------------------------------------------------------------------
+
+    def room(self) -> Future[None] | None:
+        return self._appender.room()
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         return self._appender.append([_message(entry) for entry in entries])
@@ -82,6 +91,12 @@ class KafkaTaskLog:
         self._appender.close()
 
     # the node's side ------------------------------------------------------------------------------
+
+    async def prepare(self, queue: str) -> Sequence[str]:
+        return await self._ensure_topic(queue)
+
+    async def check(self, queue: str) -> Sequence[str]:
+        return await asyncio.to_thread(self._topics.check, queue)
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         self._has_news.clear()
@@ -135,10 +150,11 @@ class KafkaTaskLog:
         self._has_news.set()
 
     async def lag(self, queue: str) -> dict[int, int]:
-        partitions = [
-            (self._endpoint.topic(queue), number) for number in range(self._partitions[queue])
-        ]
-        found = await self._extents(queue, partitions)
+        count = await asyncio.to_thread(self._topics.count, queue)
+        partitions = [(self._endpoint.topic(queue), number) for number in range(count or 0)]
+        if not partitions:
+            return {}
+        found = await asyncio.wrap_future(self._running().ask(partitions))
         return {number: end - done for (_, number), (done, end) in found.items() if end > done}
 
     async def close(self) -> None:
@@ -150,15 +166,14 @@ class KafkaTaskLog:
     def _at(self, key: PartitionKey) -> PartitionId:
         return self._endpoint.topic(key.queue), key.partition
 
-    async def _ensure_topic(self, queue: str) -> None:
-        """Ensure the queue's topic, once for all partitions that begin at the same time."""
+    async def _ensure_topic(self, queue: str) -> Sequence[str]:
+        """Ensure the queue's topic, once for all partitions that begin at the same time. Return
+        what people should know about it."""
         if (check := self._topic_checks.get(queue)) is None:
-            ensuring = asyncio.to_thread(
-                self._endpoint.ensure_log, queue, self._partitions[queue], TOPIC
-            )
-            check = self._topic_checks[queue] = asyncio.ensure_future(ensuring)
+            check = asyncio.ensure_future(asyncio.to_thread(self._topics.ensure, queue))
+            self._topic_checks[queue] = check
         try:
-            await asyncio.shield(check)
+            return await asyncio.shield(check)
         except FairleadError:
             self._topic_checks.pop(queue, None)
             raise

@@ -31,6 +31,9 @@ class MemoryTaskLog:
         self.entries: dict[PartitionKey, list[Entry]] = {} if beside is None else beside.entries
         """Entries that are not committed, by partition."""
 
+    def room(self) -> Future[None] | None:
+        return None
+
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         for entry in entries:
             self.entries.setdefault(partition_of(entry), []).append(entry)
@@ -42,6 +45,12 @@ class MemoryTaskLog:
         raise NotSupported(
             "a task log in memory joins no transaction; use one in SQLite or PostgreSQL"
         )
+
+    async def prepare(self, queue: str) -> Sequence[str]:
+        return ()
+
+    async def check(self, queue: str) -> Sequence[str]:
+        return ()
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = [key for key in sorted(set(wanted) - self._out) if self.entries.get(key)]

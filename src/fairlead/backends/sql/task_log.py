@@ -48,6 +48,9 @@ class SqlTaskLog:
     def location(self) -> str:
         return self._database.location
 
+    def room(self) -> Future[None] | None:
+        return None
+
     def append(self, entries: Sequence[Entry]) -> Future[None]:
         done: Future[None] = Future()
         self._database.run(self.appending(entries))
@@ -61,6 +64,12 @@ class SqlTaskLog:
             self._sql["append"], (batch([(*partition_of(e), encode(e).decode()) for e in entries]),)
         )
         yield from self._store.announce(notification_of(entries))
+
+    async def prepare(self, queue: str) -> Sequence[str]:
+        return ()
+
+    async def check(self, queue: str) -> Sequence[str]:
+        return ()
 
     async def receive(self, wanted: Collection[PartitionKey], limit: int) -> Sequence[Batch]:
         free = sorted(set(wanted) - self._out)

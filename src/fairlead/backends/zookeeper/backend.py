@@ -20,4 +20,4 @@ class ZooKeeperBackend(Backend):
         from fairlead.backends.zookeeper.coordinator import ZooKeeperCoordinator
 
         assert url is not None
-        return ZooKeeperCoordinator(url)
+        return ZooKeeperCoordinator(url, context.store)

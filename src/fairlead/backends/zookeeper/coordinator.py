@@ -19,9 +19,11 @@ from functools import partial
 import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from fairlead.backends.zookeeper.folder_owner import FolderOwner
 from fairlead.backends.zookeeper.leases import LeaseCache, held_znode, znode_name
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.ports.notification import Notification
+from fairlead.ports.task_store import TaskStore
 
 _READING_SECONDS = 10.0
 """Timeout of the session for reads and permit ledgers, which belongs to no owner."""
@@ -48,10 +50,11 @@ class ZooKeeperCoordinator:
     ZooKeeper. The server may replace `ttl` by its own least or greatest session timeout.
     """
 
-    def __init__(self, url: str) -> None:
-        """Parse the URL; the first call connects. Raise ConfigurationError for a URL that names no
-        server."""
+    def __init__(self, url: str, store: TaskStore | None = None) -> None:
+        """Parse the URL; the first call connects. `store`: task store that the folder must belong
+        to; None checks nothing. Raise ConfigurationError for a URL that names no server."""
         self._endpoint = ZooKeeperEndpoint.of(url)
+        self._owner = FolderOwner(self._endpoint, store)
         self._held_folder = f"{self._endpoint.folder}/leases/held"
         self._ids_folder = f"{self._endpoint.folder}/leases/ids"
         self._ledgers_folder = f"{self._endpoint.folder}/permits"
@@ -196,7 +199,12 @@ class ZooKeeperCoordinator:
             session = self._sessions.get(owner)
             if session is None or session.is_closed:
                 session = _LeaseSession(self._endpoint, seconds, self._held_folder)
+                try:
+                    for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
+                        session.make_folder(folder)
+                    self._owner.require(session)
+                except BaseException:
+                    session.close()
+                    raise
                 self._sessions[owner] = session
-                for folder in (self._held_folder, self._ids_folder, self._ledgers_folder):
-                    session.make_folder(folder)
             return session

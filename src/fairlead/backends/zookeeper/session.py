@@ -5,27 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import (
-    AuthFailedError,
-    ConnectionDropped,
-    ConnectionLoss,
-    NoAuthError,
-    OperationTimeoutError,
-    SessionExpiredError,
-    ZookeeperStoppedError,
-)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
+from fairlead.backends.zookeeper.failures import is_refused, translated
 from fairlead.config import hosts_of
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.errors import ConfigurationError
 
 log = logging.getLogger("fairlead.zookeeper")
 
@@ -37,14 +29,6 @@ _TRIES_TO_CONNECT = 2
 gets its response."""
 _TRIES_PER_SESSION = 5
 """Connections that may stay without a response before the session expires."""
-_OUTAGES = (
-    ConnectionLoss,
-    ConnectionDropped,
-    SessionExpiredError,
-    OperationTimeoutError,
-    ZookeeperStoppedError,
-    KazooTimeoutError,
-)
 
 
 class ZooKeeperEndpoint(NamedTuple):
@@ -144,7 +128,7 @@ class Session:
         """Send all requests at once and return their results, in the same order.
 
         A request that fails with an error of an `ignored` kind has that error as its result. Raise
-        StoreUnavailable, ConfigurationError, or any other error of ZooKeeper.
+        StoreUnavailable or ConfigurationError for any other error.
         """
         with self._translate_errors():
             # kazoo connects again by itself; with a new session if ZooKeeper has ended the old one.
@@ -177,28 +161,20 @@ class Session:
     @staticmethod
     def _result(sent: Any, ignored: tuple[type[Exception], ...]) -> Any:
         try:
-            return sent.get(timeout=_RESPONSE_SECONDS)
+            found = sent.get(timeout=_RESPONSE_SECONDS)
         except ignored as error:
             return error
+        for part in found if isinstance(found, list) else ():  # the results of a transaction
+            if is_refused(part):
+                raise part
+        return found
 
     def _close_unrenewed(self) -> None:
         log.warning("leases released: their owner did not renew them in time")
         self.close()
 
-    @contextlib.contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        """Raise StoreUnavailable or ConfigurationError in place of kazoo's errors."""
-        try:
-            yield
-        except _OUTAGES as error:
-            raise StoreUnavailable(
-                f"{self._endpoint} does not respond ({type(error).__name__})"
-            ) from error
-        except (NoAuthError, AuthFailedError) as error:
-            raise ConfigurationError(
-                f"{self._endpoint} refused access to {self._endpoint.folder}:"
-                " check user and password in its URL"
-            ) from error
+    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
+        return translated(str(self._endpoint), self._endpoint.folder)
 
 
 class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -9,13 +9,18 @@ from functools import cached_property
 from fairlead.clock import MICROS
 from fairlead.engine.lease_names import owners_of
 from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.errors import NotSupported, StoreUnavailable
+from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import QueueStatus
 from fairlead.ports.trigger_channel import ChannelStatus
+
+Failure = StoreUnavailable | ConfigurationError
+"""Failure of a server: unavailable, or it refuses what we ask."""
+
+_FAILURES = (StoreUnavailable, ConfigurationError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +32,9 @@ class Survey:
     """Microseconds since the epoch."""
     sql: SqlStore | None
     """The store with the queries of SQL tables; None without tables."""
-    leases: Mapping[str, str] | StoreUnavailable
-    """All leases, or the reason why the coordinator did not respond."""
-    channel: ChannelStatus | StoreUnavailable | None
+    leases: Mapping[str, str] | Failure
+    """All leases, or the reason why the coordinator did not return them."""
+    channel: ChannelStatus | Failure | None
     """Status of a channel with its own servers, or the reason why it is unknown; None without
     servers."""
     queues: Sequence[QueueStatus]
@@ -39,13 +44,13 @@ class Survey:
 
     @property
     def has_leases(self) -> bool:
-        """Return whether the coordinator responded."""
-        return not isinstance(self.leases, StoreUnavailable)
+        """Return whether the coordinator returned the leases."""
+        return not isinstance(self.leases, Failure)
 
     @cached_property
     def lease_owners(self) -> Mapping[PartitionKey, str] | None:
         """Return the owner of each partition by the leases; None if unknown."""
-        return None if isinstance(self.leases, StoreUnavailable) else owners_of(self.leases)
+        return None if isinstance(self.leases, Failure) else owners_of(self.leases)
 
     @cached_property
     def owners(self) -> Mapping[PartitionKey, str] | None:
@@ -53,7 +58,7 @@ class Survey:
         by_leases = self.lease_owners
         if self.channel is None or not self.context.channel.shares_partitions:
             return by_leases
-        if isinstance(self.channel, StoreUnavailable):
+        if isinstance(self.channel, Failure):
             return None
         by_channel = {
             PartitionKey(found.queue, found.partition): found.owner
@@ -90,21 +95,21 @@ async def take_survey(context: OperateContext) -> Survey:
     )
 
 
-async def _leases(context: OperateContext) -> Mapping[str, str] | StoreUnavailable:
+async def _leases(context: OperateContext) -> Mapping[str, str] | Failure:
     try:
         return await context.coordinator.owners()
-    except StoreUnavailable as error:
+    except _FAILURES as error:
         return error
 
 
 async def _channel(
     context: OperateContext, queues: Sequence[QueueStatus]
-) -> ChannelStatus | StoreUnavailable | None:
+) -> ChannelStatus | Failure | None:
     if not context.channel.carries_triggers:
         return None
     try:
         return await context.channel.status([queue.queue for queue in queues])
-    except StoreUnavailable as error:
+    except _FAILURES as error:
         return error
 
 

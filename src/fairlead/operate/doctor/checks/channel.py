@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus, QueueLoad
@@ -14,6 +14,9 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
     """Report the servers of the channel, their load, and the topics."""
     channel, status = survey.context.channel, survey.channel
     if status is None:
+        return
+    if isinstance(status, ConfigurationError):
+        yield problem(str(status))
         return
     if isinstance(status, StoreUnavailable):
         effect = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 
@@ -49,6 +49,9 @@ async def check_connections(survey: Survey) -> AsyncIterator[Finding]:
 async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
     """Report the coordinator and its leases."""
     leases = survey.leases
+    if isinstance(leases, ConfigurationError):
+        yield problem(str(leases))
+        return
     if isinstance(leases, StoreUnavailable):
         yield problem(
             str(leases),

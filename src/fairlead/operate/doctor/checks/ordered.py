@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fairlead.errors import UnknownQueue
-from fairlead.operate.doctor.finding import Finding, ok, problem
+from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
+from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.ordered.partition import STALE_SECONDS
@@ -17,10 +17,20 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
     if survey.sql is None or not survey.has_leases:
         return
     name = queue.queue
+    management = OrderedManagement(survey.context)
     try:
-        views = await OrderedManagement(survey.context).status(name)
+        warnings = await management.check_log(name)
+        views = await management.status(name)
     except UnknownQueue:  # tasks were submitted before any worker started
         return
+    except ConfigurationError as error:
+        yield problem(str(error))
+        return
+    except StoreUnavailable as error:
+        yield problem(str(error), "start the server: until then the tasks of the queue wait")
+        return
+    for warning in warnings:
+        yield note(warning)
     if not views:
         return
     for view in views:

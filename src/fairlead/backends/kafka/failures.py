@@ -1,0 +1,100 @@
+"""Failures of Kafka: those that pass, and those that need a person.
+
+A failure that passes becomes StoreUnavailable, and the caller tries again: leaders and coordinators
+that move or load, too few replicas, quotas, storage, the network, and every code that is not listed
+here. Kafka refuses what ConfigurationError names, until a person changes something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+
+from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
+
+_GRANTS = "docs/how-to/kafka.md has the rights that each role needs"
+_LOGIN = "check user and password in the URL, and its options security.protocol and sasl.mechanism"
+_SETTINGS = "correct the setting in the URL, or the broker's policy"
+
+REFUSED: Mapping[int, str] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _GRANTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _GRANTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: _GRANTS,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _GRANTS,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
+    KafkaError.ILLEGAL_SASL_STATE: _LOGIN,
+    KafkaError.SECURITY_DISABLED: _LOGIN,
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError.INVALID_CONFIG: _SETTINGS,
+    KafkaError.POLICY_VIOLATION: _SETTINGS,
+    KafkaError.TOPIC_EXCEPTION: _SETTINGS,
+    KafkaError.UNSUPPORTED_VERSION: "upgrade the brokers to Kafka 2.8 or later",
+}
+"""Cures for what Kafka refuses, by code."""
+
+_CURES: Mapping[int, str] = {
+    KafkaError.INVALID_REPLICATION_FACTOR: "start more brokers, or lower replication= in the URL",
+    KafkaError.NOT_ENOUGH_REPLICAS: "start the brokers that are down: the topic has fewer in-sync"
+    " replicas than its min.insync.replicas",
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "start the brokers that are down",
+    KafkaError.THROTTLING_QUOTA_EXCEEDED: "raise the quota of this client",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is being created, or was deleted",
+}
+"""Hints for failures that pass, by code."""
+
+_REFUSAL_SECONDS = 15.0
+"""Seconds for which a refused login explains later failures of the same client."""
+
+_VAGUE = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._WAIT_COORD,
+)
+"""Codes by which librdkafka reports that it has no connection, without the reason."""
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Return whether a person must change something before Kafka does what was asked."""
+    return error.code() in REFUSED
+
+
+def translate(error: KafkaError, location: str) -> FairleadError:
+    """Return Fairlead's error for an error of Kafka."""
+    text, code = error.str(), error.code()
+    if code in REFUSED:
+        return ConfigurationError(f"{location} refused: {text}; {REFUSED[code]}")
+    hint = f"; {_CURES[code]}" if code in _CURES else ""
+    return StoreUnavailable(f"{location}: {text}{hint}")
+
+
+class Refusals:
+    """The last refused login of a client, which librdkafka reports to `error_cb` only. Later calls
+    of the client just time out."""
+
+    def __init__(self) -> None:
+        self._error: KafkaError | None = None
+        self._at = float("-inf")
+
+    def __call__(self, error: KafkaError) -> None:
+        """Note an error of the client, as its `error_cb`."""
+        if is_refused(error):
+            self._error, self._at = error, time.monotonic()
+
+    def explain(self, error: KafkaError) -> KafkaError:
+        """Return the refusal behind an error, or the error itself."""
+        is_recent = time.monotonic() - self._at < _REFUSAL_SECONDS
+        if error.code() in _VAGUE and self._error is not None and is_recent:
+            return self._error
+        return error
+
+    def translate(self, error: KafkaException | KafkaError, location: str) -> FairleadError:
+        """Return Fairlead's error for an error of this client."""
+        found = error.args[0] if isinstance(error, KafkaException) else error
+        if not isinstance(found, KafkaError):
+            return StoreUnavailable(f"{location}: {found}")
+        return translate(self.explain(found), location)

@@ -1,0 +1,68 @@
+"""The owner record: a name on a shared server, such as a prefix or a folder, belongs to one task
+store.
+
+The record is written once, by the first application that uses the name. Applications on another
+task store are refused, because they would take each other's tasks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.ports.task_store import TaskStore
+
+
+class OwnerRecord(msgspec.Struct, frozen=True):
+    """The task store that owns a name."""
+
+    store_id: str
+    location: str
+    """Name of the store for messages, without secrets."""
+
+
+class OwnedName(NamedTuple):
+    """A name on a shared server."""
+
+    name: str
+    """The name for messages, with its server."""
+    record: str
+    """Place of the record, which a person deletes if the owner is gone, for messages."""
+    option: str
+    """Part of the URL that has the name, for messages."""
+
+    def require(self, owner: OwnerRecord, mine: OwnerRecord) -> None:
+        """Raise ConfigurationError if the name belongs to another task store than `mine`."""
+        if owner.store_id == mine.store_id:
+            return
+        raise ConfigurationError(
+            f"{self.name} belongs to the application whose tasks are in {owner.location} (store"
+            f" {owner.store_id}), and this application's tasks are in {mine.location} (store"
+            f" {mine.store_id}): give one of the two another {self.option}; if the first one is"
+            f" gone for good, delete {self.record}"
+        )
+
+
+encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(OwnerRecord)
+
+
+def decode(data: bytes | None) -> OwnerRecord | None:
+    """Return the record in the data; None if the data cannot be read."""
+    try:
+        return _decoder.decode(data or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def record_of(store: TaskStore) -> OwnerRecord | None:
+    """Return the record of a task store; None if the store has no id, because it has no tables.
+    Blocks; raises StoreUnavailable."""
+    try:
+        tables = store.as_sql()
+    except NotSupported:
+        return None
+    found = tables.database.read_now(tables.history().store_id())
+    return OwnerRecord(found, tables.database.location)
