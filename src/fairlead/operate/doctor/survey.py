@@ -100,10 +100,11 @@ async def _leases(context: OperateContext) -> Mapping[str, str] | StoreUnavailab
 async def _channel(
     context: OperateContext, queues: Sequence[QueueStatus]
 ) -> ChannelStatus | StoreUnavailable | None:
-    if not context.channel.carries_triggers:
+    channel = context.channel
+    if not (channel.carries_triggers or channel.holds_tasks):
         return None
     try:
-        return await context.channel.status([queue.queue for queue in queues])
+        return await channel.status([queue.queue for queue in queues])
     except StoreUnavailable as error:
         return error
 

@@ -62,13 +62,18 @@ local function all_streams(count)
     return found
 end
 
-local function damaged(key, why)
-    error({err = 'FAIRLEAD_DAMAGED ' .. key .. ': ' .. why})
+-- Raise the error of a command. Only a value of a foreign type proves that a key is damaged; any other error, such as
+-- READONLY, tells the state of the server.
+local function fail(key, failed)
+    if string.find(failed.err, 'WRONGTYPE', 1, true) then
+        error({err = 'FAIRLEAD_DAMAGED ' .. key .. ': ' .. failed.err})
+    end
+    error({err = failed.err})
 end
 
 local function length(key)
     local found = redis.pcall('XLEN', key)
-    if type(found) == 'table' then damaged(key, found.err) end
+    if type(found) == 'table' then fail(key, found) end
     return found
 end
 

@@ -88,7 +88,7 @@ local function next_entry(stream)
         redis.call('XGROUP', 'CREATE', key, its_group, '0')
         found = redis.pcall('XREADGROUP', 'GROUP', its_group, consumer, 'COUNT', 1, 'STREAMS', key, '>')
     end
-    if found and found.err then damaged(key, found.err) end
+    if found and found.err then fail(key, found) end
     return found and found[1][2][1]
 end
 
@@ -296,11 +296,16 @@ if #taken > 0 then
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
--- A full server may refuse this record, which only saves work of other readers.
-if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
-if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
-    redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
+-- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
+-- that takes no writes then raises its error.
+if reads == 'tenants' then
+    if redis.call('HDEL', meta, virtual) == 1 then
+        redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
+    end
+else
+    redis.call('HDEL', meta, '')
 end
+if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
 touch(meta, ttl)
 keep_alive(ttl, count, tonumber(known[5] or 0))
 return empty()
