@@ -45,6 +45,7 @@ long."""
 KEYS = (
     "deadlines",
     "once",
+    "lasting",
     "later",
     "later:messages",
     "dead",
@@ -331,7 +332,6 @@ class QueueSteps:
             round(min_idle * 1000),
             count,
             self._settings.max_deliveries,
-            self._ttl,
         )
         return [
             message((stream, at, deliveries, now, fields))
@@ -341,10 +341,7 @@ class QueueSteps:
     def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordon`."""
         since = "" if window is None else round(window * 1000)
-        return [
-            removed_message(copy)
-            for copy in (yield self._run(script.CORDON, since, count, self._ttl))
-        ]
+        return [removed_message(copy) for copy in (yield self._run(script.CORDON, since, count))]
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordoned`."""
