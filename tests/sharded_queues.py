@@ -72,3 +72,9 @@ def pass_time(redis: Redis, name: str, millis: int) -> None:
     for field in ("refreshed", "asked"):
         if redis.hexists(meta, field):
             redis.hincrby(meta, field, -millis)
+
+
+def lives(redis: Redis, key: bytes | str, millis: float) -> bool:
+    """Return whether a key exists without a time to live, or for longer than `millis`."""
+    left = redis.pttl(key)
+    return bool(left == -1 or left > millis)

@@ -14,7 +14,7 @@ redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded import steps
 from fairlead.sharded import Empty, InvalidMessage, ShardedQueue, UnknownMessage
 from tests import tiers  # noqa: E402
-from tests.sharded_queues import SOON, ago, drain, key_of, until  # noqa: E402
+from tests.sharded_queues import SOON, ago, drain, key_of, lives, until  # noqa: E402
 
 DAY = 86_400.0
 HOUR = timedelta(hours=1)
@@ -85,7 +85,9 @@ async def test_reads_rotate_over_the_streams_and_drain_a_preferred_one_first(
         assert order == [(str(stream), n) for stream in range(4) for n in range(10)]
 
 
-async def test_a_write_makes_the_keys_that_readers_need_and_lets_each_expire(queue, client) -> None:
+async def test_a_write_makes_the_keys_that_readers_need_and_no_message_expires(
+    queue, client
+) -> None:
     for n in range(20):
         await queue.write(
             {"n": n, "text": "ä", "raw": b"\xff\x00"}, shard_key="a", deadline=ago(hours=-1)
@@ -106,7 +108,9 @@ async def test_a_write_makes_the_keys_that_readers_need_and_lets_each_expire(que
     await queue.read("g", "c")
     await queue.set_weight("a", 2)
     for key in client.keys("*"):
-        assert client.pttl(key) > 23 / 24 * DAY * 1000, key
+        assert lives(client, key, 23 / 24 * DAY * 1000), key
+    for key in ("{q}:meta", "{q}:groups", "{q}:weights", *streams):
+        assert client.pttl(key) == -1, key
     assert {key.partition(b"}")[0] for key in client.keys("*")} == {b"{q"}, (
         "all keys are in one slot of a cluster"
     )

@@ -182,7 +182,7 @@ BROKEN = {
     ),
     "a due message is not written into its stream": (
         "READ",
-        "        put(streams, fields, ttl)\n",
+        "        put(streams, fields)\n",
         "",
     ),
     "a due message also stays for later": ("READ", "redis.call('ZREM', later, ticket)", ""),
@@ -198,7 +198,7 @@ BROKEN = {
     ),
     "a dead letter is not kept": (
         "RECLAIM",
-        "keep_copy('dead', stream, id, entry[2], deliveries, ttl)",
+        "keep_copy('dead', stream, id, entry[2], deliveries)",
         "",
     ),
     "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, id)\n", ""),

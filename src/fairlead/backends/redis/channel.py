@@ -26,13 +26,14 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from redis.asyncio import Redis
 
 from fairlead.backends.redis import free_order
-from fairlead.backends.redis.sender import RESPONSE_SECONDS, RedisSender
+from fairlead.backends.redis.probe import probed
+from fairlead.backends.redis.sender import RedisSender
 from fairlead.backends.redis.sharded.claims import LaneClaim, PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
+from fairlead.backends.redis.sharded.errors import QueueDamaged, cause_of
 from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.message import ClaimEnd
 from fairlead.backends.redis.sharded.running import run_async
@@ -172,7 +173,7 @@ class RedisChannel(DatabaseChannel):
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._consumer.stop_claiming()
                 await self._write_back(self._consumer)
-        except (StoreUnavailable, TimeoutError) as error:
+        except (StoreUnavailable, QueueDamaged, TimeoutError) as error:
             fields = {
                 "redis": self.location,
                 "seconds": self._endpoint.reclaim,
@@ -220,20 +221,9 @@ class RedisChannel(DatabaseChannel):
             self._consumer.poke()
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        redis = Redis.from_url(
-            self._endpoint.url,
-            socket_timeout=RESPONSE_SECONDS,
-            socket_connect_timeout=RESPONSE_SECONDS,
-        )
-        try:
-            began = time.monotonic()
+        async with probed(self._endpoint) as (redis, took):
             loads = [await self._load(redis, queue) for queue in queues]
-            took = (time.monotonic() - began) * 1000
-        except StoreUnavailable as error:
-            raise StoreUnavailable(f"{self.location}: {error}") from error
-        finally:
-            await redis.aclose()
-        return ChannelStatus(f"responds within {took:,.0f} ms", [], loads)
+        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], loads)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
         lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)
@@ -251,10 +241,13 @@ class RedisChannel(DatabaseChannel):
     # deliveries from Redis ------------------------------------------------------------------------
 
     async def _run(self, consumer: Consumer) -> None:
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(consumer.run())
-            parts.create_task(self._compare_rows())
-            parts.create_task(self._copy_weights(consumer))
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(consumer.run())
+                parts.create_task(self._compare_rows())
+                parts.create_task(self._copy_weights(consumer))
+        except ExceptionGroup as group:
+            raise cause_of(group) from group
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
@@ -321,7 +314,7 @@ class RedisChannel(DatabaseChannel):
             try:
                 await super().receive(_PageRoom())
                 outage = ""
-            except StoreUnavailable as error:
+            except (StoreUnavailable, QueueDamaged) as error:
                 if str(error) != outage:
                     outage = str(error)
                     log.warning(
@@ -358,7 +351,7 @@ class RedisChannel(DatabaseChannel):
                     await self._copy_queue_weights(consumer, queue)
                 async with asyncio.timeout(self._heal_every):
                     await self._weights_changed.wait()
-            except StoreUnavailable:
+            except (StoreUnavailable, QueueDamaged):
                 await self._clock.sleep(_PAUSE_AFTER_OUTAGE)  # _compare_rows logs the outage
             except TimeoutError:
                 pass

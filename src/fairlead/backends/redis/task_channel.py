@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fairlead.backends.redis import free_order
+from fairlead.backends.redis.probe import probed
 from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
@@ -172,7 +173,8 @@ class RedisTaskChannel:
         await self._notifier.close()
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        return None
+        async with probed(self._endpoint) as (_, took):
+            return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [])
 
     def close_sender(self) -> None:
         """Do nothing: there is nothing to send."""

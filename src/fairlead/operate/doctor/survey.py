@@ -105,10 +105,11 @@ async def _leases(context: OperateContext) -> Mapping[str, str] | Failure:
 async def _channel(
     context: OperateContext, queues: Sequence[QueueStatus]
 ) -> ChannelStatus | Failure | None:
-    if not context.channel.carries_triggers:
+    channel = context.channel
+    if not (channel.carries_triggers or channel.holds_tasks):
         return None
     try:
-        return await context.channel.status([queue.queue for queue in queues])
+        return await channel.status([queue.queue for queue in queues])
     except _FAILURES as error:
         return error
 

@@ -12,21 +12,23 @@
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
 --   {queue}:heads:<group>   hash: stream -> shard key of its next message, if known (reads = tenants)
+--   {queue}:lasting         set: streams that have been written to since the queue was empty, which have no time to live
 --   {queue}:groups          set: groups that have read any stream
 --   queue                   the default stream, for producers of a plain stream (in the same slot)
 -- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys and the
 -- default stream. A queue with sections has two more kinds of keys:
 --   {queue}:sections             set: sections that were written to
 --   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
--- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, and for
--- each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual time) and
--- tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
+-- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, rests
+-- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see tidy_copies),
+-- and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
+-- time) and tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
 local notifications = '{' .. queue .. '}:notifications'
 local sections = '{' .. queue .. '}:sections'
-local deadlines, once = prefix .. 'deadlines', prefix .. 'once'
+local deadlines, once, lasting = prefix .. 'deadlines', prefix .. 'once', prefix .. 'lasting'
 local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
 
 local function integer(number)
@@ -62,13 +64,20 @@ local function all_streams(count)
     return found
 end
 
-local function damaged(key, why)
-    error({err = 'FAIRLEAD_DAMAGED ' .. key .. ': ' .. why})
+-- Raise the error of a command. Only a value of a foreign type proves that a key is damaged; any other error, such as
+-- READONLY, tells the state of the server.
+local function fail(key, failed)
+    if string.find(failed.err, 'WRONGTYPE', 1, true) then
+        error({err = 'FAIRLEAD_DAMAGED ' .. key .. ': ' .. failed.err})
+    end
+    error({err = failed.err})
 end
 
+local has_entries = false  -- whether any stream that this script has looked at has entries
 local function length(key)
     local found = redis.pcall('XLEN', key)
-    if type(found) == 'table' then damaged(key, found.err) end
+    if type(found) == 'table' then fail(key, found) end
+    if found > 0 then has_entries = true end
     return found
 end
 
@@ -106,28 +115,92 @@ local function newest(key)
     return found[1][1]
 end
 
--- Make a key expire no earlier than `ttl` ms from now.
+-- Make a key expire no earlier than `ttl` ms from now. Only for keys without messages, whose loss costs no more than time.
 local function touch(key, ttl)
     if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, integer(ttl * 9 / 8)) end
 end
 
--- Every write and read extends the life of all keys of the queue, including unread messages of quiet
--- tenants. To touch every key each time is too expensive, so do this once in an eighth of the ttl, and
--- extend by an eighth more. The default stream belongs to its producers, so never shorten its life.
-local function keep_alive(ttl, count, refreshed)
-    if now - refreshed < ttl / 8 then return end
-    local life = integer(ttl * 9 / 8)
-    for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life) end
-    for _, last in ipairs({
-        'notifier', 'deadlines', 'once', 'later', 'later:messages', 'dead', 'cordoned', 'weights', 'groups'
-    }) do
-        redis.call('PEXPIRE', prefix .. last, life)
+-- A queue with messages, dead letters or cordoned messages never expires, however long its server is down and whatever the
+-- clock says: no key that they need has a time to live. A reader that finds the queue empty sets the time to live (rest), and
+-- the next write removes it again (wake).
+local function needed()
+    return {meta, prefix .. 'groups', prefix .. 'weights'}
+end
+
+-- Return whether each other section of the queue is empty too.
+local function all_sections_rest()
+    for _, other in ipairs(redis.call('SMEMBERS', sections)) do
+        local its_meta = '{' .. queue .. '}:' .. other .. ':meta'
+        if redis.call('EXISTS', its_meta) == 1 and redis.call('HGET', its_meta, 'rests') ~= '1' then return false end
     end
+    return true
+end
+
+-- Let a queue without entries expire, unless it has other messages. An empty queue has no marks and deadlines; what is left
+-- of them belongs to entries that were removed by other means.
+local function rest(ttl)
+    if redis.call('ZCARD', later) > 0 then return end
+    local dead, cordoned = prefix .. 'dead', prefix .. 'cordoned'
+    if length(dead) > 0 or length(cordoned) > 0 then return end
+    local life = integer(ttl * 9 / 8)
+    redis.call('DEL', deadlines, once, dead, cordoned)
+    redis.call('HSET', meta, 'rests', 1)
+    for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
+    redis.call('DEL', lasting)
+    for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life) end
+    if section ~= '' and all_sections_rest() then redis.call('PEXPIRE', sections, life) end
+end
+
+-- Remove the time to live of the keys that a message needs, if the queue rests or is new. `rests`: this field of meta.
+local is_awake = false
+local function wake(rests)
+    if is_awake then return end
+    is_awake = true
+    if (rests or redis.call('HGET', meta, 'rests')) == '0' then return end
+    redis.call('HSET', meta, 'rests', 0)  -- first, so that a full server refuses the message
+    for _, key in ipairs(needed()) do redis.call('PERSIST', key) end
+    if section ~= '' then redis.call('PERSIST', sections) end
+end
+
+-- Let a key expire that is written without a message, unless the queue has messages.
+local function touch_at_rest(key, ttl)
+    if redis.call('HGET', meta, 'rests') ~= '0' then touch(key, ttl) end
+end
+
+-- Trim the copies of messages that are older than `ttl` of use. A clock may jump, so count rounds of an eighth of the ttl
+-- instead: keep the newest entry of each of the last ten rounds, and drop what is older than all of them.
+local function tidy_copies(last)
+    local key, field = prefix .. last, 'kept:' .. last
+    local rounds = {}
+    for id in string.gmatch(redis.call('HGET', meta, field) or '', '%S+') do rounds[#rounds + 1] = id end
+    local found = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+    if not found then
+        if #rounds > 0 then redis.call('HDEL', meta, field) end
+        return
+    end
+    rounds[#rounds + 1] = found[1]
+    if #rounds > 10 then
+        local millis, sequence = string.match(table.remove(rounds, 1), '^(%d+)-(%d+)$')
+        redis.call('XTRIM', key, 'MINID', millis .. '-' .. integer(tonumber(sequence) + 1))
+    end
+    redis.call('HSET', meta, field, table.concat(rounds, ' '))
+end
+
+-- Every write and read extends the life of the keys that expire. To touch every key each time is too expensive, so do this
+-- once in an eighth of the ttl, and extend by an eighth more. Keys without a time to live stay as they are. The default stream
+-- belongs to its producers, so never shorten its life. A clock that was set back must not stop the rounds.
+local function keep_alive(ttl, count, refreshed)
+    if now >= refreshed and now - refreshed < ttl / 8 then return end
+    local life = integer(ttl * 9 / 8)
+    for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life, 'XX') end
+    for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life, 'XX') end
+    redis.call('PEXPIRE', prefix .. 'notifier', life)
     redis.call('PEXPIRE', notifications, life)
-    redis.call('PEXPIRE', sections, life)
+    redis.call('PEXPIRE', sections, life, 'XX')
     if section == '' then redis.call('PEXPIRE', queue, life, 'GT') end
+    tidy_copies('dead')
+    tidy_copies('cordoned')
     redis.call('HSET', meta, 'refreshed', integer(now))
-    redis.call('PEXPIRE', meta, life)
 end
 
 -- No group changes while a script ends messages, so read the groups once.
@@ -197,19 +270,18 @@ local function is_held(stream, group, consumer, id)
     return not found.err and #found > 0
 end
 
--- Keep a copy of a message that is no longer delivered, until the keys of the queue expire.
-local function keep_copy(last, stream, id, flat, deliveries, ttl)
+-- Keep a copy of a message that is no longer delivered, for `ttl` of use (see tidy_copies).
+local function keep_copy(last, stream, id, flat, deliveries)
     local key = prefix .. last
     local copy = {'fairlead:id', stream .. '/' .. id, 'fairlead:deliveries', tostring(deliveries)}
     -- Limit the number of fields to what unpack can pass; Fairlead's own writers use fewer.
     for i = 1, math.min(#flat, 7000) do copy[#copy + 1] = flat[i] end
-    local at = redis.call('XADD', key, 'MINID', '~', integer(now - ttl), '*', unpack(copy))
-    touch(key, ttl)
-    return {at, copy}
+    wake()
+    return {redis.call('XADD', key, '*', unpack(copy)), copy}
 end
 
-local function cordon(stream, id, flat, deliveries, ttl)
-    local copy = keep_copy('cordoned', stream, id, flat, deliveries, ttl)
+local function cordon(stream, id, flat, deliveries)
+    local copy = keep_copy('cordoned', stream, id, flat, deliveries)
     remove(stream, id, flat)  -- last, so that a message without a copy stays
     return copy
 end
@@ -220,10 +292,11 @@ local function is_past_deadline(flat)
 end
 
 -- Return the number of waiting messages of a stream, without claimed ones, which delay no message.
-local waits = {}
+local waits, was_empty = {}, {}
 local function waiting(key)
     if waits[key] then return waits[key] end
     local entries, pending = length(key), nil
+    was_empty[key] = entries == 0
     if entries > 0 then
         for _, each in ipairs(groups_of(key)) do
             if not pending or each.pending < pending then pending = each.pending end
@@ -236,7 +309,7 @@ end
 local written = {}
 
 -- Write a message into the shortest of its streams. Return the stream and the id of the entry.
-local function put(streams, fields, ttl)
+local function put(streams, fields)
     local chosen, least = nil, nil
     for _, stream in ipairs(streams) do
         local found = waiting(key_of(stream))
@@ -244,14 +317,17 @@ local function put(streams, fields, ttl)
         if found == 0 then break end
     end
     local key = key_of(chosen)
+    wake()
     local id = redis.call('XADD', key, '*', unpack(fields))
     waits[key] = least + 1
     local deadline = named(fields, 'fairlead:deadline')
-    if deadline then
-        redis.call('ZADD', deadlines, deadline, chosen .. '/' .. id)
-        touch(deadlines, ttl)
+    if deadline then redis.call('ZADD', deadlines, deadline, chosen .. '/' .. id) end
+    has_entries = true
+    if was_empty[key] then
+        redis.call('PERSIST', key)
+        redis.call('SADD', lasting, chosen)
+        was_empty[key] = false
     end
-    touch(key, ttl)
     written[#written + 1] = chosen
     return chosen, id
 end
@@ -269,13 +345,12 @@ local function grow(count, wanted)
     return wanted
 end
 
-local function put_later(at, ticket, wanted, streams, fields, ttl)
+local function put_later(at, ticket, wanted, streams, fields)
     local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
     if section ~= '' and (not first or tonumber(at) < tonumber(first)) then poke(prefix .. 'notifier') end
+    wake()
     redis.call('ZADD', later, at, ticket)
     redis.call('HSET', later_messages, ticket, cmsgpack.pack({wanted, streams, fields}))
-    touch(later, ttl)
-    touch(later_messages, ttl)
 end
 
 -- Wake the waiting readers, and name the streams that were written to, unless there are many. Do not
@@ -283,15 +358,19 @@ end
 -- check and its wait. Old notifications wake no reader.
 local function notify(ttl)
     local streams = #written <= 8 and table.concat(written, ' ') or 'many'
-    redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
+    local id = redis.call('XADD', notifications, 'MINID', '~', integer(now - 60000), '*', 's', section, 'in', streams)
+    -- After a jump of the clock ahead and back, all ids are in the future, and none is old. A reader does not trust these
+    -- (written_since), so it needs only the newest.
+    if tonumber(string.match(id, '^%d+')) > now then redis.call('XTRIM', notifications, 'MAXLEN', '~', 1000) end
     touch(notifications, ttl)
 end
 
 -- Return the streams of this section that were written to after a notification; they contain all
 -- messages written since then. Return false if the streams are unknown, because too many were written
--- to or old notifications may have been trimmed.
+-- to or notifications may have been trimmed.
 local function written_since(after)
-    if tonumber(string.match(after, '^%d+')) < now - 30000 then return false end
+    local at = tonumber(string.match(after, '^%d+'))
+    if at < now - 30000 or at > now then return false end
     local found, seen = {}, {}
     local news = redis.call('XRANGE', notifications, '(' .. after, '+', 'COUNT', 17)
     if #news > 16 then return false end

@@ -58,9 +58,9 @@ class Connected:
         `redis`: a URL such as redis://host:6379/0, or a client, which the caller closes. `reads`:
         the order of reading, by "streams" in rotation or by "tenants" (shard keys) in proportion to
         their weights; all readers use the same. `streams`, `streams_per_shard`: defaults of a
-        write. `ttl`: seconds without a write or read after which the queue expires; if its clients
-        give several values, the greatest holds. `shrink_after`: seconds without a request for more
-        streams, after which their number may shrink. `max_deliveries`: deliveries after which a
+        write. `ttl`: seconds without a write or read after which an empty queue expires; if its
+        clients give several values, the greatest holds. `shrink_after`: seconds without a request
+        for more streams, after which their number may shrink. `max_deliveries`: deliveries after which a
         message goes to the dead letters. Raise ConfigurationError if a setting is out of range or
         the URL is no URL of Redis.
         """

@@ -4,7 +4,6 @@ tasks end."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,8 +16,10 @@ from redis.exceptions import RedisError
 from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
 from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
+from fairlead.backends.redis.sharded.errors import QueueDamaged, cause_of
 from fairlead.backends.redis.sharded.lanes import Delivery, EmptyScan, Lanes
 from fairlead.backends.redis.sharded.message import ClaimEnd
+from fairlead.backends.redis.sharded.outage import Outage
 from fairlead.backends.redis.sharded.redis_errors import translated_errors
 from fairlead.backends.redis.sharded.running import Cancelled, run_async
 from fairlead.backends.redis.sharded.steps import Steps, waiting
@@ -27,16 +28,12 @@ from fairlead.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-log = logging.getLogger("fairlead.redis")
-
 MOST_READ = 200
 """Messages claimed by one read, at most."""
 
 _LOOP_PASSES = 3
 """Passes of the event loop before the next read, so that new messages are received, dispatched and
 begun first."""
-
-_PAUSE_AFTER_OUTAGE = 1.0  # seconds
 
 PRIORITIES = range(10)
 
@@ -120,6 +117,7 @@ class Consumer:
         self._has_done = asyncio.Event()
         self._claims_nothing = False
         self._under_way = _UnderWay()
+        self._outage = Outage(endpoint.location)
 
     def serve(self, queues: Collection[str]) -> None:
         """Start reading these queues too."""
@@ -176,16 +174,21 @@ class Consumer:
         """Read, extend, reclaim and acknowledge for as long as the node lives."""
         try:
             async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._repeat(self._extend, self._endpoint.reclaim / 6))
-                parts.create_task(self._repeat(self._reclaim, self._endpoint.reclaim / 3))
-                parts.create_task(self._repeat(self._end, 0.0))
+                parts.create_task(self._repeat("extend", self._extend, self._endpoint.reclaim / 6))
+                parts.create_task(
+                    self._repeat("reclaim", self._reclaim, self._endpoint.reclaim / 3)
+                )
+                parts.create_task(self._repeat("end", self._end, 0.0))
                 reading: set[str] = set()
                 while True:
                     self._served.clear()
                     for queue in self._readings.keys() - reading:
                         reading.add(queue)
-                        parts.create_task(self._repeat(partial(self._read, queue), 0.0))
+                        read = partial(self._read, queue)
+                        parts.create_task(self._repeat(f"read {queue}", read, 0.0))
                     await self._served.wait()
+        except ExceptionGroup as group:
+            raise cause_of(group) from group
         finally:
             waits = [one.news for one in self._readings.values() if one.news is not None]
             for news in waits:
@@ -211,25 +214,21 @@ class Consumer:
     def _waiters(self) -> list[_Waiter]:
         return [one.waiter for one in self._readings.values() if one.waiter is not None]
 
-    async def _repeat(self, work: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Repeat the work, with `every` seconds between, and wait while Redis is unavailable."""
-        outage = ""
+    async def _repeat(
+        self, part: str, work: Callable[[], Coroutine[Any, Any, None]], every: float
+    ) -> None:
+        """Repeat the work, with `every` seconds between, and wait while Redis is unavailable or the
+        queue is damaged, which stops no other queue. `part`: its name."""
         cancelled = Cancelled()
         while True:
             cancelled.check()
             try:
                 await work()
-                outage = ""
+                self._outage.worked(part)
                 if every:
                     await self._clock.sleep(every)
-            except StoreUnavailable as error:
-                if str(error) != outage:
-                    outage = str(error)
-                    log.warning(
-                        "waiting for Redis",
-                        extra={"redis": self._endpoint.location, "error": outage},
-                    )
-                await self._clock.sleep(_PAUSE_AFTER_OUTAGE)
+            except (StoreUnavailable, QueueDamaged) as error:
+                await self._clock.sleep(self._outage.failed(part, error))
 
     async def _claim(self, what: str, redis: Any, queue: str, steps: Steps[T]) -> T:
         with self._under_way.track(what):

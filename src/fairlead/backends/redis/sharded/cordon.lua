@@ -1,9 +1,8 @@
 -- Cordon unclaimed messages whose deadline has passed, and drop the deadlines of messages that no
 -- longer exist. ARGV: greatest age of the deadline (ms) or '' for any, greatest number of messages,
--- ttl. Return copies of the cordoned messages.
+-- Return copies of the cordoned messages.
 local since, wanted = '-inf', tonumber(ARGV[2])
 if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
-local ttl = tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3])
 local cordoned = {}
 
 local function is_claimed(key, id)
@@ -23,7 +22,7 @@ while #cordoned < wanted do
         if not entry or is_claimed(key, id) then
             redis.call('ZREM', deadlines, member)
         else
-            cordoned[#cordoned + 1] = cordon(stream, id, entry[2], 0, ttl)
+            cordoned[#cordoned + 1] = cordon(stream, id, entry[2], 0)
         end
     end
 end

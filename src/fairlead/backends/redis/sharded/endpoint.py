@@ -41,7 +41,7 @@ class RedisEndpoint:
     """Seconds for which a unique key holds, from the submit on. Used only if Redis is the task
     store."""
     ttl: float = _TTL
-    """Seconds without a write or read after which a queue and everything in it expires."""
+    """Seconds without a write or read after which an empty queue expires."""
 
     @classmethod
     def of(cls, url: str) -> RedisEndpoint:

@@ -9,6 +9,7 @@
 local group, consumer, ttl, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
 ttl = tonumber(known[2] or ttl)
+redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
 
 local at = 6
 local function next_one()
@@ -28,7 +29,7 @@ local function dead(stream, id, fields)
     local flat = entry[2]
     for i = 1, #fields do flat[#flat + 1] = fields[i] end
     local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
-    keep_copy('dead', stream, id, flat, counted, ttl)
+    keep_copy('dead', stream, id, flat, counted)
 end
 
 local results, has_news = {}, false
@@ -40,17 +41,15 @@ for i = 1, tonumber(ARGV[5]) do
     if how ~= 'done' then fields = next_list() end
     local is_ours = is_held(stream, group, consumer, id)
     if is_ours then
+        -- End the claim last, so that the message is not lost if a damaged key stops the script.
         if how == 'dead' then dead(stream, id, fields) end
+        if how == 'later' then put_later(due, ticket, wanted, streams, fields) end
+        if how == 'again' then put(streams, fields) end
         settle(stream, group, id)
-        if how == 'later' then put_later(due, ticket, wanted, streams, fields, ttl) end
-        if how == 'again' then put(streams, fields, ttl) end
         if streams then
             has_news = true
             local mark = named(fields, 'fairlead:once')
-            if mark then
-                redis.call('SADD', once, mark)
-                touch(once, ttl)
-            end
+            if mark then redis.call('SADD', once, mark) end
             grow(tonumber(known[1] or 0), wanted)
         end
     end

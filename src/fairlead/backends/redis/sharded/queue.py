@@ -28,9 +28,8 @@ class ShardedQueue(Connected):
 
     Delivery is at least once: `reclaim` delivers the messages of a dead consumer again, and
     redis-py repeats a write whose response was lost, so a message may be in the queue twice. A
-    message that is not acknowledged lives as long as anybody writes or reads, and `ttl` seconds
-    longer. The design is that of the queue published by Replicate;
-    docs/explanation/sharded.md lists the faults that are cured here.
+    message that is not acknowledged never expires. The design is that of the queue published by
+    Replicate; docs/explanation/sharded.md lists the faults that are cured here.
     """
 
     _client = Redis
@@ -153,12 +152,12 @@ class ShardedQueue(Connected):
         return await self._do(self._steps.cordon(window, count))
 
     async def cordoned(self, *, count: int = 1000) -> list[RemovedMessage]:
-        """Return cordoned messages, oldest first. The queue keeps them for `ttl` seconds."""
+        """Return cordoned messages, oldest first. The queue keeps them for `ttl` seconds of use."""
         return await self._do(self._steps.cordoned(count))
 
     async def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
         """Return messages that were delivered too often, oldest first. The queue keeps them for
-        `ttl` seconds."""
+        `ttl` seconds of use."""
         return await self._do(self._steps.dead_letters(count))
 
     async def set_weight(self, shard_key: str, weight: float | None) -> None:

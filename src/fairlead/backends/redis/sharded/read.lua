@@ -10,12 +10,12 @@ local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
 local passes, virtual = prefix .. 'passes:' .. group, 'virtual:' .. group
-local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed')
+local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests')
 local count, offset = tonumber(known[1] or 0), tonumber(known[2] or 0)
 ttl = tonumber(known[4] or ttl)
 
 if not known[2] and not known[3] and redis.call('SADD', prefix .. 'groups', group) == 1 then
-    touch(prefix .. 'groups', ttl)
+    touch_at_rest(prefix .. 'groups', ttl)
 end
 
 local default = default_type()
@@ -51,7 +51,7 @@ for _, ticket in ipairs(due) do
     if packed then
         local of_streams, streams, fields = unpack(cmsgpack.unpack(packed))
         count = grow(count, of_streams)
-        put(streams, fields, ttl)
+        put(streams, fields)
     end
     redis.call('HDEL', later_messages, ticket)
     redis.call('ZREM', later, ticket)
@@ -88,7 +88,7 @@ local function next_entry(stream)
         redis.call('XGROUP', 'CREATE', key, its_group, '0')
         found = redis.pcall('XREADGROUP', 'GROUP', its_group, consumer, 'COUNT', 1, 'STREAMS', key, '>')
     end
-    if found and found.err then damaged(key, found.err) end
+    if found and found.err then fail(key, found) end
     return found and found[1][2][1]
 end
 
@@ -99,7 +99,7 @@ local function take(stream)
         local entry = next_entry(stream)
         if not entry then return nil end
         if not is_past_deadline(entry[2]) then return entry end
-        cordon(stream, entry[1], entry[2], 0, ttl)
+        cordon(stream, entry[1], entry[2], 0)
         cordons_left = cordons_left - 1
     end
     return nil
@@ -116,7 +116,7 @@ local function head(stream)
         local found = redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', 1)[1]
         if not found then return nil end
         if not is_past_deadline(found[2]) then return found end
-        cordon(stream, found[1], found[2], 0, ttl)
+        cordon(stream, found[1], found[2], 0)
         cordons_left = cordons_left - 1
     end
     return nil
@@ -291,16 +291,20 @@ if slots > 0 and #taken < wanted then
 end
 if #taken > 0 then
     if reads == 'tenants' then keep_charges() end
-    touch(meta, ttl)
     keep_alive(ttl, count, tonumber(known[5] or 0))
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
 if cordons_left == 0 then return {'again'} end
--- A full server may refuse this record, which only saves work of other readers.
-if known[3] ~= seen then redis.pcall('HSET', meta, 'empty:' .. group, seen) end
-if reads == 'tenants' and redis.call('HDEL', meta, virtual) == 1 then
-    redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
+-- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
+-- that takes no writes then raises its error.
+if reads == 'tenants' then
+    if redis.call('HDEL', meta, virtual) == 1 then
+        redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
+    end
+else
+    redis.call('HDEL', meta, '')
 end
-touch(meta, ttl)
+if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
+if not news and not has_entries and known[6] ~= '1' then rest(ttl) end
 keep_alive(ttl, count, tonumber(known[5] or 0))
 return empty()

@@ -1,14 +1,15 @@
 -- Claim messages for a consumer whose claims by other consumers are too old. ARGV: group, consumer,
 -- least age of a claim (ms), greatest number of messages, deliveries after which a message becomes a
--- dead letter, ttl. Return the time (ms), then {stream, id, deliveries, fields} of each message.
+-- dead letter. Return the time (ms), then {stream, id, deliveries, fields} of each message.
 local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local max_deliveries, ttl = tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_deliveries = tonumber(ARGV[5])
 local tidied = 'tidied:' .. group
-local known = redis.call('HMGET', meta, 'streams', 'ttl', tidied)
+local known = redis.call('HMGET', meta, 'streams', tidied)
 local streams = all_streams(tonumber(known[1] or 0))
-ttl = tonumber(known[2] or ttl)
+redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
 local silent = math.max(tonumber(min_idle), 3600000)
-local is_time_to_tidy = now - tonumber(known[3] or 0) >= silent
+local since_tidied = now - tonumber(known[2] or 0)
+local is_time_to_tidy = since_tidied >= silent or since_tidied < 0  -- a clock may be set back
 local looked_at = 0
 local claimed = {}
 
@@ -17,9 +18,9 @@ local function claim(stream, key, its_group, id, deliveries)
     if not entry then
         redis.call('XACK', key, its_group, id)  -- it was deleted while claimed
     elseif is_past_deadline(entry[2]) then
-        cordon(stream, id, entry[2], deliveries, ttl)
+        cordon(stream, id, entry[2], deliveries)
     elseif deliveries >= max_deliveries then
-        keep_copy('dead', stream, id, entry[2], deliveries, ttl)
+        keep_copy('dead', stream, id, entry[2], deliveries)
         settle(stream, group, id)
     else
         redis.call('XCLAIM', key, its_group, consumer, min_idle, id)

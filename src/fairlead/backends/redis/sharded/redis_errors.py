@@ -1,48 +1,132 @@
-"""Errors of redis-py as Fairlead's own."""
+"""The failures of Redis, in one place: the states that pass, the server that is no longer the
+master, the refusals that a person must cure, and damaged keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from redis import exceptions
 
-from fairlead.backends.redis.sharded.errors import QueueDamaged
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
+from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 
-_UNAVAILABLE = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.ReadOnlyError,
-    exceptions.ClusterDownError,
-    exceptions.OutOfMemoryError,
+_TRANSIENT: Mapping[str, str] = {
+    "NOREPLICAS": "Redis has too few replicas to accept writes; start its replicas, or lower"
+    " min-replicas-to-write",
+    "MISCONF": "Redis cannot write to its disk and refuses writes; free its disk, or make its"
+    " folder writable",
+    "BUSY": "Redis is busy with a long script; wait for its end, or end it with SCRIPT KILL",
+    "LOADING": "Redis is loading its data after a start; wait for the end",
+    "OOM": "Redis is full; raise its maxmemory, or let workers empty the queues",
+    "CLUSTERDOWN": "the Redis cluster is down; start the missing servers",
+    "TRYAGAIN": "the slot of the queue moves to another server of the Redis cluster; wait for the"
+    " end of the move",
+}
+"""States that pass: cause and cure, by the code of Redis' error."""
+
+_MOVED: Mapping[str, str] = {
+    "READONLY": "this Redis server is a replica and refuses writes; let the name in the URL lead to"
+    " the master (READONLY)",
+    "MASTERDOWN": "this Redis server is a replica that has lost its master; start the master, or"
+    " let the name in the URL lead to it (MASTERDOWN)",
+}
+"""States of a server that is not the master: cause and cure, by the code of Redis' error."""
+
+_REFUSED: Mapping[str, str] = {
+    "NOAUTH": "Redis refused the login: check user and password",
+    "WRONGPASS": "Redis refused the login: check user and password",
+    "NOPERM": "the user has no permission at Redis for a command or key; extend its ACL",
+    "DENIED": "Redis runs in protected mode and refuses other machines; set a password",
+}
+"""Refusals that waiting does not cure: cause and cure, by the code of Redis' error."""
+
+_REFUSED_TEXTS: Mapping[str, str] = {
+    "ACL failure in script": _REFUSED["NOPERM"],
+    "user executing the script can't": _REFUSED["NOPERM"],
+    "unknown command": "Redis is too old; use Redis 7 or Valkey",
+    "DB index is out of range": "Redis has no database of this number; check the end of the URL",
+}
+"""Refusals without a code of their own, by a part of the error's text."""
+
+_CLUSTER = (
+    "this Redis is a node of a cluster; use one Redis server, or give ShardedQueue a client of"
+    " class RedisCluster"
 )
+_FULL_POOL = (
+    "every connection of the client is in use (a waiting reader holds one): give the client"
+    " a greater max_connections"
+)
+_OF_CLUSTERS = (exceptions.ClusterError, exceptions.RedisClusterException)
 _DAMAGED = "FAIRLEAD_DAMAGED "
+_DEMOTED = "instance state changed"
+"""Part of the error of a wait on a server that has become a replica."""
+
+
+class ServerMoved(StoreUnavailable):
+    """Raised if the server is a replica; the connections to it must be dropped, since its
+    name may lead to the new master. The server has not executed the command."""
 
 
 @contextmanager
 def translated_errors(queue: str) -> Iterator[None]:
-    """Turn errors of redis-py into ConfigurationError, StoreUnavailable or QueueDamaged, with no
-    password in their text."""
+    """Turn errors of redis-py into ConfigurationError, StoreUnavailable, ServerMoved,
+    InvalidMessage or QueueDamaged, with no password in their text."""
     try:
         yield
-    except exceptions.AuthenticationError as error:
-        raise ConfigurationError("Redis refused the login: check user and password") from error
-    except exceptions.MaxConnectionsError as error:
-        raise ConfigurationError(
-            "every connection of the client is in use (a waiting reader holds one): give the client"
-            " a greater max_connections"
-        ) from error
-    except _UNAVAILABLE as error:
-        raise StoreUnavailable(
+    except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+        raise translated(error, queue) from error
+
+
+def translated(error: Exception, queue: str) -> FairleadError:
+    """Return the error of redis-py as Fairlead's own. An error that is not known passes as
+    StoreUnavailable with its text, since servers have states that this module does not know."""
+    if isinstance(error, exceptions.MaxConnectionsError):
+        return ConfigurationError(_FULL_POOL)
+    code, text = code_of(error), str(error)
+    if is_demotion(error):
+        return ServerMoved(_MOVED.get(code, _MOVED["READONLY"]))
+    if code in _TRANSIENT:
+        return StoreUnavailable(f"{_TRANSIENT[code]} ({code})")
+    if isinstance(error, exceptions.AuthenticationError):
+        return ConfigurationError(_REFUSED["NOAUTH"])
+    if code in _REFUSED:
+        return ConfigurationError(f"{_REFUSED[code]} ({code}: {_short(text)})")
+    if code in ("MOVED", "ASK"):
+        return ConfigurationError(_CLUSTER)
+    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
+        return StoreUnavailable(
             f"Redis does not respond ({type(error).__name__}); trying again may work"
-        ) from error
-    except exceptions.ResponseError as error:
-        text = str(error)
-        if _DAMAGED in text:
-            raise QueueDamaged(f"queue {queue}: {text.partition(_DAMAGED)[2]}") from error
-        if "WRONGTYPE" in text:
-            raise QueueDamaged(
-                f"queue {queue}: one of its keys holds a foreign value ({text})"
-            ) from error
-        raise
+        )
+    if _DAMAGED in text:
+        return QueueDamaged(f"queue {queue}: {text.partition(_DAMAGED)[2]}")
+    if "WRONGTYPE" in text:
+        return QueueDamaged(f"queue {queue}: one of its keys holds a foreign value ({text})")
+    if "non local key" in text or isinstance(error, _OF_CLUSTERS):
+        return StoreUnavailable(f"{_TRANSIENT['TRYAGAIN']} ({_short(text)})")
+    if isinstance(error, exceptions.DataError):
+        return InvalidMessage(text)
+    for part, refusal in _REFUSED_TEXTS.items():
+        if part in text:
+            return ConfigurationError(f"{refusal} ({_short(text)})")
+    return StoreUnavailable(f"Redis refused a command of queue {queue} ({_short(text)})")
+
+
+def is_demotion(error: Exception) -> bool:
+    """Return whether the server has sent this error because it is a replica."""
+    code = code_of(error)
+    return code in _MOVED or (code == "UNBLOCKED" and _DEMOTED in str(error))
+
+
+def code_of(error: Exception) -> str:
+    """Return the code of an error that Redis has sent, such as MISCONF; "" for any other error."""
+    known = getattr(error, "status_code", None)
+    if known:
+        return str(known)
+    word = str(error).partition(" ")[0]
+    return word if word.isupper() and isinstance(error, exceptions.ResponseError) else ""
+
+
+def _short(text: str) -> str:
+    """Return the text on one line, at most 200 characters."""
+    return " ".join(text.split())[:200]

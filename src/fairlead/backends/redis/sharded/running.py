@@ -8,10 +8,24 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ResponseError
 
-from fairlead.backends.redis.sharded.redis_errors import translated_errors
-from fairlead.backends.redis.sharded.steps import Command, ReadGroup, RedisCall, Steps, WaitForEntry
+from fairlead.backends.redis.sharded.redis_errors import (
+    ServerMoved,
+    code_of,
+    is_demotion,
+    translated_errors,
+)
+from fairlead.backends.redis.sharded.steps import (
+    Command,
+    ReadGroup,
+    RedisCall,
+    RunScript,
+    Steps,
+    WaitForEntry,
+)
 
 T = TypeVar("T")
 
@@ -44,8 +58,7 @@ async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         try:
-            with translated_errors(queue):
-                response = await _do_async(redis, command)
+            response = await _respond_async(redis, queue, command)
         finally:
             cancelled.check()
 
@@ -59,38 +72,91 @@ def run(redis: Any, queue: str, steps: Steps[T]) -> T:
             command = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        response = _respond(redis, queue, command)
+
+
+async def _respond_async(redis: Any, queue: str, command: Command) -> Any:
+    """Run one command. If its server has become a replica, drop the idle connections, and run the
+    command once more: the new connection goes where the server's name leads now."""
+    try:
         with translated_errors(queue):
-            response = _do(redis, command)
+            return await _do_async(redis, command)
+    except ServerMoved:
+        await _drop_connections_async(redis)
+        if isinstance(command, ReadGroup):
+            raise  # its caller knows the connection by number
+        with translated_errors(queue):
+            return await _do_async(redis, command)
+
+
+def _respond(redis: Any, queue: str, command: Command) -> Any:
+    """Run one command as `_respond_async` does."""
+    try:
+        with translated_errors(queue):
+            return _do(redis, command)
+    except ServerMoved:
+        _drop_connections(redis)
+        with translated_errors(queue):
+            return _do(redis, command)
+
+
+async def _drop_connections_async(redis: Any) -> None:
+    """Close the idle connections of a client now, and those in use when their command ends."""
+    if (connection := getattr(redis, "connection", None)) is not None:
+        await connection.disconnect()
+    if (pool := getattr(redis, "connection_pool", None)) is not None:
+        await pool.update_active_connections_for_reconnect()
+        await pool.disconnect(inuse_connections=False)
+
+
+def _drop_connections(redis: Any) -> None:
+    """Close the connections of a client as `_drop_connections_async` does."""
+    if (connection := getattr(redis, "connection", None)) is not None:
+        connection.disconnect()
+    if (pool := getattr(redis, "connection_pool", None)) is not None:
+        pool.update_active_connections_for_reconnect()
+        pool.disconnect(inuse_connections=False)
 
 
 async def _do_async(redis: Any, command: Command) -> Any:
     if isinstance(command, WaitForEntry):
-        return bool(await redis.xread(command.after, count=1, block=command.millis))
+        with _ignored_end_of_wait():
+            return bool(await redis.xread(command.after, count=1, block=command.millis))
+        return False
     if isinstance(command, RedisCall):
         return await redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
-        with _ignored_missing_group():
+        with _ignored_end_of_wait():
             return _claimed(await redis.execute_command(*_claim(command)))
         return None
     try:
-        return await redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
+        return await redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
     except NoScriptError:
-        return await redis.eval(command.script.text, 1, command.key, *command.arguments)
+        return await redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
 
 
 def _do(redis: Any, command: Command) -> Any:
     if isinstance(command, WaitForEntry):
-        return bool(redis.xread(command.after, count=1, block=command.millis))
+        with _ignored_end_of_wait():
+            return bool(redis.xread(command.after, count=1, block=command.millis))
+        return False
     if isinstance(command, RedisCall):
         return redis.execute_command(*command.arguments)
     if isinstance(command, ReadGroup):
-        with _ignored_missing_group():
+        with _ignored_end_of_wait():
             return _claimed(redis.execute_command(*_claim(command)))
         return None
     try:
-        return redis.evalsha(command.script.sha, 1, command.key, *command.arguments)
+        return redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
     except NoScriptError:
-        return redis.eval(command.script.text, 1, command.key, *command.arguments)
+        return redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
+
+
+def _keys(redis: Any, command: RunScript) -> tuple[int | str, ...]:
+    """Return the number of keys of a script, and its keys. One server needs only the first key."""
+    if isinstance(redis, RedisCluster | AsyncRedisCluster):
+        return 1 + len(command.others), command.key, *command.others
+    return 1, command.key
 
 
 def _claim(claim: ReadGroup) -> list[str | int]:
@@ -108,12 +174,14 @@ def _claim(claim: ReadGroup) -> list[str | int]:
 
 
 @contextmanager
-def _ignored_missing_group() -> Iterator[None]:
-    """Ignore the error of a missing stream or group, and that of an unblocked wait."""
+def _ignored_end_of_wait() -> Iterator[None]:
+    """Ignore the error of a missing stream or group, and that of a wait that an operator or a
+    deleted key has ended. A wait that ended because the server became a replica raises."""
     try:
         yield
     except ResponseError as error:
-        if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+        code = code_of(error)
+        if code != "NOGROUP" and (code != "UNBLOCKED" or is_demotion(error)):
             raise
 
 

@@ -42,6 +42,19 @@ MOST_AT_ONCE = 500
 """Messages that one run of a script writes, reads or ends, so that it does not hold the server for
 long."""
 
+KEYS = (
+    "deadlines",
+    "once",
+    "lasting",
+    "later",
+    "later:messages",
+    "dead",
+    "cordoned",
+    "weights",
+    "groups",
+)
+"""Keys of a queue beside its streams and `meta`, without their prefix. See common.lua."""
+
 T = TypeVar("T")
 
 
@@ -51,6 +64,9 @@ class RunScript(NamedTuple):
     script: Script
     key: str
     arguments: tuple[bytes | str | int | float, ...]
+    others: tuple[str, ...] = ()
+    """The other keys that the script may use, for a cluster: while it moves them to another server,
+    it refuses a script as a whole, and never in the middle."""
 
 
 class WaitForEntry(NamedTuple):
@@ -93,6 +109,8 @@ class QueueSteps:
         self._ttl = round(settings.ttl * 1000)
         self._meta = settings.meta
         self._notifications = f"{{{settings.name}}}:notifications"
+        self._declared = 0
+        self._declare(settings.streams)
 
     def write(
         self,
@@ -126,6 +144,8 @@ class QueueSteps:
         shards = [
             self._settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
         ]
+        if streams is not None and streams > self._declared:
+            self._declare(streams)
         replies: list[tuple[bytes | None, bytes]] = []
         for start in range(0, len(entries), MOST_AT_ONCE):
             arguments: list[Field] = []
@@ -195,17 +215,16 @@ class QueueSteps:
     ) -> RunScript:
         """Make one pass over the streams; read.lua describes the response. `woken_after`: the
         notification after which the reader waited, or "" if no later one ended its wait."""
-        reads = self._settings.reads
-        return self._run(
-            script.READ,
+        arguments = (
             group,
             consumer,
-            reads,
+            self._settings.reads,
             preferred,
             self._ttl,
             woken_after,
             min(count, MOST_AT_ONCE),
         )
+        return RunScript(script.READ, self._meta, arguments, self._keys_for(group))
 
     @property
     def notifier(self) -> str:
@@ -313,7 +332,6 @@ class QueueSteps:
             round(min_idle * 1000),
             count,
             self._settings.max_deliveries,
-            self._ttl,
         )
         return [
             message((stream, at, deliveries, now, fields))
@@ -323,10 +341,7 @@ class QueueSteps:
     def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordon`."""
         since = "" if window is None else round(window * 1000)
-        return [
-            removed_message(copy)
-            for copy in (yield self._run(script.CORDON, since, count, self._ttl))
-        ]
+        return [removed_message(copy) for copy in (yield self._run(script.CORDON, since, count))]
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordoned`."""
@@ -365,7 +380,8 @@ class QueueSteps:
 
     def drop_group(self, group: str) -> Steps[int]:
         """See `ShardedQueue.drop_group`."""
-        return int((yield self._run(script.DROP_GROUP, group)))
+        found = yield RunScript(script.DROP_GROUP, self._meta, (group,), self._keys_for(group))
+        return int(found)
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
         """See `ShardedQueue.set_weight`."""
@@ -385,7 +401,26 @@ class QueueSteps:
         )
 
     def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> RunScript:
-        return RunScript(wanted, self._meta, arguments)
+        return RunScript(wanted, self._meta, arguments, self._others)
+
+    def _declare(self, streams: int) -> None:
+        """Note the keys that scripts may use while the queue has this number of streams."""
+        self._declared = streams
+        own = [*KEYS, *(f"s{stream}" for stream in range(streams))]
+        self._others = (
+            self._settings.name,
+            self._notifications,
+            *(f"{self._settings.prefix}{last}" for last in own),
+        )
+        self._others_for: dict[str, tuple[str, ...]] = {}
+
+    def _keys_for(self, group: str) -> tuple[str, ...]:
+        """Return the keys that a read for the group may use."""
+        found = self._others_for.get(group)
+        if found is None:
+            own = (f"{self._settings.prefix}{kind}:{group}" for kind in ("passes", "heads"))
+            found = self._others_for[group] = (*self._others, *own)
+        return found
 
 
 def waiting(wait: WaitForEntry) -> Steps[bool]:

@@ -3,5 +3,5 @@
 local weights = prefix .. 'weights'
 if ARGV[2] == '' then return redis.call('HDEL', weights, ARGV[1]) end
 redis.call('HSET', weights, ARGV[1], ARGV[2])
-touch(weights, tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3]))
+touch_at_rest(weights, tonumber(redis.call('HGET', meta, 'ttl') or ARGV[3]))
 return 1

@@ -5,7 +5,7 @@
 -- values, these. Return for each message its stream and id; or '' and its ticket, if it is for later; or false and the name
 -- or mark of the earlier message, if it is a duplicate.
 local wanted, ttl, shrink_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = redis.call('HMGET', meta, 'streams', 'asked', 'ttl', 'refreshed')
+local known = redis.call('HMGET', meta, 'streams', 'asked', 'ttl', 'refreshed', 'rests')
 local count, asked = tonumber(known[1] or 0), tonumber(known[2] or 0)
 
 if wanted < count and now - asked >= shrink_after then
@@ -15,12 +15,16 @@ if wanted < count and now - asked >= shrink_after then
     for stream = wanted, count - 1 do left = left + length(key_of(stream)) end
     -- Let the streams expire, and do not delete them: a stream that is created again within a
     -- millisecond would give the same ids again.
-    if left == 0 then count = wanted end
+    if left == 0 then
+        for stream = wanted, count - 1 do redis.call('PEXPIRE', key_of(stream), integer(ttl * 9 / 8)) end
+        count = wanted
+    end
 end
 count = grow(count, wanted)
+wake(known[5])
 if ttl > tonumber(known[3] or 0) then
     redis.call('HSET', meta, 'ttl', integer(ttl))
-    known[4] = 0  -- keys that exist already must live as long
+    known[4] = 0  -- keys that expire already must live as long
 else
     ttl = tonumber(known[3])
 end
@@ -33,21 +37,29 @@ local function take(many)
     return found
 end
 
-local function write(due, ticket, mark, unique, window, name, streams, fields)
-    if unique ~= '' then
-        local key = '{' .. queue .. '}:unique:' .. unique
-        local first = redis.call('SET', key, name, 'NX', 'GET', 'PX', window)
-        if first then return {false, first} end
-    end
-    if mark ~= '' then
-        if redis.call('SADD', once, mark) == 0 then return {false, mark} end
-        touch(once, ttl)
-    end
+local function place(due, ticket, streams, fields)
     if due ~= '' and tonumber(due) > now then
-        put_later(due, ticket, wanted, streams, fields, ttl)
+        put_later(due, ticket, wanted, streams, fields)
         return {'', ticket}
     end
-    return {put(streams, fields, ttl)}
+    return {put(streams, fields)}
+end
+
+local function write(due, ticket, mark, unique, window, name, streams, fields)
+    local unique_key = '{' .. queue .. '}:unique:' .. unique
+    if unique ~= '' then
+        local first = redis.call('SET', unique_key, name, 'NX', 'GET', 'PX', window)
+        if first then return {false, first} end
+    end
+    if mark ~= '' and redis.call('SADD', once, mark) == 0 then return {false, mark} end
+    local is_placed, found = pcall(place, due, ticket, streams, fields)
+    if not is_placed then
+        -- A damaged key has stopped the write. Without its message, a key or mark would refuse the next write too.
+        if unique ~= '' then redis.call('DEL', unique_key) end
+        if mark ~= '' then redis.call('SREM', once, mark) end
+        error(found)
+    end
+    return found
 end
 
 local results = {}
@@ -58,12 +70,10 @@ for _ = 1, tonumber(ARGV[4]) do
     results[#results + 1] = write(due, ticket, mark, unique, window, name, streams, fields)
 end
 notify(ttl)
-touch(meta, ttl)
 if section ~= '' then
     if redis.call('SADD', sections, section) == 1 then
         for _, other in ipairs(redis.call('SMEMBERS', sections)) do poke('{' .. queue .. '}:' .. other .. ':notifier') end
     end
-    touch(sections, ttl)
 end
 keep_alive(ttl, count, tonumber(known[4] or 0))
 return results

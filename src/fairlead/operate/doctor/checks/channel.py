@@ -24,7 +24,8 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
             if channel.shares_partitions
             else "nothing new starts"
         )
-        yield problem(str(status), f"start the server: until then, {effect}; nothing is lost")
+        cure = f"start the server if it is down: until then, {effect}; nothing is lost"
+        yield problem(str(status), cure)
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
     for load in status.loads:
