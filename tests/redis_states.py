@@ -148,12 +148,11 @@ def loading(server: DrivenServer, client: Any) -> Iterator[None]:
     """Load a snapshot that takes as long as the test wants."""
     client.config_set("loading-process-events-interval-bytes", 1024)
     client.mset({f"ballast:{n}": "x" * 1000 for n in range(400)})
-    client.save()
     client.config_set("key-load-delay", 50_000)
 
     def reload() -> None:
         with server.operator() as other:
-            other.execute_command("DEBUG", "RELOAD", "NOSAVE", "NOFLUSH", "MERGE")
+            other.execute_command("DEBUG", "RELOAD")
 
     thread = threading.Thread(target=reload)
     thread.start()

@@ -60,9 +60,9 @@ class Connected:
         their weights; all readers use the same. `streams`, `streams_per_shard`: defaults of a
         write. `ttl`: seconds without a write or read after which an empty queue expires; if its
         clients give several values, the greatest holds. `shrink_after`: seconds without a request
-        for more streams, after which their number may shrink. `max_deliveries`: deliveries after which a
-        message goes to the dead letters. Raise ConfigurationError if a setting is out of range or
-        the URL is no URL of Redis.
+        for more streams, after which their number may shrink. `max_deliveries`: deliveries after
+        which a message goes to the dead letters. Raise ConfigurationError if a setting is out of
+        range or the URL is no URL of Redis.
         """
         self._settings = ShardedSettings(
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries
