@@ -7,6 +7,7 @@ import socket
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 
 from services.jars import Jars
 from services.java_server import JavaServer
@@ -47,6 +48,19 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p [%t] %c{1} - %m%n
 """
 
 
+_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Settings of a broker that refuses what its access control lists deny, and allows everything
+else."""
+
+_LOGIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    ' username="broker" password="broker" user_app="secret";'
+)
+
+
 class KafkaServer(JavaServer):
     """A Kafka broker."""
 
@@ -70,6 +84,7 @@ class KafkaServer(JavaServer):
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
             "log.dirs": self.folder / "data",
         }
+        settings |= self._more_settings(settings)
         (self.folder / "server.properties").write_text(
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )
@@ -96,6 +111,10 @@ class KafkaServer(JavaServer):
                 f"{made.stdout.decode(errors='replace')[-3000:]}"
             )
 
+    def _more_settings(self, settings: Mapping[str, object]) -> dict[str, object]:
+        """Return settings to add to these or to replace some of them."""
+        return {}
+
     def _command(self) -> list[str]:
         return [*self._kafka("512m", "kafka.Kafka"), str(self.folder / "server.properties")]
 
@@ -114,3 +133,28 @@ class KafkaServer(JavaServer):
             response = connection.recv(12)
             return len(response) == 12 and int.from_bytes(response[8:], "big") > 0
         return False
+
+
+class GuardedKafkaServer(KafkaServer):
+    """A Kafka broker that obeys access control lists, and also listens on a port for the user `app`
+    with the password `secret`."""
+
+    def login_url(self, password: str) -> str:
+        """Return a URL with a new prefix, the user `app` and this password."""
+        return (
+            f"kafka://app:{password}@127.0.0.1:{self._login_port}/?prefix={self.fresh_name()}."
+            "&security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+        )
+
+    def _more_settings(self, settings: Mapping[str, object]) -> dict[str, object]:
+        self._login_port = free_port()
+        login = f"LOGIN://127.0.0.1:{self._login_port}"
+        protocols = "listener.security.protocol.map"
+        return {
+            **_AUTHORIZER,
+            "listeners": f"{settings['listeners']},{login}",
+            "advertised.listeners": f"{settings['advertised.listeners']},{login}",
+            protocols: f"{settings[protocols]},LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": _LOGIN,
+        }

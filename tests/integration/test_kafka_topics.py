@@ -90,7 +90,6 @@ async def findings(app: App) -> dict[str, str]:
             "retention.ms=-1,cleanup.policy=delete",
             id="both",
         ),
-        pytest.param({"min_insync_replicas": "2"}, "min.insync.replicas=1", id="too few copies"),
     ],
 )
 async def test_an_existing_topic_that_would_lose_entries_is_refused_until_it_is_corrected(

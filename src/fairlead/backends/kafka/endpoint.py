@@ -243,11 +243,12 @@ class KafkaEndpoint:
                     return partitions
                 except KafkaException as error:
                     # Another process is creating the topic: it will be listed in a moment.
-                    if (
-                        error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS
-                        or time.monotonic() > deadline
-                    ):
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
+                    if time.monotonic() > deadline:
+                        # Kafka hides topics that we may not see, unless it is asked by name.
+                        hidden = admin.list_topics(topic, timeout=seconds).topics[topic].error
+                        raise KafkaException(hidden or error.args[0]) from error
 
     def trim(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Delete messages below these offsets, by topic and partition. Raise StoreUnavailable while

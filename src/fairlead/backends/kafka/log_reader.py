@@ -218,6 +218,8 @@ class LogReader:
                     message.offset(),
                     message.error(),
                 )
+                if error is not None and is_refused(error):
+                    raise translate(error, self._endpoint.location)
                 if reading is None or offset is None or self._readings[partition] is not reading:
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         self._outages.report(error.str())
@@ -227,8 +229,6 @@ class LogReader:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reading.end = offset
                     self._done(reading, reading.done)
-                elif is_refused(error):
-                    raise translate(error, self._endpoint.location)
                 else:
                     self._outages.report(error.str())
         if have_arrived:

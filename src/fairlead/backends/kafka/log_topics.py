@@ -133,13 +133,6 @@ class LogTopics:
                 f" replication={self._endpoint.replication}: add copies by"
                 " kafka-reassign-partitions.sh, or correct the URL"
             )
-        in_sync = int(found.settings.get(_MIN_IN_SYNC, 1))
-        if in_sync > found.copies:
-            raise ConfigurationError(
-                f"{where} has {_copies(found.copies)} and {_MIN_IN_SYNC}={in_sync}, so that it"
-                f" accepts no entry: add copies, or run `{alter} {_MIN_IN_SYNC}="
-                f"{_in_sync(found.copies)}`"
-            )
         return [f"{where} {why}" for why in _warnings(found, alter)]
 
     def _topic(self, topic: str) -> _Topic | None:

@@ -93,7 +93,9 @@ class KafkaTaskLog:
     # the node's side ------------------------------------------------------------------------------
 
     async def prepare(self, queue: str) -> Sequence[str]:
-        return await self._ensure_topic(queue)
+        warnings = await self._ensure_topic(queue)
+        await self.lag(queue)  # which needs the right to read offsets
+        return warnings
 
     async def check(self, queue: str) -> Sequence[str]:
         return await asyncio.to_thread(self._topics.check, queue)

@@ -1,0 +1,293 @@
+"""Failures of a real Kafka, state by state: workers wait out what passes, and end with one clear error
+after what Kafka refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import App
+from fairlead.engine.node import Node
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.testing import running
+from services.kafka import GuardedKafkaServer, KafkaServer
+
+pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+from confluent_kafka import KafkaError  # noqa: E402
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # noqa: E402
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fairlead.backends.kafka import failures  # noqa: E402
+from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
+from tests.conftest import own_server  # noqa: E402
+
+SOON = 60.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GuardedKafkaServer]:
+    """Server of this module alone, with access control lists."""
+    yield from own_server(GuardedKafkaServer)
+
+
+@pytest.fixture
+def url(server: GuardedKafkaServer) -> str:
+    return server.create_prefix()
+
+
+@contextmanager
+def denied(url: str, kind: str, name: str, operation: str) -> Iterator[None]:
+    """Deny everybody an operation on a topic or a group, and allow it again at the end."""
+    rule = (
+        ResourceType[kind],
+        name,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.DENY,
+    )
+    with KafkaEndpoint.of(url).asking() as admin:
+        binding = AclBinding(*rule)
+        admin.create_acls([binding])[binding].result()
+        try:
+            yield
+        finally:
+            chosen = AclBindingFilter(*rule)
+            admin.delete_acls([chosen])[chosen].result()
+
+
+class Shop:
+    """An application with an ordered queue, another queue, and a record of its runs."""
+
+    def __init__(self, folder: Path, **servers: str) -> None:
+        self.app = App(f"sqlite:///{folder / 'tasks.db'}", **servers)
+        self.app.queue("reminders", kind="ordered", partitions=2)
+        self.ran: list[int] = []
+        self.has_run = asyncio.Event()
+
+        async def run(number: int) -> None:
+            self.ran.append(number)
+            self.has_run.set()
+
+        self.remind: Any = self.app.task(queue="reminders", name="remind")(run)
+        self.mail: Any = self.app.task(queue="mail", name="mail")(run)
+        self.app.migrate()
+
+    async def submit(self, number: int) -> None:
+        """Submit a reminder, and wait until the log has it."""
+        handle = await self.remind.options(ordering_key="a").submit_async(number=number)
+        await asyncio.to_thread(handle.result, SOON)
+
+    async def until_ran(self, number: int) -> None:
+        async with asyncio.timeout(SOON):
+            while number not in self.ran:
+                self.has_run.clear()
+                await self.has_run.wait()
+
+
+@asynccontextmanager
+async def serving(shop: Shop) -> AsyncIterator[Node]:
+    """Serve during the block. The worker must still serve at its end."""
+    async with running(shop.app, lease_seconds=4.0) as node:
+        yield node
+        assert node.not_ready is None
+
+
+@pytest.fixture
+def open_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    opened: list[Shop] = []
+
+    def open_it(**servers: str) -> Shop:
+        opened.append(Shop(tmp_path, **servers))
+        return opened[-1]
+
+    yield open_it
+    for shop in opened:
+        shop.app.close()
+
+
+def log_topic(url: str) -> str:
+    return KafkaEndpoint.of(url).log.topic("reminders")
+
+
+# failures that pass -------------------------------------------------------------------------------
+
+
+async def test_a_deleted_topic_of_the_log_is_created_again_and_ends_no_worker(
+    open_shop: Callable[..., Shop], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = open_shop(log=url)
+    async with serving(shop):
+        for number in range(3):
+            await shop.submit(number)
+            await shop.until_ran(number)
+        with KafkaEndpoint.of(url).asking() as admin:
+            admin.delete_topics([log_topic(url)])[log_topic(url)].result()
+        handle = None
+        async with asyncio.timeout(SOON):
+            while handle is None:
+                try:
+                    await shop.submit(3)
+                    handle = True
+                except StoreUnavailable as error:
+                    assert "the log may not have the task" in str(error)
+        await shop.until_ran(3)
+
+
+async def test_a_deleted_topic_of_triggers_is_created_again_and_ends_no_worker(
+    open_shop: Callable[..., Shop], url: str
+) -> None:
+    shop, topic = open_shop(channel=url), KafkaEndpoint.of(url).topic("mail")
+    async with serving(shop):
+        await shop.mail.submit_async(number=1)
+        await shop.until_ran(1)
+        with KafkaEndpoint.of(url).asking() as admin:
+            admin.delete_topics([topic])[topic].result()
+        for number in range(2, 5):
+            await shop.mail.submit_async(number=number)
+            await shop.until_ran(number)
+
+
+@pytest.mark.full("an outage")
+async def test_a_restarted_broker_ends_no_worker_and_loses_no_entry(
+    open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
+) -> None:
+    own_kafka_server.crash()
+    shop = open_shop(log=kafka_url, channel=kafka_url)
+    async with serving(shop):
+        own_kafka_server.start()
+        for number in range(3):
+            await shop.submit(number)
+            await shop.until_ran(number)
+            own_kafka_server.restart()  # its groups load again, and its partitions elect a leader
+
+
+# refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"), [("TOPIC", "READ"), ("TOPIC", "DESCRIBE"), ("GROUP", "READ")]
+)
+async def test_a_worker_that_may_not_read_the_log_ends_with_the_cause(
+    open_shop: Callable[..., Shop], url: str, kind: str, operation: str
+) -> None:
+    shop = open_shop(log=url)
+    await shop.submit(1)
+    name = log_topic(url) if kind == "TOPIC" else KafkaEndpoint.of(url).log.group
+    with denied(url, kind, name, operation):
+        error = await end_of(shop)
+    assert "has the rights that each role needs" in str(error)
+    async with serving(shop):
+        await shop.until_ran(1)
+
+
+async def test_a_right_that_is_taken_from_a_running_worker_ends_it_with_the_cause(
+    open_shop: Callable[..., Shop], url: str
+) -> None:
+    shop = open_shop(log=url)
+    ending = asyncio.create_task(end_of(shop))
+    await shop.submit(1)
+    await shop.until_ran(1)
+    with denied(url, "TOPIC", log_topic(url), "READ"):
+        error = await ending
+    assert "has the rights that each role needs" in str(error)
+
+
+@pytest.mark.parametrize(("kind", "operation"), [("TOPIC", "READ"), ("GROUP", "READ")])
+async def test_a_worker_that_may_not_read_triggers_ends_with_the_cause(
+    open_shop: Callable[..., Shop], url: str, kind: str, operation: str
+) -> None:
+    shop, endpoint = open_shop(channel=url), KafkaEndpoint.of(url)
+    endpoint.ensure({"mail": 1, "reminders": 2})
+    name = endpoint.topic("mail") if kind == "TOPIC" else endpoint.group
+    with denied(url, kind, name, operation):
+        error = await end_of(shop)
+    assert "has the rights that each role needs" in str(error)
+
+
+async def test_a_submit_that_may_not_write_the_log_is_refused_with_the_cause(
+    open_shop: Callable[..., Shop], url: str
+) -> None:
+    shop = open_shop(log=url)
+    await shop.submit(1)
+    with (
+        denied(url, "TOPIC", log_topic(url), "WRITE"),
+        pytest.raises(ConfigurationError, match="has the rights that each role needs"),
+    ):
+        await shop.submit(2)
+    await shop.submit(3)
+
+
+@pytest.mark.parametrize("part", ["log", "channel"])
+async def test_a_wrong_password_ends_a_worker_with_the_cause_and_is_not_shown(
+    open_shop: Callable[..., Shop], server: GuardedKafkaServer, part: str
+) -> None:
+    right, wrong = open_shop(**{part: server.login_url("secret")}), server.login_url("wrong-one")
+    async with serving(right):
+        await right.mail.submit_async(number=1)
+        await right.until_ran(1)
+    error = await end_of(open_shop(**{part: wrong}))
+    assert "check user and password in the URL" in str(error)
+    assert "wrong-one" not in str(error)
+
+
+async def end_of(shop: Shop) -> ConfigurationError:
+    """Run a worker until it ends, and return the only error behind its end."""
+    with pytest.raises(BaseException) as caught:
+        async with asyncio.timeout(SOON):
+            await shop.app.node(lease_seconds=4.0).run()
+    causes = [caught.value]
+    while isinstance(causes[0], BaseExceptionGroup):
+        causes = [*causes[0].exceptions, *causes[1:]]
+    assert all(isinstance(cause, ConfigurationError) for cause in causes), causes
+    logging.getLogger(__name__).info("ended: %s", causes[0])
+    return causes[0]  # type: ignore[return-value]
+
+
+# codes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_CONTROLLER",
+        "THROTTLING_QUOTA_EXCEEDED",
+        "KAFKA_STORAGE_ERROR",
+        "REPLICA_NOT_AVAILABLE",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "REBALANCE_IN_PROGRESS",
+        "UNKNOWN_TOPIC_OR_PART",
+        "INVALID_REPLICATION_FACTOR",
+        "UNKNOWN",
+        "_TRANSPORT",
+        "_ALL_BROKERS_DOWN",
+        "_MSG_TIMED_OUT",
+        "_TIMED_OUT",
+        "_RESOLVE",
+        "_FENCED",
+    ],
+)
+def test_a_code_of_a_failure_that_passes_is_an_unavailable_store(name: str) -> None:
+    error = failures.translate(KafkaError(getattr(KafkaError, name)), "Kafka at k1")
+    assert isinstance(error, StoreUnavailable) and str(error).startswith("Kafka at k1: ")
