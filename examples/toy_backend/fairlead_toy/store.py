@@ -276,6 +276,13 @@ class ToyStore:
             found += [trigger for trigger in rows if trigger.fairness_key == key][:limit]
         return sorted(found, key=lambda trigger: trigger.seq)
 
+    def ready_without(
+        self, lane: LaneKey, above: int, limit: int
+    ) -> Steps[tuple[list[Trigger], int | None]]:
+        rows = yield from self.ready(lane, above, len(self._rows))
+        found = [trigger for trigger in rows if not trigger.fairness_key][:limit]
+        return found, found[-1].seq if len(found) == limit else None
+
     def ready_keys(self, lane: LaneKey, above: str, limit: int) -> Steps[list[tuple[str, int]]]:
         rows = yield from self.ready(lane, 0, len(self._rows))
         last = {trigger.fairness_key: trigger.seq for trigger in rows}
