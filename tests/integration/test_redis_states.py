@@ -140,7 +140,8 @@ async def test_a_worker_on_redis_alone_waits_and_goes_on(code: str, waiting: Wai
         ran = await run_through(app, lambda: PASSING[code](server, client), waiting, code, False)
     assert sorted(ran) == [1, 3]
     causes = [cause for cause in waiting.causes if code in cause]
-    assert len(causes) == (code != "OOM"), "one line for one outage"
+    # A full server may refuse the claims too, or only the submit.
+    assert len(causes) in ([0, 1] if code == "OOM" else [1]), "one line for one outage"
 
 
 @states
