@@ -72,7 +72,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.01)  # between questions to the server, which announces no state
 
 
 @contextmanager

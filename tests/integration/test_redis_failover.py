@@ -61,16 +61,19 @@ def pair(tmp_path: Path, redis_server: Any) -> Iterator[Pair]:
         yield Pair(old, new, tmp_path)
 
 
+def queue_on(pair: Pair, kind: str, reads: Any) -> Any:
+    """Return a queue of this kind, with methods to await."""
+    if kind == "asynchronous":
+        return ShardedQueue(pair.url, "q", reads=reads)
+    return Awaited(SyncShardedQueue(pair.url, "q", reads=reads))
+
+
 @pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
 async def test_a_queue_goes_to_the_new_master_without_an_error(
     pair: Pair, kind: str, reads: Any
 ) -> None:
-    queue: Any = (
-        ShardedQueue(pair.url, "q", reads=reads)
-        if kind == "asynchronous"
-        else Awaited(SyncShardedQueue(pair.url, "q", reads=reads))
-    )
+    queue = queue_on(pair, kind, reads)
     written = [await queue.write({"n": n}) for n in range(2)]
     claimed = await queue.read("g", "c")
     pair.promote()
@@ -91,11 +94,7 @@ async def test_a_queue_goes_to_the_new_master_without_an_error(
 async def test_an_idle_reader_of_the_demoted_server_notices(
     pair: Pair, kind: str, reads: Any
 ) -> None:
-    queue: Any = (
-        ShardedQueue(pair.url, "q", reads=reads)
-        if kind == "asynchronous"
-        else Awaited(SyncShardedQueue(pair.url, "q", reads=reads))
-    )
+    queue = queue_on(pair, kind, reads)
     with pytest.raises(Empty):
         await queue.read("g", "c")
     pair.promote()

@@ -156,8 +156,8 @@ class Appender:
         return request.future
 
     def close(self) -> None:
-        """Send what is left; every future has ended when this returns. The appender may be used
-        again."""
+        """Send what is left; every future of `append` and `room` has ended when this returns. The
+        appender may be used again."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -268,6 +268,7 @@ class Appender:
         producer.flush(_POLL_SECONDS)
         if self._thread is None:
             self._expire(float("inf"), StoreUnavailable(f"{self._endpoint.location}: {why}"))
+            self._answer_room_requests(float("inf"))
 
     def _detach(self, thread: ClientThread[Producer] | None) -> None:
         """Let the next append start another thread."""
