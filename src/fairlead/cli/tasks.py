@@ -20,6 +20,8 @@ from fairlead.cli.output import (
     duration,
     one_line_errors,
     readable,
+    say,
+    say_error,
     time_of,
 )
 from fairlead.cli.parameters import CommandOptions, with_options
@@ -169,7 +171,7 @@ def show(id: str, options: ShowTaskOptions) -> None:
             ("", ""), [(key, value) for key, value in readable(task).items() if value is not None]
         )
         if arguments is not None:
-            print(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
+            say(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
         as_table(
             ("attempt", "outcome", "next state", "started", "finished", "node", "error"),
             [
@@ -216,9 +218,9 @@ def _change(
         if options.json:
             as_json({"changed": changed, "refused": refused})
         else:
-            print(f"{done}: {changed}")
+            say(f"{done}: {changed}")
             for reason in refused:
-                print(f"refused: {reason}", file=sys.stderr)
+                say_error(f"refused: {reason}")
         if refused:
             raise typer.Exit(WORK_FAILED)
 
@@ -400,5 +402,5 @@ def submit(
         if options.json:
             as_json({"id": handle.id, "is_new": handle.is_new})
         else:
-            print(handle.id)
+            say(handle.id)
         app.close()
