@@ -25,7 +25,7 @@ from fairlead.errors import (
     UnknownQueue,
 )
 
-WORK_FAILED, WRONG_USE = 1, 2
+WORK_FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 _WRONG_USE = (ConfigurationError, InvalidTask, SchemaMismatch, StoreUnavailable, UnknownQueue)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
