@@ -322,7 +322,10 @@ async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(sho
     tried = management.bulk(Cancel(), fairness_key="acme", dry_run=True)
     assert (tried.changed, tried.refused) == (1203, 0)
     assert len(management.find(fairness_key="acme", limit=2000)) == 1203
-    result = management.bulk(Cancel(), fairness_key="acme", on_batch=on_batch)
+    await asyncio.sleep(1)
+    result = management.bulk(
+        Cancel(), fairness_key="acme", older_than=timedelta(0), on_batch=on_batch
+    )
     assert (result.changed, result.refused) == (1203, 0)
     assert sums == [500, 1000, 1203]
     assert len(management.find(fairness_key="acme", limit=2000)) == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -206,12 +206,8 @@ class Management:
         where = self._filter(state, queue, name, fairness_key, older_than)
         if where.older_than is None:  # tasks that arrive meanwhile are not meant
             where = msgspec.structs.replace(where, older_than=self._context.clock.now() + 1)
-        left, result = limit, BulkResult()
-        while left is None or left > 0:
-            most = MOST_CHANGED if left is None else min(left, MOST_CHANGED)
-            found = self._database.read_now(self._store.tasks(where, most))
-            if not found:
-                break
+        result = BulkResult()
+        for found in self._pages(where, limit):
             fit = [task for task in found if task.state in change.states and change.concerns(task)]
             changed = len(fit) if dry_run else len(self._change(change, fit))
             same = sum(task.state in change.states for task in found) - len(fit)
@@ -220,8 +216,6 @@ class Management:
             )
             if on_batch is not None:
                 on_batch(result)
-            where = msgspec.structs.replace(where, after=found[-1].id)
-            left = None if left is None else left - len(found)
         return result
 
     def pause(self, queue: str) -> None:
@@ -267,6 +261,19 @@ class Management:
         return found
 
     # how ------------------------------------------------------------------------------------------
+
+    def _pages(self, where: TaskFilter, limit: int | None) -> Iterator[list[TaskRecord]]:
+        """Yield the tasks that match, at most `limit`, in parts that one transaction changes."""
+        left = limit
+        while left is None or left > 0:
+            most = MOST_CHANGED if left is None else min(left, MOST_CHANGED)
+            found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, most))
+            if found:
+                yield found
+                where = msgspec.structs.replace(where, after=found[-1].id)
+            if len(found) < most:
+                return
+            left = None if left is None else left - len(found)
 
     def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
         """Change the tasks that are still at their versions, in one transaction; return their
