@@ -242,7 +242,7 @@ def _change(
 
 
 class _Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command changed, and why it did not change the rest."""
+    """Result of a command: the number of tasks changed, and why the others were not."""
 
     changed: int
     refused: list[str]
@@ -294,7 +294,7 @@ def _change_all(
 
 
 def _ask(change: Change, management: Management, query: dict[str, Any]) -> None:
-    """Ask a person before many tasks are changed. Raise InvalidTask where nobody can answer."""
+    """Ask a person before many tasks are changed. Raise InvalidTask where nobody can confirm."""
     most = query["limit"]
     if most is not None and most <= ASKED_FROM:
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 _OBEYED = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, carriage returns, bells
+    "[\x00-\x1f\x7f-\x9f"  # C0 and C1: escape sequences, carriage returns, tones
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks and overrides of direction
     "\u2028\u2029"  # separators of lines and paragraphs
     "\ud800-\udfff]"  # halves of pairs, which no encoding can write

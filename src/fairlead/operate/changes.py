@@ -23,7 +23,7 @@ class Change(Protocol):
 
     @property
     def done(self) -> str:
-        """What happens to a task, as "retried"."""
+        """The participle that messages use, as "retried"."""
 
     @property
     def states(self) -> frozenset[State]:
