@@ -510,22 +510,24 @@ def test_a_change_that_comes_too_late_is_not_an_event(app: App) -> None:
         app.management.change(handle.id, priority=1, version=stale)
     store, version = app.store, stale - 1
     assert (
-        store.database.run(store.move(handle.id, stale, State.SUBMITTED, NOW, NOW, False)) is None
+        store.database.run(store.move([(handle.id, stale)], State.SUBMITTED, NOW, NOW, False))[0]
+        == set()
     )
-    assert not store.database.run(store.end(handle.id, stale, State.CANCELLED, NOW, "Ada"))
+    assert not store.database.run(store.end([(handle.id, stale)], State.CANCELLED, NOW, "Ada"))[0]
     assert events(app) == []
     # One of many concurrent changes is first, and makes the only event.
     with ThreadPoolExecutor(8) as pool:
         done = list(
             pool.map(
                 lambda n: store.database.run(
-                    store.end(handle.id, version, State.CANCELLED, NOW, f"person {n}")
+                    store.end([(handle.id, version)], State.CANCELLED, NOW, f"person {n}")
                 ),
                 range(8),
             )
         )
-    assert done.count(True) == 1
-    assert [one["actor"] for one in events(app)] == [f"person {done.index(True)}"]
+    ended = [bool(ids) for ids, _ in done]
+    assert ended.count(True) == 1
+    assert [one["actor"] for one in events(app)] == [f"person {ended.index(True)}"]
 
 
 # readers and cleaning -----------------------------------------------------------------------------

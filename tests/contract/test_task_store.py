@@ -751,8 +751,8 @@ async def test_an_unknown_id_is_not_found_without_an_error(store: Store, task_id
     assert run(store.payload(task_id)) is None
     assert run(store.result(task_id)) is None
     assert run(store.attempts(task_id)) == []
-    assert run(store.move(task_id, 1, State.SUBMITTED, NOW, NOW, False)) is None
-    assert run(store.end(task_id, 1, State.CANCELLED, NOW, "me")) is False
+    assert run(store.move([(task_id, 1)], State.SUBMITTED, NOW, NOW, False))[0] == set()
+    assert run(store.end([(task_id, 1)], State.CANCELLED, NOW, "me"))[0] == set()
     assert await store.release_stuck(task_id, 1, State.SUBMITTED, NOW, "x") is None
 
 
@@ -762,7 +762,10 @@ async def test_a_change_of_state_by_a_person_is_a_compare_and_set(store: Store) 
     task_id = tasks[0].id
 
     def move(version: int, to: State, run_at: int, reset: bool = False) -> Any:
-        return store.database.run(store.move(task_id, version, to, run_at, NOW + 5, reset))
+        moved, notification = store.database.run(
+            store.move([(task_id, version)], to, run_at, NOW + 5, reset)
+        )
+        return notification if moved else None
 
     assert move(2, State.SUBMITTED, NOW) is None
     assert shown(store, task_id).version == 1
@@ -790,7 +793,10 @@ async def test_a_change_of_priority_or_key_by_a_person_is_a_compare_and_set_befo
     task, waiting = listed(store)
 
     def change(task_id: str, version: int, priority: int | None, key: str | None) -> Any:
-        return store.database.run(store.change(task_id, version, priority, key, NOW + 5, "ann"))
+        changed, notification = store.database.run(
+            store.change([(task_id, version)], priority, key, NOW + 5, "ann")
+        )
+        return notification if changed else None
 
     assert change(task.id, 2, 0, None) is None
     assert shown(store, task.id) == task
@@ -818,7 +824,7 @@ async def test_a_changed_task_comes_last_in_its_lane_and_keeps_its_ordering_posi
     submit(store, tasks)
     before = [task.id for task in tasks]
     assert ready_ids(store) == before
-    assert store.database.run(store.change(before[0], 1, None, "acme", NOW + 5, "ann")) is not None
+    assert store.database.run(store.change([(before[0], 1)], None, "acme", NOW + 5, "ann"))[0]
     assert ready_ids(store) == [*before[1:], before[0]]
     assert [claim.id for claim in await claimed(store, tasks, version=2)] == [before[0]]
 
@@ -828,11 +834,13 @@ async def test_an_end_by_a_person_writes_an_attempt(store: Store) -> None:
     submit(store, tasks)
     held = (await claimed(store, [failed]))[0]
     run = store.database.run
-    assert run(store.end(cancelled.id, 7, State.CANCELLED, NOW + 9, "ann")) is False
+    assert run(store.end([(cancelled.id, 7)], State.CANCELLED, NOW + 9, "ann"))[0] == set()
     assert history(store, cancelled.id) == []
-    assert run(store.end(cancelled.id, 1, State.CANCELLED, NOW + 9, "ann")) is True
-    assert run(store.end(failed.id, held.version, State.FAILED, NOW + 9, AWKWARD)) is True
-    assert run(store.end(failed.id, held.version, State.FAILED, NOW + 9, "twice")) is False
+    assert run(store.end([(cancelled.id, 1)], State.CANCELLED, NOW + 9, "ann"))[0] == {cancelled.id}
+    assert run(store.end([(failed.id, held.version)], State.FAILED, NOW + 9, AWKWARD))[0] == {
+        failed.id
+    }
+    assert run(store.end([(failed.id, held.version)], State.FAILED, NOW + 9, "twice"))[0] == set()
     assert listed(store) == []
     attempt = history(store, cancelled.id)[0]
     assert (attempt.outcome, attempt.next_state, attempt.started_at, attempt.error_text) == (
@@ -844,7 +852,7 @@ async def test_an_end_by_a_person_writes_an_attempt(store: Store) -> None:
     assert shown(store, failed.id).state is State.FAILED
     assert (await store.complete("node-1", [done(held)])).refused == [failed.id]
     with pytest.raises(NotAllowed, match="DONE"):
-        run(store.end(cancelled.id, 1, State.DONE, NOW, "ann"))
+        run(store.end([(cancelled.id, 1)], State.DONE, NOW, "ann"))
 
 
 # the cluster --------------------------------------------------------------------------------------
@@ -923,9 +931,9 @@ async def test_the_dialect_has_every_shared_statement(store: Store) -> None:
 
 async def test_a_person_who_settles_a_task_in_error_ends_its_incident(store: Store) -> None:
     retried, ended = await in_error(store, 2)  # noqa: F405
-    store.database.run(store.move(retried, 3, State.SUBMITTED, NOW, NOW, True))
+    store.database.run(store.move([(retried, 3)], State.SUBMITTED, NOW, NOW, True))
     assert await store.incidents.counts() == {("error", "mail", "send"): 1}
-    store.database.run(store.end(ended, 3, State.FAILED, NOW, "me"))
+    store.database.run(store.end([(ended, 3)], State.FAILED, NOW, "me"))
     assert await store.incidents.counts() == {}
     assert await store.incidents.claim(NOW * 2, NOW * 2, 10) == []
 

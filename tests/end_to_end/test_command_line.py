@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fairlead import App
 from fairlead.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +143,29 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     fairlead_here(shop, "queues", "resume", "default", *url)
 
 
+def test_a_bulk_change_of_many_tasks_is_asked_for(shop: Path) -> None:
+    url = f"sqlite:///{shop / 'shop.db'}"
+    shop_app = App(url)
+    shop_app.migrate()
+
+    @shop_app.task
+    async def pay() -> None: ...
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    pay.options(run_at=later).submit_many([{}] * 1100)
+    cancel = ("tasks", "cancel", "--all", "--url", url)
+    assert "more than 100 tasks match" in fairlead_here(shop, *cancel, exits=2)
+    assert "would be cancelled: 1,100" in fairlead_here(shop, *cancel, "--dry-run")
+    assert "cancelled: 100" in fairlead_here(shop, *cancel, "--limit", "100")
+    assert "cancelled: 1,000" in fairlead_here(shop, *cancel, "--yes")
+    assert "cancelled: 0" in fairlead_here(shop, *cancel)
+    one = pay.options(run_at=later).submit()
+    assert "--version" in fairlead_here(shop, *cancel, "--version", "1", exits=2)
+    fairlead_here(shop, "tasks", "cancel", one.id, "--version", "0", "--url", url, exits=2)
+    assert "cancelled: 1" in fairlead_here(shop, "tasks", "cancel", one.id[:13], "--url", url)
+    shop_app.close()
+
+
 def test_a_person_can_give_waiting_tasks_another_priority_or_key(shop: Path) -> None:
     url = ("--url", "sqlite:///shop.db")
     pay = ("submit", "shop:app", "pay", '{"partner": "a"}', "--fairness-key")
@@ -150,7 +175,12 @@ def test_a_person_can_give_waiting_tasks_another_priority_or_key(shop: Path) -> 
     stale = fairlead(shop, *change, first, "--to-priority", "1", "--version", "1", exits=1)
     assert "is at version 2, not 1" in stale
     to_bulk = ("--all", "--fairness-key", "umbrella", "--to-fairness-key", "bulk", "--json")
-    assert json.loads(fairlead(shop, *change, *to_bulk)) == {"changed": 1, "refused": []}
+    assert json.loads(fairlead(shop, *change, *to_bulk)) == {
+        "changed": 1,
+        "refused": [],
+        "is_interrupted": False,
+        "dry_run": False,
+    }
     found = json.loads(fairlead(shop, "tasks", "list", *url, "--json"))
     assert {(task["id"], task["priority"], task["fairness_key"]) for task in found} == {
         (first, 0, "acme"),

@@ -273,7 +273,7 @@ def test_a_task_of_an_ordering_key_that_is_moved_to_an_earlier_time_runs_before_
     (moved,) = make(1, ordering_key="one", run_at=NOW + 60 * SECOND)
     store.database.run(store.submission([moved]))
     waiting = _raise_floor(store)
-    steps = store.move(moved.id, 1, State.WAITING, NOW - SECOND, NOW, False)
+    steps = store.move([(moved.id, 1)], State.WAITING, NOW - SECOND, NOW, False)
     assert store.database.run(steps) is not None
     assert asyncio.run(store.wake_due(NOW, 10)).moved == 1
     _check_order(store, [moved, waiting])

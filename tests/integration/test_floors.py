@@ -105,7 +105,7 @@ class Waiting:
             at = NOW + self.random.randrange(1, 100) * SECOND
             record = self.store.database.run(self.store.task(id))
             assert record is not None
-            steps = self.store.move(id, record.version, State.WAITING, at, NOW, False)
+            steps = self.store.move([(id, record.version)], State.WAITING, at, NOW, False)
             assert self.store.database.run(steps) is not None
             self.due[id] = at
 

@@ -478,7 +478,7 @@ async def test_a_key_goes_on_after_two_lost_grants_of_it_came_back(sqlite_url: s
             if handle is first:
                 # Another version of the first task ends, on any node.
                 store: Any = app.store
-                store.database.run(store.end(first.id, 1, State.CANCELLED, 1, "a person"))
+                store.database.run(store.end([(first.id, 1)], State.CANCELLED, 1, "a person"))
                 parts.context.table.freed(parts.context.ledger.release_reservation(key))
         await until(lambda: fleet.ran[-1] == (0, 2))
     app.close()

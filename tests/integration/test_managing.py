@@ -15,6 +15,8 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
+from fairlead.operate.changes import Cancel, Fail, NewValues, Resume
+from fairlead.operate.tasks import BulkResult
 from fairlead.testing import drain, running, settled
 
 pytestmark = pytest.mark.virtual_time
@@ -95,7 +97,7 @@ async def test_tasks_that_have_not_started_can_be_given_another_priority_or_key(
     change(handles[3].id, priority=1, version=2)  # changes nothing
     assert handles[3].record().version == 2
     result = app.management.bulk(
-        lambda task: change(task.id, priority=9, fairness_key="bulk", version=task.version),
+        NewValues(priority=9, fairness_key="bulk"),
         fairness_key="acme",
         limit=2,
     )
@@ -301,8 +303,73 @@ async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
     assert management.find(older_than=timedelta(hours=1)) == []
     with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
         management.find(state="BROKEN")
-    result = management.bulk(
-        lambda task: management.fail(task.id, version=task.version), fairness_key="acme", limit=4
-    )
+    result = management.bulk(Fail(), fairness_key="acme", limit=4)
     assert (result.changed, result.refused) == (4, 0)
     assert len(management.find(state="ERROR")) == 4
+
+
+async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(shop) -> None:
+    app, pay, bad, ran = shop
+    later = datetime.now(UTC) + LATER
+    pay.options(run_at=later, fairness_key="acme").submit_many([{"n": n} for n in range(1203)])
+    pay.options(run_at=later, fairness_key="other").submit(n=1)
+    management, sums = app.management, []
+
+    def on_batch(result: BulkResult) -> None:
+        sums.append(result.changed)
+        pay.options(run_at=later, fairness_key="acme").submit(n=-1)
+
+    tried = management.bulk(Cancel(), fairness_key="acme", dry_run=True)
+    assert (tried.changed, tried.refused) == (1203, 0)
+    assert len(management.find(fairness_key="acme", limit=2000)) == 1203
+    await asyncio.sleep(1)
+    result = management.bulk(
+        Cancel(), fairness_key="acme", older_than=timedelta(0), on_batch=on_batch
+    )
+    assert (result.changed, result.refused) == (1203, 0)
+    assert sums == [500, 1000, 1203]
+    assert len(management.find(fairness_key="acme", limit=2000)) == 3
+    assert len(management.find(fairness_key="other")) == 1
+    refused = management.bulk(Fail())
+    assert (refused.changed, refused.refused) == (0, 4)
+
+
+async def test_a_bulk_change_that_is_stopped_has_changed_whole_batches(shop) -> None:
+    app, pay, bad, ran = shop
+    pay.options(run_at=datetime.now(UTC) + LATER).submit_many([{"n": n} for n in range(700)])
+
+    def stop(result: BulkResult) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.management.bulk(Cancel(), on_batch=stop)
+    assert len(app.management.find(limit=2000)) == 200
+    assert app.management.bulk(Cancel()).changed == 200
+
+
+async def test_resuming_many_counts_the_tries_of_those_in_error_from_zero(shop) -> None:
+    app, pay, bad, ran = shop
+    failing = bad.submit(n=1)
+    await drain(app)
+    waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=2)
+    assert app.management.bulk(Resume()).changed == 2
+    assert {handle.state() for handle in (failing, waiting)} == {State.SUBMITTED}
+    assert failing.record().tries == 0
+    await drain(app)
+    assert ran == [2]
+
+
+async def test_a_task_is_found_by_the_beginning_of_its_id(shop) -> None:
+    app, pay, bad, ran = shop
+    first, second = pay.submit(n=1), pay.submit(n=2)
+    for length in (20, 30, 35):
+        beginning = first.id[:length]
+        if second.id.startswith(beginning):
+            with pytest.raises(InvalidTask, match="several tasks begin with"):
+                app.management.named(beginning)
+        else:
+            assert app.management.named(beginning.upper()).id == first.id
+    assert app.management.named(first.id).id == first.id
+    for unknown in ("0000", "ffff-f", "no such id", "", "[/x]"):
+        with pytest.raises(UnknownTask):
+            app.management.named(unknown)

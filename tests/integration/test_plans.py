@@ -173,10 +173,10 @@ def _lose_and_change_tasks(store: PostgresTaskStore, explain: Explainer, size: i
     assert _do(store._resume_lost(["node"], NOW, size, 5), explain).moved == size
     explain.is_checking = checking
     first, second, *_ = [*tasks, *make(1)]
-    _do(store.move(first.id, 3, State.WAITING, NOW + 9, NOW, False), explain)
-    _do(store.change(second.id, 3, 5, "other", NOW, "me"), explain)
+    _do(store.move([(first.id, 3)], State.WAITING, NOW + 9, NOW, False), explain)
+    _do(store.change([(second.id, 3)], 5, "other", NOW, "me"), explain)
     _do(store.task(first.id), explain)
-    _do(store.end(first.id, 4, State.CANCELLED, NOW, "me"), explain)
+    _do(store.end([(first.id, 4)], State.CANCELLED, NOW, "me"), explain)
     claimed = _claim(store, explain, tasks, by=3)
     _do(store.completion("node", [_failed(task, State.ERROR) for task in claimed]), explain)
     incidents = store.incidents

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from fairlead.cli.output import as_json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError, FairleadError
 from fairlead.lab.demo import (
@@ -80,7 +80,7 @@ def demo_command(options: DemoOptions) -> None:
         errors.print("stopped; nothing is left behind")
         raise typer.Exit(130) from None
     if options.json:
-        typer.echo(msgspec.json.encode(result).decode())
+        as_json(result)
     else:
         _print(result, Console())
 

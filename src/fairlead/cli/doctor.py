@@ -10,7 +10,7 @@ import typer
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, Url
-from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors
+from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.operate.doctor import Finding, examine, explain
 
@@ -52,6 +52,6 @@ def doctor(options: DoctorOptions) -> None:
         else:
             for finding in findings:
                 cure = f"; {finding.cure}" if finding.cure else ""
-                print(f"{_MARKS[finding.severity]} {finding.what}{cure}")
+                say(f"{_MARKS[finding.severity]} {finding.what}{cure}")
         if any(finding.severity == "problem" for finding in findings):
             raise typer.Exit(WORK_FAILED)

@@ -3,12 +3,14 @@ its task."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import Any
 
 import msgspec
 
+from fairlead.core.visible import LINES, visible
 from fairlead.declare.current import ContextFilter
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {
@@ -28,19 +30,17 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record, with its exception on further lines."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = (
-            f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
-            f" {record.getMessage()}"
-        )
         fields = "".join(
             f" {key}={value!r}" if " " in str(value) else f" {key}={value}"
             for key, value in _fields(record).items()
         )
-        return (
-            line
-            + fields
-            + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+        line = visible(
+            f"{moment}.{int(record.msecs):03d}Z {record.levelname.lower()} {record.name}"
+            f" {record.getMessage()}{fields}"
         )
+        if record.exc_info:
+            line += f"\n{visible(self.formatException(record.exc_info), keep=LINES)}"
+        return line
 
 
 class JsonFormatter(logging.Formatter):
@@ -60,7 +60,10 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(event, enc_hook=repr).decode()
+        try:
+            return msgspec.json.encode(event, enc_hook=repr).decode()
+        except UnicodeEncodeError:  # half of a pair of surrogates, as in the name of a file
+            return visible(json.dumps(event, ensure_ascii=False, default=repr))
 
 
 def configure(level: str, log_format: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.lazy import entry_points_of, lazy_group
+from fairlead.cli.output import say
 
 _COMMANDS = {
     "migrate": "fairlead.cli.queues:migrate",
@@ -36,7 +37,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from fairlead import __version__
 
-        print(__version__)
+        say(__version__)
         raise typer.Exit
 
 

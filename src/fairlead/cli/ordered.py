@@ -12,7 +12,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.options import Json, OutputOptions, Url
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import InvalidTask, UnknownTask
@@ -153,7 +153,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
         if options.json:
             as_json({"dropped": key._asdict()})
         else:
-            print(
+            say(
                 f"asked the owner of the partition to drop: {ordering_key} at"
                 f" {time_of(key.run_at)}, {key.unique_key}"
             )

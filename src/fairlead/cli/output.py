@@ -12,8 +12,10 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fairlead.clock import to_datetime
+from fairlead.core.visible import LINES, visible
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
@@ -23,7 +25,7 @@ from fairlead.errors import (
     UnknownQueue,
 )
 
-WORK_FAILED, WRONG_USE = 1, 2
+WORK_FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 _WRONG_USE = (ConfigurationError, InvalidTask, SchemaMismatch, StoreUnavailable, UnknownQueue)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -42,7 +44,7 @@ def one_line_errors() -> Iterator[None]:
             raise bug_in(error) from None
         messages, code = found
         for message in messages:
-            print(f"fairlead: {message}", file=sys.stderr)
+            say_error(message)
         raise typer.Exit(code) from None
 
 
@@ -69,6 +71,21 @@ def bug_in(error: BaseException) -> BaseException:
     return next(cause for cause in causes_of(error) if not isinstance(cause, FairleadError))
 
 
+def say(text: str = "") -> None:
+    """Print text that may have parts from outside: its control characters are made visible."""
+    print(visible(text, keep=LINES))
+
+
+def say_error(text: str) -> None:
+    """Print a message to stderr, as `say` does."""
+    print(f"fairlead: {visible(text, keep=LINES)}", file=sys.stderr)
+
+
+def shown(text: str) -> Text:
+    """Return text as a cell of a table: never markup, control characters made visible."""
+    return Text(visible(text))
+
+
 def as_json(value: Any) -> None:
     """Print one JSON document and flush it, for programs that read it at once."""
     sys.stdout.flush()
@@ -80,7 +97,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; None shows as an empty cell."""
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*(shown("" if cell is None else str(cell)) for cell in row))
     # Without a terminal, nothing is cut: programs need whole ids.
     (console if console.is_terminal else Console(width=240)).print(table)
 

@@ -9,7 +9,7 @@ import typer
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.clock import to_datetime
 from fairlead.operate.periodic import PeriodicStatus
@@ -74,7 +74,7 @@ def run(
         if json:
             as_json({"id": handle.id})
         else:
-            print(handle.id)
+            say(handle.id)
         app.close()
 
 
@@ -118,7 +118,7 @@ def _print(done: str, name: str, json: bool) -> None:
     if json:
         as_json({done: name})
     else:
-        print(f"{done}: {name}")
+        say(f"{done}: {name}")
 
 
 def _document(status: PeriodicStatus) -> dict[str, object]:

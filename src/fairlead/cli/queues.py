@@ -11,7 +11,7 @@ import typer
 from fairlead.app import App
 from fairlead.backends.sql.migrate import print_sql
 from fairlead.cli.options import Json, OutputOptions, StoreOptions, Url
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
@@ -75,7 +75,7 @@ def pause(queue: str, store: StoreOptions) -> None:
     """
     with one_line_errors():
         App(store.url).management.pause(queue)
-        print(f"paused: {queue}")
+        say(f"paused: {queue}")
 
 
 @queues.command("resume")
@@ -87,7 +87,7 @@ def resume(queue: str, store: StoreOptions) -> None:
     """
     with one_line_errors():
         App(store.url).management.unpause(queue)
-        print(f"resumed: {queue}")
+        say(f"resumed: {queue}")
 
 
 class ShowQueueOptions(CommandOptions, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ def show(queue: str, options: ShowQueueOptions) -> None:
         as_table(
             ("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows
         )
-        print(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
+        say(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
         as_table(
             ("fairness key", "tasks", "weight", "share"),
             [
@@ -149,13 +149,13 @@ def show(queue: str, options: ShowQueueOptions) -> None:
             ],
         )
         if found.limits:
-            print(
+            say(
                 "\nmaximum number of tasks of a key that run at once on each node; `fairlead"
                 " pipeline policies` shows the reasons"
             )
             as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
         if (learnt := found.run_times) is not None:
-            print(
+            say(
                 "\nkeys share run time; one task of weight 1 is charged for each"
                 f" {learnt.unit / MICROS:g} s"
             )
@@ -187,7 +187,7 @@ def weight(
         if (value is None) is not clear:
             raise InvalidTask("give a weight, or --clear")
         App(store.url).management.set_weight(queue, key, value)
-        print(
+        say(
             f"{queue} {key}: "
             + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
         )
@@ -217,10 +217,10 @@ def migrate(options: MigrateOptions) -> None:
     with one_line_errors():
         app = App(options.url)
         if options.print_only:
-            print(print_sql(app.connections.store.as_sql().database))
+            say(print_sql(app.connections.store.as_sql().database))
             return
         applied = app.migrate()
         if options.json:
             as_json({"applied": applied})
         else:
-            print("\n".join(applied) if applied else "up to date")
+            say("\n".join(applied) if applied else "up to date")

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fairlead.cli.output import as_json, shown
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.config import Settings as Location
 from fairlead.errors import ConfigurationError, FairleadError
@@ -112,7 +112,7 @@ def replay_command(options: TraceReplayOptions) -> None:
         errors.print("stopped; all workers have ended")
         raise typer.Exit(130) from None
     if options.json:
-        typer.echo(msgspec.json.encode(report).decode())
+        as_json(report)
     else:
         _print(report, Console())
     if not report.is_sound:
@@ -151,7 +151,9 @@ def _progress(console: Console, settings: ReplaySettings) -> Iterator[OnProgress
 
 def _print(report: ReplayReport, console: Console) -> None:
     table = Table(
-        title=f"{report.trace} through {report.store}", title_justify="left", show_header=False
+        title=shown(f"{report.trace} through {report.store}"),
+        title_justify="left",
+        show_header=False,
     )
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -170,7 +172,7 @@ def _print(report: ReplayReport, console: Console) -> None:
         ("heaviest tenant", report.pickup_delay_heaviest),
         ("median tenant", report.pickup_delay_median),
     ):
-        table.add_row(_title_of(title, pickup), _delays(pickup))
+        table.add_row(shown(_title_of(title, pickup)), _delays(pickup))
     if report.positions is not None:
         found = report.positions
         table.add_row("median tenant's p99 pick-up position", f"{found.median_tenant_p99:,.0f}")

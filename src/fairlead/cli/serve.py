@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.logs import name_node
-from fairlead.cli.output import bug_in, expected
+from fairlead.cli.output import bug_in, expected, say_error
 from fairlead.cli.worker_options import WorkerOptions
 from fairlead.engine.executors.handler_tasks import apart_from_handlers, guard_loop
 from fairlead.engine.node import Node
@@ -228,7 +228,7 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     log.info("supervisor starts", extra={"workers": workers, "pid": os.getpid()})
     code = supervisor.run()
     if code and supervisor.last_error is not None:
-        print(f"fairlead: {supervisor.last_error}", file=sys.stderr)
+        say_error(str(supervisor.last_error))
     return code
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors
+from fairlead.cli.output import WRONG_USE, as_json, console, one_line_errors, say, say_error, shown
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.lab.simulate.plot import check_plot, plot
 from fairlead.lab.simulate.report import OrderReport, SimulationReport
@@ -122,12 +122,12 @@ def simulate_command(options: SimulateOptions) -> None:
             try:
                 simulated = simulate(options.settings())
             except BrokenTrace as error:
-                typer.echo(f"fairlead: {error}", err=True)
+                say_error(str(error))
                 raise typer.Exit(WRONG_USE) from None
             if options.picture is not None:
                 plot(simulated, options.picture)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say_error("stopped")
         raise typer.Exit(130) from None
     if options.json:
         as_json(simulated.report)
@@ -138,20 +138,15 @@ def simulate_command(options: SimulateOptions) -> None:
 
 def _print(report: SimulationReport, console: Console) -> None:
     partitions = "1 partition" if report.partitions == 1 else f"{report.partitions:,} partitions"
-    console.print(
+    say(
         f"{report.workload}: {report.tasks:,} tasks of {report.keys:,} keys, {partitions}, "
-        f"{report.counters} counters, buffer {report.buffer:,}, seed {report.seed}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"{report.counters} counters, buffer {report.buffer:,}, seed {report.seed}"
     )
     for order in report.orders:
         if order.sequence is not None and order.picked <= _LONGEST_SEQUENCE:
             polled = " | ".join(" ".join(keys) for keys in order.sequence)
             left = f" ({order.left} left)" if order.left else ""
-            console.print(
-                f"{order.order}: {polled}{left}", markup=False, highlight=False, soft_wrap=True
-            )
+            say(f"{order.order}: {polled}{left}")
     console.print(_whole(report))
     console.print(_by_key(report))
 
@@ -185,7 +180,10 @@ def _by_key(report: SimulationReport) -> Table:
     for rows in zip(*(order.keys for order in report.orders), strict=True):
         key = rows[0]
         table.add_row(
-            key.key, f"{key.weight:.4g}", f"{key.tasks:,}", *(_waits(row.waits) for row in rows)
+            shown(key.key),
+            f"{key.weight:.4g}",
+            f"{key.tasks:,}",
+            *(_waits(row.waits) for row in rows),
         )
     return table
 

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
 
 from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import (
+    INTERRUPTED,
     WORK_FAILED,
+    WRONG_USE,
     as_json,
     as_table,
     duration,
     one_line_errors,
     readable,
+    say,
+    say_error,
     time_of,
 )
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.clock import to_micros
 from fairlead.declare.options import Options as TaskOptions
 from fairlead.declare.task import Draft
 from fairlead.errors import FairleadError, InvalidTask
-from fairlead.model import State, TaskRecord
-from fairlead.operate.tasks import Management
+from fairlead.model import State
+from fairlead.operate.changes import (
+    Cancel,
+    Change,
+    Fail,
+    NewValues,
+    Reschedule,
+    Resume,
+    Retry,
+    check_state,
+)
+from fairlead.operate.tasks import BulkResult, Management
+
+ASKED_FROM = 100
+"""Greatest number of tasks that a command changes without asking."""
 
 tasks = typer.Typer(no_args_is_help=True, help="Show tasks and change them.")
 
@@ -37,27 +55,32 @@ NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of tasks.")]
+Most = Annotated[int | None, typer.Option("--limit", min=1, help="The first so many only.")]
 
 
-class Filters(CommandOptions, frozen=True, kw_only=True):
-    """Filters of the tasks that a command shows."""
-
-    state: StateFilter = None
+class _Filters(CommandOptions, frozen=True, kw_only=True):
     queue: QueueFilter = None
     name: NameFilter = None
     fairness_key: KeyFilter = None
     older_than: OlderThan = None
-    limit: Limit = 100
 
     def query(self) -> dict[str, Any]:
         """Return the arguments of `Management.find` and `bulk`. Raise InvalidTask."""
         return msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
 
 
-class BulkFilters(Filters, frozen=True, kw_only=True):
+class Filters(_Filters, frozen=True, kw_only=True):
+    """Filters of the tasks that a command shows."""
+
+    state: StateFilter = None
+    limit: Limit = 100
+
+
+class BulkFilters(_Filters, frozen=True, kw_only=True):
     """Filters of the tasks that a command changes with --all."""
 
-    limit: Limit = 1000
+    state: StateFilter = None
+    limit: Most = None
 
 
 class RetryFilters(BulkFilters, frozen=True, kw_only=True):
@@ -72,41 +95,37 @@ class ResumeFilters(BulkFilters, frozen=True, kw_only=True):
     state: StateFilter = State.WAITING
 
 
-class ErrorFilters(CommandOptions, frozen=True, kw_only=True):
+class ErrorFilters(_Filters, frozen=True, kw_only=True):
     """Filters of the tasks in ERROR that a command changes with --all."""
 
-    queue: QueueFilter = None
-    name: NameFilter = None
-    fairness_key: KeyFilter = None
-    older_than: OlderThan = None
-    limit: Limit = 1000
+    limit: Most = None
 
     def query(self) -> dict[str, Any]:
-        """Return the arguments of `Management.bulk`. Raises InvalidTask."""
-        return Filters(state=State.ERROR, **msgspec.structs.asdict(self)).query()
+        """Return the arguments of `Management.bulk`. Raise InvalidTask."""
+        return super().query() | {"state": State.ERROR}
 
 
 class TaskSelection(CommandOptions, frozen=True, kw_only=True):
     """Tasks by id, or all that match the filters."""
 
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None
-    every: Annotated[
-        bool, typer.Option("--all", help="All that match the filters, at most --limit.")
-    ] = False
+    every: Annotated[bool, typer.Option("--all", help="All that match the filters.")] = False
 
 
 class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
-    """The store in which a command changes tasks, and the version that the task must have."""
+    """The store in which a command changes tasks, and how."""
 
     version: Annotated[
-        int | None, typer.Option(help="Only if the task is still at this version.")
+        int | None, typer.Option(min=1, help="Only if the task is still at this version.")
     ] = None
+    yes: Annotated[
+        bool, typer.Option("--yes", help=f"Do not ask before more than {ASKED_FROM} tasks.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the tasks and change nothing.")
+    ] = False
     url: Url = None
     json: Json = False
-
-    def version_of(self, task: TaskRecord) -> int:
-        """Return the version that the task must still have."""
-        return self.version or task.version
 
 
 @tasks.command("list")
@@ -147,15 +166,19 @@ class ShowTaskOptions(OutputOptions, frozen=True, kw_only=True):
 
 @tasks.command("show")
 @with_options
-def show(id: str, options: ShowTaskOptions) -> None:
+def show(
+    id: Annotated[str, typer.Argument(help="The id of the task, or its beginning.")],
+    options: ShowTaskOptions,
+) -> None:
     """Show one task with its attempts, and its arguments with --payload.
 
     Example: fairlead tasks show 01938d2c-... --json
     """
     with one_line_errors():
         management = App(options.url).management
-        task, attempts = management.show(id), management.attempts(id)
-        arguments = management.payload(id) if options.payload else None
+        task = management.named(id)
+        attempts = management.attempts(task.id)
+        arguments = management.payload(task.id) if options.payload else None
         if options.json:
             document: dict[str, Any] = {
                 **readable(task),
@@ -169,7 +192,7 @@ def show(id: str, options: ShowTaskOptions) -> None:
             ("", ""), [(key, value) for key, value in readable(task).items() if value is not None]
         )
         if arguments is not None:
-            print(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
+            say(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
         as_table(
             ("attempt", "outcome", "next state", "started", "finished", "node", "error"),
             [
@@ -188,10 +211,9 @@ def show(id: str, options: ShowTaskOptions) -> None:
 
 
 def _change(
-    done: str,
-    change: Callable[[Management, TaskRecord], None],
+    change: Change,
     selection: TaskSelection,
-    filters: Filters | ErrorFilters,
+    filters: _Filters,
     options: ChangeOptions,
 ) -> None:
     """Change the named tasks, or all that match; print how many changed, and which did not."""
@@ -200,27 +222,89 @@ def _change(
             raise InvalidTask("give the ids of tasks, or --all with filters")
         management = App(options.url).management
         if selection.every:
-            result = management.bulk(lambda task: change(management, task), **filters.query())
-            changed, refused = (
-                result.changed,
-                [f"{result.refused} tasks had changed"] if result.refused else [],
-            )
+            if options.version is not None:
+                raise InvalidTask("--version is of one task: give its id")
+            done = _change_all(change, management, filters.query(), options)
         else:
-            changed, refused = 0, []
-            for task_id in selection.ids or ():
-                try:
-                    change(management, management.show(task_id))
-                    changed += 1
-                except FairleadError as error:
-                    refused.append(str(error))
+            done = _change_named(change, management, selection.ids or [], options)
         if options.json:
-            as_json({"changed": changed, "refused": refused})
+            as_json(done)
         else:
-            print(f"{done}: {changed}")
-            for reason in refused:
-                print(f"refused: {reason}", file=sys.stderr)
-        if refused:
+            say(f"{'would be ' if options.dry_run else ''}{change.done}: {done.changed:,}")
+            for reason in done.refused:
+                say_error(f"refused: {reason}")
+            if done.is_interrupted:
+                say_error("stopped; the same command goes on")
+        if done.is_interrupted:
+            raise typer.Exit(INTERRUPTED)
+        if done.refused:
             raise typer.Exit(WORK_FAILED)
+
+
+class _Done(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a command: the number of tasks changed, and why the others were not."""
+
+    changed: int
+    refused: list[str]
+    is_interrupted: bool = False
+    dry_run: bool = False
+
+
+def _change_named(
+    change: Change, management: Management, ids: list[str], options: ChangeOptions
+) -> _Done:
+    changed, refused = 0, []
+    for given in ids:
+        try:
+            task = management.named(given)
+            if options.dry_run:
+                check_state(task, change)
+            else:
+                management.apply(change, task.id, options.version)
+            changed += 1
+        except FairleadError as error:
+            refused.append(str(error))
+    return _Done(changed=changed, refused=refused, dry_run=options.dry_run)
+
+
+def _change_all(
+    change: Change, management: Management, query: dict[str, Any], options: ChangeOptions
+) -> _Done:
+    if not (options.yes or options.dry_run):
+        _ask(change, management, query)
+    result, is_interrupted = BulkResult(), False
+    with Console(stderr=True).status("") as shown:
+
+        def on_batch(sums: BulkResult) -> None:
+            nonlocal result
+            result = sums
+            shown.update(f"{change.done}: {sums.changed:,}")
+
+        try:
+            management.bulk(change, **query, dry_run=options.dry_run, on_batch=on_batch)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    refused = [f"{result.refused:,} tasks: their state does not allow it, or they had changed"]
+    return _Done(
+        changed=result.changed,
+        refused=refused if result.refused else [],
+        is_interrupted=is_interrupted,
+        dry_run=options.dry_run,
+    )
+
+
+def _ask(change: Change, management: Management, query: dict[str, Any]) -> None:
+    """Ask a person before many tasks are changed. Raise InvalidTask where nobody can confirm."""
+    most = query["limit"]
+    if most is not None and most <= ASKED_FROM:
+        return
+    if len(management.find(**query | {"limit": ASKED_FROM + 1})) <= ASKED_FROM:
+        return
+    what = f"more than {ASKED_FROM} tasks match"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidTask(f"{what}: count them with --dry-run, then add --yes")
+    if not typer.confirm(f"{what}; all will be {change.done}. Go on?", err=True):
+        raise typer.Exit(WRONG_USE)
 
 
 @tasks.command("retry")
@@ -230,11 +314,7 @@ def retry(selection: TaskSelection, filters: RetryFilters, options: ChangeOption
 
     Example: fairlead tasks retry --all --name payout --limit 500
     """
-
-    def change(management: Management, task: TaskRecord) -> None:
-        management.retry(task.id, version=options.version_of(task))
-
-    _change("retried", change, selection, filters, options)
+    _change(Retry(), selection, filters, options)
 
 
 class ResumeOptions(ChangeOptions, frozen=True, kw_only=True):
@@ -252,12 +332,7 @@ def resume(selection: TaskSelection, filters: ResumeFilters, options: ResumeOpti
 
     Example: fairlead tasks resume 01938d2c-...
     """
-
-    def change(management: Management, task: TaskRecord) -> None:
-        version = options.version_of(task)
-        management.resume(task.id, version=version, force=options.force)
-
-    _change("resumed", change, selection, filters, options)
+    _change(Resume(force=options.force), selection, filters, options)
 
 
 @tasks.command("reschedule")
@@ -277,14 +352,11 @@ def reschedule(
 
     Example: fairlead tasks reschedule 01938d2c-... --run-at 2026-12-24T18:00:00+0200
     """
-
-    def change(management: Management, task: TaskRecord) -> None:
-        management.reschedule(task.id, run_at, version=options.version_of(task))
-
-    _change("rescheduled", change, TaskSelection(ids=[id]), Filters(), options)
+    change = Reschedule(run_at=to_micros(run_at))
+    _change(change, TaskSelection(ids=[id]), BulkFilters(), options)
 
 
-class NewValues(CommandOptions, frozen=True, kw_only=True):
+class ChangeValues(CommandOptions, frozen=True, kw_only=True):
     """New values of `tasks change`."""
 
     to_priority: Annotated[
@@ -296,7 +368,7 @@ class NewValues(CommandOptions, frozen=True, kw_only=True):
 @tasks.command("change")
 @with_options
 def change(
-    selection: TaskSelection, filters: BulkFilters, values: NewValues, options: ChangeOptions
+    selection: TaskSelection, filters: BulkFilters, values: ChangeValues, options: ChangeOptions
 ) -> None:
     """Give tasks that have not started another priority or fairness key.
 
@@ -309,16 +381,8 @@ def change(
     with one_line_errors():
         if values.to_priority is None and values.to_fairness_key is None:
             raise InvalidTask("give --to-priority, --to-fairness-key, or both")
-
-    def change(management: Management, task: TaskRecord) -> None:
-        management.change(
-            task.id,
-            priority=values.to_priority,
-            fairness_key=values.to_fairness_key,
-            version=options.version_of(task),
-        )
-
-    _change("changed", change, selection, filters, options)
+    new = NewValues(priority=values.to_priority, fairness_key=values.to_fairness_key)
+    _change(new, selection, filters, options)
 
 
 @tasks.command("cancel")
@@ -328,11 +392,7 @@ def cancel(selection: TaskSelection, filters: BulkFilters, options: ChangeOption
 
     Example: fairlead tasks cancel --all --queue mail --fairness-key acme
     """
-
-    def change(management: Management, task: TaskRecord) -> None:
-        management.cancel(task.id, version=options.version_of(task))
-
-    _change("cancelled", change, selection, filters, options)
+    _change(Cancel(), selection, filters, options)
 
 
 @tasks.command("fail")
@@ -342,11 +402,7 @@ def fail(selection: TaskSelection, filters: ErrorFilters, options: ChangeOptions
 
     Example: fairlead tasks fail 01938d2c-...
     """
-
-    def change(management: Management, task: TaskRecord) -> None:
-        management.fail(task.id, version=options.version_of(task))
-
-    _change("failed", change, selection, filters, options)
+    _change(Fail(), selection, filters, options)
 
 
 class SubmitTaskOptions(CommandOptions, frozen=True, kw_only=True):
@@ -400,5 +456,5 @@ def submit(
         if options.json:
             as_json({"id": handle.id, "is_new": handle.is_new})
         else:
-            print(handle.id)
+            say(handle.id)
         app.close()

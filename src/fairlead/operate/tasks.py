@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import msgspec
 
 from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
 from fairlead.declare.options import Options
-from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownQueue, UnknownTask
-from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.errors import InvalidTask, StaleVersion, UnknownQueue, UnknownTask
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.operate.changes import (
+    Cancel,
+    Change,
+    Fail,
+    NewValues,
+    Reschedule,
+    Resume,
+    Retry,
+    check_state,
+)
 from fairlead.operate.context import OperateContext
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
@@ -19,15 +30,16 @@ from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
-DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
+MOST_CHANGED = 500
+"""Greatest number of tasks that one transaction of a bulk change changes."""
 
 
 class BulkResult(msgspec.Struct, frozen=True):
     """Result of a bulk change: the number of tasks changed, and of tasks not changed, because their
     version changed or their state does not allow it."""
 
-    changed: int
-    refused: int
+    changed: int = 0
+    refused: int = 0
 
 
 class Management:
@@ -49,6 +61,24 @@ class Management:
                 f"no task {task_id!r}: check the id; history is kept for a while only"
             )
         return record
+
+    def named(self, beginning: str) -> TaskRecord:
+        """Return the task with this id, or the unfinished task whose id begins so. Raise
+        UnknownTask; InvalidTask if several do."""
+        digits = beginning.replace("-", "").lower()
+        if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
+            return self.show(beginning)
+        before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
+        where = TaskFilter(after=str(UUID(int=before)))
+        records: list[TaskRecord] = self._database.read_now(self._store.tasks(where, 2))
+        found = [task for task in records if task.id.replace("-", "").startswith(digits)]
+        if len(found) > 1:
+            raise InvalidTask(f"several tasks begin with {beginning!r}: give more of the id")
+        if not found:
+            raise UnknownTask(
+                f"no unfinished task begins with {beginning!r}: a finished one needs its whole id"
+            )
+        return found[0]
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """Return the attempts of a task, first to last."""
@@ -99,34 +129,18 @@ class Management:
     # changing -------------------------------------------------------------------------------------
 
     def resume(self, task_id: str, *, version: int | None = None, force: bool = False) -> None:
-        """Run a waiting task, or a task in ERROR, now; count its tries from zero. With `force`,
-        also run a running task, which then runs twice."""
-        record = self._at(task_id, version)
-        self._must_be(record, {State.WAITING, State.SUBMITTED, State.ERROR}, force, "resumed")
-        self._move(
-            record,
-            State.SUBMITTED,
-            self._context.clock.now(),
-            reset_tries=record.state == State.ERROR,
-        )
+        """Run a waiting task, or a task in ERROR, now; count the tries of the latter from zero.
+        With `force`, also run a running task, which then runs twice."""
+        self.apply(Resume(force=force), task_id, version)
 
     def retry(self, task_id: str, *, version: int | None = None) -> None:
         """Run a task that is in ERROR or waits for a retry now; count its tries from zero."""
-        record = self._at(task_id, version)
-        self._must_be(record, {State.WAITING, State.ERROR}, False, "retried")
-        self._move(record, State.SUBMITTED, self._context.clock.now(), reset_tries=True)
+        self.apply(Retry(), task_id, version)
 
     def reschedule(self, task_id: str, run_at: datetime, *, version: int | None = None) -> None:
         """Give a waiting task another time; a past time means now. Raise InvalidTask for a naive
         datetime."""
-        record = self._at(task_id, version)
-        self._must_be(record, {State.WAITING}, False, "rescheduled")
-        try:
-            due = to_micros(run_at)
-        except ValueError as error:
-            raise InvalidTask(f"run_at: {error}") from error
-        now = self._context.clock.now()
-        self._move(record, State.WAITING if due > now else State.SUBMITTED, due, reset_tries=False)
+        self.apply(Reschedule(run_at=_instant(run_at)), task_id, version)
 
     def change(
         self,
@@ -141,65 +155,68 @@ class Management:
         key. A SUBMITTED task then comes after all others of that priority and key; a task that has
         these values already keeps its position. The order within an ordering key stays. Raise
         InvalidTask for a wrong value, and if no value is given."""
-        given = {"priority": priority, "fairness_key": fairness_key}
-        given = {option: value for option, value in given.items() if value is not None}
-        if not given:
-            raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
-        Options().changed(given)
-        record = self._at(task_id, version)
-        self._must_be(record, {State.WAITING, State.SUBMITTED}, False, "changed")
-        if all(getattr(record, option) == value for option, value in given.items()):
-            return
-        now = self._context.clock.now()
-        self._announce(
-            record,
-            self._database.run(
-                self._store.change(record.id, record.version, priority, fairness_key, now, actor)
-            ),
-        )
+        change = NewValues(priority=priority, fairness_key=fairness_key, actor=actor)
+        self.apply(change, task_id, version)
 
     def cancel(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
         """End a task as CANCELLED, in any unfinished state. A running handler is stopped; one in a
         thread is asked to stop."""
-        record = self._at(task_id, version)
-        self._must_be(record, set(State) - FINAL_STATES, False, "cancelled")
-        self._end(record, State.CANCELLED, actor)
+        self.apply(Cancel(actor=actor), task_id, version)
 
     def fail(self, task_id: str, *, version: int | None = None, actor: str = "a person") -> None:
         """End a task in ERROR as FAILED, which ends its incident."""
-        record = self._at(task_id, version)
-        self._must_be(record, {State.ERROR}, False, "failed")
-        self._end(record, State.FAILED, actor)
+        self.apply(Fail(actor=actor), task_id, version)
+
+    def apply(self, change: Change, task_id: str, version: int | None = None) -> None:
+        """Change one task, as the methods `resume` to `fail` do. Raise StaleVersion, NotAllowed,
+        UnknownTask."""
+        _check(change)
+        record = self.show(task_id)
+        if version is not None and record.version != version:
+            raise StaleVersion(
+                f"task {task_id} is at version {record.version}, not {version}: read it again"
+            )
+        check_state(record, change)
+        if change.concerns(record) and not self._change(change, [record]):
+            raise StaleVersion(
+                f"task {record.id} has changed since version {record.version}: read it again"
+            )
 
     def bulk(
         self,
-        change: Callable[[TaskRecord], None],
+        change: Change,
         *,
         state: State | str | None = None,
         queue: str | None = None,
         name: str | None = None,
         fairness_key: str | None = None,
         older_than: timedelta | None = None,
-        limit: int = 1000,
+        limit: int | None = None,
+        dry_run: bool = False,
+        on_batch: Callable[[BulkResult], None] | None = None,
     ) -> BulkResult:
-        """Apply a change, such as `lambda task: management.retry(task.id, version=task.version)`,
-        to the tasks that match."""
-        changed = refused = 0
-        found = self.find(
-            state=state,
-            queue=queue,
-            name=name,
-            fairness_key=fairness_key,
-            older_than=older_than,
-            limit=limit,
-        )
-        for record in found:
-            try:
-                change(record)
-                changed += 1
-            except (StaleVersion, NotAllowed, UnknownTask):
-                refused += 1
-        return BulkResult(changed, refused)
+        """Apply a change, such as `Retry()` or `Cancel()`, to all tasks that match and were
+        submitted before now, or to the first `limit` of them, oldest first.
+
+        Each batch of at most 500 tasks is one transaction, so that an interrupted call has changed
+        whole batches and can be made again. `on_batch` is given the sums after each. With
+        `dry_run`, nothing is changed.
+        """
+        _check(change)
+        where = self._filter(state, queue, name, fairness_key, older_than)
+        if where.older_than is None:  # tasks that arrive meanwhile are not meant
+            where = msgspec.structs.replace(where, older_than=self._context.clock.now() + 1)
+        result = BulkResult()
+        for found in self._pages(where, limit):
+            fit = [task for task in found if task.state in change.states and change.concerns(task)]
+            changed = len(fit) if dry_run else len(self._change(change, fit))
+            same = sum(task.state in change.states for task in found) - len(fit)
+            result = BulkResult(
+                result.changed + changed, result.refused + len(found) - same - changed
+            )
+            if on_batch is not None:
+                on_batch(result)
+        return result
 
     def pause(self, queue: str) -> None:
         """Stop starting tasks of this queue in the whole cluster, within seconds; running tasks
@@ -245,55 +262,30 @@ class Management:
 
     # how ------------------------------------------------------------------------------------------
 
-    def _at(self, task_id: str, version: int | None) -> TaskRecord:
-        record = self.show(task_id)
-        if version is not None and record.version != version:
-            raise StaleVersion(
-                f"task {task_id} is at version {record.version}, not {version}: read it again"
-            )
-        return record
+    def _pages(self, where: TaskFilter, limit: int | None) -> Iterator[list[TaskRecord]]:
+        """Yield the tasks that match, at most `limit`, in parts that one transaction changes."""
+        left = limit
+        while left is None or left > 0:
+            most = MOST_CHANGED if left is None else min(left, MOST_CHANGED)
+            found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, most))
+            if found:
+                yield found
+                where = msgspec.structs.replace(where, after=found[-1].id)
+            if len(found) < most:
+                return
+            left = None if left is None else left - len(found)
 
-    @staticmethod
-    def _must_be(record: TaskRecord, states: set[State], force: bool, done: str) -> None:
-        if record.state in states:
-            return
-        if record.state in FINAL_STATES:
-            raise NotAllowed(
-                f"task {record.id} is {record.state}: it is finished and cannot be {done}; submit"
-                " it again"
-            )
-        if record.state == State.PROCESSING and force:
-            return
-        hint = f" ({DOUBLE_RUN})" if record.state == State.PROCESSING and done == "resumed" else ""
-        raise NotAllowed(
-            f"task {record.id} is {record.state}: only {', '.join(sorted(states))} can be"
-            f" {done}{hint}"
+    def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
+        """Change the tasks that are still at their versions, in one transaction; return their
+        ids."""
+        if not tasks:
+            return set()
+        changed, notification = self._database.run(
+            change.steps(self._store, tasks, self._context.clock.now())
         )
-
-    def _move(self, record: TaskRecord, to: State, run_at: int, reset_tries: bool) -> None:
-        now = self._context.clock.now()
-        self._announce(
-            record,
-            self._database.run(
-                self._store.move(record.id, record.version, to, run_at, now, reset_tries)
-            ),
-        )
-
-    def _announce(self, record: TaskRecord, notification: Notification | None) -> None:
-        """Announce a change. Raise StaleVersion if there is none."""
-        if notification is None:
-            raise StaleVersion(
-                f"task {record.id} has changed since version {record.version}: read it again"
-            )
-        self._context.channel.announce(notification)
-
-    def _end(self, record: TaskRecord, to: State, actor: str) -> None:
-        now = self._context.clock.now()
-        if not self._database.run(self._store.end(record.id, record.version, to, now, actor)):
-            raise StaleVersion(
-                f"task {record.id} has changed since version {record.version}: read it again"
-            )
-        self._announce_control(record.id)
+        if changed:
+            self._context.channel.announce(notification)
+        return changed
 
     def _pause(self, queue: str, paused: bool) -> None:
         if not self._database.run(self._store.pause(queue, paused)):
@@ -321,3 +313,21 @@ class Management:
         if older_than is not None:
             before = self._context.clock.now() - older_than // timedelta(microseconds=1)
         return TaskFilter(wanted, queue, name, fairness_key, before)
+
+
+def _check(change: Change) -> None:
+    """Raise InvalidTask for new values that no task can have."""
+    if not isinstance(change, NewValues):
+        return
+    given = {"priority": change.priority, "fairness_key": change.fairness_key}
+    given = {option: value for option, value in given.items() if value is not None}
+    if not given:
+        raise InvalidTask("nothing to change: give a priority, a fairness key, or both")
+    Options().changed(given)
+
+
+def _instant(run_at: datetime) -> int:
+    try:
+        return to_micros(run_at)
+    except ValueError as error:
+        raise InvalidTask(f"run_at: {error}") from error

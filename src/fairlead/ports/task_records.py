@@ -3,6 +3,7 @@ status of queues. `TaskStore.records` returns them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,12 @@ class TaskFilter(msgspec.Struct, frozen=True):
     fairness_key: str | None = None
     older_than: int | None = None
     """Instant before which a task was submitted (microseconds since the epoch)."""
+    after: str | None = None
+    """Id of the task after which a listing goes on."""
+
+
+TaskVersion = tuple[str, int]
+"""Id of a task, and the version that a change expects."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
@@ -62,7 +69,7 @@ class TaskRecords(ClusterState, Protocol):
         """Return the task, rebuilt from its last attempt if it has left the hot table."""
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        """Return tasks of the hot table, oldest first, at most `limit`."""
+        """Return tasks of the hot table, by id and so the oldest first, at most `limit`."""
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
         """Return the stored payload and its format, while the task is in the hot table."""
@@ -88,28 +95,31 @@ class TaskRecords(ClusterState, Protocol):
 
     # changing -------------------------------------------------------------------------------------
 
+    # Each is one compare-and-set for each task, in a few statements for all of them. They return
+    # the ids of the tasks that had the expected version, and the notification to announce.
+
     def move(
-        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Steps[Notification | None]:
-        """Move a task to WAITING or SUBMITTED for a person, from any state in the hot table. Return
-        the notification to announce, or None if the version is stale."""
+        self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Steps[tuple[set[str], Notification]]:
+        """Move tasks to WAITING or SUBMITTED for a person, from any state in the hot table."""
 
     def change(
         self,
-        task_id: str,
-        version: int,
+        tasks: Sequence[TaskVersion],
         priority: int | None,
         fairness_key: str | None,
         now: int,
         actor: str,
-    ) -> Steps[Notification | None]:
-        """Give a WAITING or SUBMITTED task another priority or fairness key for a person; None
-        keeps the present one. A SUBMITTED task becomes the last of its lane. Return the
-        notification to announce, or None if the version is stale or the task in another state."""
+    ) -> Steps[tuple[set[str], Notification]]:
+        """Give WAITING or SUBMITTED tasks another priority or fairness key for a person; None keeps
+        the present one. SUBMITTED tasks become the last of their lanes. Tasks in another state are
+        not changed."""
 
-    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
-        """End a task for a person: CANCELLED or FAILED, with an attempt row. Return False if the
-        version is stale. Raises NotAllowed for another state."""
+    def end(
+        self, tasks: Sequence[TaskVersion], to: State, now: int, actor: str
+    ) -> Steps[tuple[set[str], Notification]]:
+        """End tasks for a person: CANCELLED or FAILED, with an attempt row. Raises NotAllowed for
+        another state."""
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
         """Set the weight of a key, which replaces the weights of its tasks from now on; None

@@ -9,8 +9,11 @@ SELECT 'error', t.id::text, t.version, t.queue, t.name, $2::bigint, $2::bigint,
  WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[]) AND t.state = 'ERROR'
 ON CONFLICT DO NOTHING
 
--- name: drop_error
-DELETE FROM fairlead_incidents WHERE kind = 'error' AND subject = $1 AND version = $2
+-- name: drop_errors
+-- $1: [[id, version], ...]
+DELETE FROM fairlead_incidents
+ WHERE kind = 'error' AND subject = ANY (ARRAY(SELECT j ->> 0 FROM json_array_elements($1::json) AS j))
+   AND (subject, version) IN (SELECT j ->> 0, (j ->> 1)::integer FROM json_array_elements($1::json) AS j)
 
 -- name: report
 -- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now

@@ -437,38 +437,72 @@ SELECT l.queue, l.partition, l.priority, found.*
                 ORDER BY ready_seq LIMIT $4) AS page) AS found
  WHERE l.ready_seq IS NOT NULL AND (found.position IS NOT NULL OR found.ids IS NOT NULL)
 
--- name: note_event
--- $3: kind, $4: at, $5: the new run_at or NULL, $6: actor
+-- name: note_events
+-- $1: [[id, version], ...]; $2: kind, $3: at, $4: the new run_at or NULL, $5: actor. The tasks are locked here, so that
+-- later statements of the transaction find them unchanged.
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
 INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
-SELECT id, version, $3::text, $4::bigint, queue, name, fairness_key, weight, priority, coalesce($5::bigint, run_at), $6::text
-  FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2
-   FOR UPDATE
+SELECT t.id, t.version, $2::text, $3::bigint, t.queue, t.name, t.fairness_key, t.weight, t.priority,
+       coalesce($4::bigint, t.run_at), $5::text
+  FROM fairlead_tasks t
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   FOR UPDATE OF t
 
--- name: end_task
-DELETE FROM fairlead_tasks WHERE id = $1::text::uuid AND version = $2 RETURNING id::text
+-- name: end_tasks
+-- $1: [[id, version], ...]
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
+DELETE FROM fairlead_tasks t
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+RETURNING t.id::text
 
--- name: move_task
--- $3: state, $4: run_at, $5: now when SUBMITTED else NULL, $6: ready_seq or NULL, $7: true to reset tries
-UPDATE fairlead_tasks
-   SET state = $3::text, version = version + 1, run_at = $4::bigint, ready_at = $5::bigint, triggered_at = $5::bigint,
-       ready_seq = $6::bigint, due_at = CASE WHEN $3::text = 'WAITING' THEN $4::bigint END,
-       due_seq = CASE WHEN $3::text = 'WAITING' THEN nextval('fairlead_ready_seq') END, node = NULL, stuck_at = NULL,
-       claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $7::boolean THEN 0 ELSE tries END,
+-- name: move_tasks
+-- $1: [[id, version, ready_seq], ...]; $2: state, $3: run_at, $4: now when SUBMITTED else NULL, $5: true to reset tries
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
+UPDATE fairlead_tasks t
+   SET state = $2::text, version = t.version + 1, run_at = $3::bigint, ready_at = $4::bigint, triggered_at = $4::bigint,
+       ready_seq = CASE WHEN $2::text = 'SUBMITTED'
+                        THEN ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 2)::bigint END,
+       due_at = CASE WHEN $2::text = 'WAITING' THEN $3::bigint END,
+       due_seq = CASE WHEN $2::text = 'WAITING' THEN nextval('fairlead_ready_seq') END, node = NULL, stuck_at = NULL,
+       claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN $5::boolean THEN 0 ELSE tries END,
        (order_at, order_seq) = (
-       SELECT CASE WHEN g.is_moved THEN $4::bigint ELSE order_at END,
+       SELECT CASE WHEN g.is_moved THEN $3::bigint ELSE order_at END,
               CASE WHEN g.is_moved THEN nextval('fairlead_ready_seq') ELSE order_seq END
-         FROM (SELECT $3::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL AS is_moved) AS g)
- WHERE id = $1::text::uuid AND version = $2
-RETURNING queue, partition, priority, ready_seq
+         FROM (SELECT $2::text = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL AS is_moved) AS g)
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+RETURNING t.id::text, t.queue, t.partition, t.priority, t.ready_seq
 
--- name: change_task
--- $3: priority or NULL, $4: fairness_key or NULL, $5: now, $6: ready_seq if SUBMITTED
-UPDATE fairlead_tasks
-   SET version = version + 1, priority = coalesce($3::smallint, priority), fairness_key = coalesce($4::text, fairness_key),
-       triggered_at = CASE WHEN state = 'SUBMITTED' THEN $5::bigint END,
-       ready_seq = CASE WHEN state = 'SUBMITTED' THEN $6::bigint END
- WHERE id = $1::text::uuid AND version = $2 AND state IN ('WAITING', 'SUBMITTED')
-RETURNING queue, partition, priority, ready_seq
+-- name: change_tasks
+-- $1: [[id, version, ready_seq if SUBMITTED], ...]; $2: priority or NULL, $3: fairness_key or NULL, $4: now
+WITH given AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY id, version) AS ids, jsonb_agg(j ORDER BY id, version) AS rows
+      FROM jsonb_array_elements($1::jsonb) AS j,
+           LATERAL (SELECT (j ->> 0)::uuid AS id, (j ->> 1)::integer AS version) AS k
+)
+UPDATE fairlead_tasks t
+   SET version = t.version + 1, priority = coalesce($2::smallint, priority), fairness_key = coalesce($3::text, fairness_key),
+       triggered_at = CASE WHEN state = 'SUBMITTED' THEN $4::bigint END,
+       ready_seq = CASE WHEN state = 'SUBMITTED'
+                        THEN ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 2)::bigint END
+ WHERE t.id = ANY ((SELECT ids FROM given)::uuid[])
+   AND t.version = ((SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) ->> 1)::integer
+   AND t.state IN ('WAITING', 'SUBMITTED')
+RETURNING t.id::text, t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: error_task
 -- policy & 2: SKIP_FAILED of ports/task_store.py
@@ -486,6 +520,7 @@ SELECT id::text, queue, partition, name, state, version, attempt, tries, priorit
  WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text)
    AND ($3::text IS NULL OR name = $3::text) AND ($4::text IS NULL OR fairness_key = $4::text)
    AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
+   AND fairlead_tasks.id > coalesce($7::text::uuid, '00000000-0000-0000-0000-000000000000')
  ORDER BY fairlead_tasks.id
  LIMIT $6
 

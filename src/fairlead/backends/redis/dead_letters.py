@@ -51,9 +51,9 @@ class DeadLetters:
         return found
 
     def matching(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
-        """Return at most `limit` tasks that match, the oldest first."""
+        """Return at most `limit` tasks that match, by id and so the oldest first."""
         found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
-        return sorted(found, key=lambda task: task.submitted_at)[:limit]
+        return sorted(found, key=lambda task: task.id)[:limit]
 
     def of(self, task_id: str) -> RedisSteps[DeadLetter | None]:
         """Return the dead letter of a task; None if the task is not in ERROR."""
@@ -89,5 +89,6 @@ def _matches(record: TaskRecord, where: TaskFilter) -> bool:
         where.queue in (None, record.queue)
         and where.name in (None, record.name)
         and where.fairness_key in (None, record.fairness_key)
+        and (where.after is None or record.id > where.after)
         and (where.older_than is None or record.submitted_at < where.older_than)
     )

@@ -47,7 +47,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
+from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords, TaskVersion
 from fairlead.ports.task_store import Claim, Completed, Stuck, TaskDeclaration, Woken
 
 MOST_LOST = 5
@@ -165,29 +165,34 @@ class RedisTaskStore:
         _refuse("Redis keeps no results")
 
     def move(
-        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> RedisSteps[Notification | None]:
-        """Move a task in ERROR, to run at once; any other move is refused."""
-        return (
-            Notification()
-            if (yield from self._dead_letters.requeue(task_id, version, reset_tries))
-            else None
-        )
+        self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool
+    ) -> RedisSteps[tuple[set[str], Notification]]:
+        """Move tasks in ERROR, to run at once; any other move is refused."""
+        moved = set()
+        for task_id, version in tasks:
+            if (yield from self._dead_letters.requeue(task_id, version, reset_tries)):
+                moved.add(task_id)
+        return moved, Notification()
 
     def change(
         self,
-        task_id: str,
-        version: int,
+        tasks: Sequence[TaskVersion],
         priority: int | None,
         fairness_key: str | None,
         now: int,
         actor: str,
-    ) -> RedisSteps[Notification | None]:
+    ) -> RedisSteps[tuple[set[str], Notification]]:
         _refuse("Redis cannot change the priority or fairness key of a task")
 
-    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> RedisSteps[bool]:
-        """End a task in ERROR; any other task is refused."""
-        return (yield from self._dead_letters.drop(task_id, version))
+    def end(
+        self, tasks: Sequence[TaskVersion], to: State, now: int, actor: str
+    ) -> RedisSteps[tuple[set[str], Notification]]:
+        """End tasks in ERROR; any other task is refused."""
+        ended = set()
+        for task_id, version in tasks:
+            if (yield from self._dead_letters.drop(task_id, version)):
+                ended.add(task_id)
+        return ended, Notification(control=True, finished=sorted(ended))
 
     def queue_statuses(self) -> RedisSteps[list[QueueStatus]]:
         statuses = []

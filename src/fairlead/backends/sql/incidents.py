@@ -29,9 +29,10 @@ class SqlIncidents:
         if task_ids:
             yield self._statement("note_errors", batch(task_ids), now)
 
-    def drop_error(self, task_id: str, version: int) -> Steps[None]:
-        """Drop the incident of a task that leaves ERROR."""
-        yield self._statement("drop_error", task_id, version)
+    def drop_errors(self, tasks: Sequence[tuple[str, int]]) -> Steps[None]:
+        """Drop the incidents of tasks that leave ERROR, given as (id, version)."""
+        if tasks:
+            yield self._statement("drop_errors", batch(tasks))
 
     # for nodes ------------------------------------------------------------------------------------
 

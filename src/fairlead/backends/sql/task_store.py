@@ -49,7 +49,13 @@ from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
-from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter, TaskRecords
+from fairlead.ports.task_records import (
+    KeyLoad,
+    QueueStatus,
+    TaskFilter,
+    TaskRecords,
+    TaskVersion,
+)
 from fairlead.ports.task_store import (
     RESUME_STUCK,
     Claim,
@@ -207,6 +213,7 @@ class SqlTaskStore:
             where.fairness_key,
             where.older_than,
             limit,
+            where.after and canonical(where.after),
         )
         return [task_record(row) for row in rows]
 
@@ -223,63 +230,72 @@ class SqlTaskStore:
         return bytes(rows[0][0]) if rows else None
 
     def move(
-        self, task_id: str, version: int, to: State, run_at: int, now: int, reset_tries: bool
-    ) -> Steps[Notification | None]:
-        task_id = canonical(task_id)
-        ready_at = ready_seq = None
+        self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool
+    ) -> Steps[tuple[set[str], Notification]]:
         kind = "resumed" if to == State.SUBMITTED else "rescheduled"
-        yield self.statement("note_event", task_id, version, kind, now, run_at, None)
-        if to == State.SUBMITTED:
-            ready_at, ready_seq = now, (yield from self.next_seqs(1))[0]
+        yield self.statement("note_events", _versions(tasks), kind, now, run_at, None)
+        ready_at = now if to == State.SUBMITTED else None
         rows = yield self.statement(
-            "move_task", task_id, version, to, run_at, ready_at, ready_seq, reset_tries
+            "move_tasks", (yield from self._placed(tasks)), to, run_at, ready_at, reset_tries
         )
-        if not rows:
-            return None
-        yield from self.incidents.drop_error(task_id, version)
-        notification = (
-            Notification(ready=lanes_of(rows))
-            if ready_seq is not None
-            else Notification(due=run_at)
-        )
-        yield from self.announce(notification)
-        return notification
+        moved = {row[0] for row in rows}
+        yield from self._drop_errors(tasks, moved)
+        notification = Notification()
+        if rows and to == State.SUBMITTED:
+            notification = Notification(ready=lanes_of(row[1:] for row in rows))
+        elif rows:
+            notification = Notification(due=run_at)
+        yield from self._announce_any(rows, notification)
+        return moved, notification
 
     def change(
         self,
-        task_id: str,
-        version: int,
+        tasks: Sequence[TaskVersion],
         priority: int | None,
         fairness_key: str | None,
         now: int,
         actor: str,
-    ) -> Steps[Notification | None]:
-        task_id = canonical(task_id)
-        yield self.statement("note_event", task_id, version, "changed", now, None, actor)
-        (ready_seq,) = yield from self.next_seqs(1)
+    ) -> Steps[tuple[set[str], Notification]]:
+        yield self.statement("note_events", _versions(tasks), "changed", now, None, actor)
         rows = yield self.statement(
-            "change_task", task_id, version, priority, fairness_key, now, ready_seq
+            "change_tasks", (yield from self._placed(tasks)), priority, fairness_key, now
         )
-        if not rows:
-            return None
-        notification = Notification(ready=lanes_of(row for row in rows if row[3] is not None))
-        yield from self.announce(notification)
-        return notification
+        notification = Notification(ready=lanes_of(row[1:] for row in rows if row[4] is not None))
+        yield from self._announce_any(rows, notification)
+        return {row[0] for row in rows}, notification
 
-    def end(self, task_id: str, version: int, to: State, now: int, actor: str) -> Steps[bool]:
+    def end(
+        self, tasks: Sequence[TaskVersion], to: State, now: int, actor: str
+    ) -> Steps[tuple[set[str], Notification]]:
         if to not in (State.CANCELLED, State.FAILED):
             raise NotAllowed(f"a person ends a task as CANCELLED or FAILED, not {to}")
-        task_id = canonical(task_id)
         outcome = Outcome.CANCELLED if to == State.CANCELLED else Outcome.FAILED
-        record = [task_id, version, outcome, to, None, now, None, f"by {actor}"]
-        yield self.statement("record_attempts", batch([record]), None)
+        records = [
+            [task_id, version, outcome, to, None, now, None, f"by {actor}"]
+            for task_id, version in _canonical(tasks)
+        ]
+        yield self.statement("record_attempts", batch(records), None)
         kind = "cancelled" if to == State.CANCELLED else "marked_failed"
-        yield self.statement("note_event", task_id, version, kind, now, None, actor)
-        ended = yield self.statement("end_task", task_id, version)
-        if ended:
-            yield from self.incidents.drop_error(task_id, version)
-            yield from self.announce(Notification(control=True, finished=[task_id]))
-        return bool(ended)
+        yield self.statement("note_events", _versions(tasks), kind, now, None, actor)
+        rows = yield self.statement("end_tasks", _versions(tasks))
+        ended = {row[0] for row in rows}
+        yield from self._drop_errors(tasks, ended)
+        notification = Notification(control=True, finished=sorted(ended))
+        yield from self._announce_any(rows, notification)
+        return ended, notification
+
+    def _placed(self, tasks: Sequence[TaskVersion]) -> Steps[str]:
+        """Return rows (id, version, ready_seq), with a new position for each task."""
+        positions = yield from self.next_seqs(len(tasks))
+        return batch([(*task, seq) for task, seq in zip(_canonical(tasks), positions, strict=True)])
+
+    def _drop_errors(self, tasks: Sequence[TaskVersion], changed: set[str]) -> Steps[None]:
+        left_error = [task for task in _canonical(tasks) if task[0] in changed]
+        yield from self.incidents.drop_errors(left_error)
+
+    def _announce_any(self, rows: Sequence[Row], notification: Notification) -> Steps[None]:
+        if rows:
+            yield from self.announce(notification)
 
     def queue_statuses(self) -> Steps[list[QueueStatus]]:
         known = yield from self.queue_settings()
@@ -744,3 +760,11 @@ def _triggers(lane: LaneKey, rows: Iterable[Row]) -> list[Trigger]:
         )
         for seq, id, version, name, key, weight, ordering_key, order_at in rows
     ]
+
+
+def _canonical(tasks: Sequence[TaskVersion]) -> list[TaskVersion]:
+    return [(canonical(task_id), version) for task_id, version in tasks]
+
+
+def _versions(tasks: Sequence[TaskVersion]) -> str:
+    return batch(_canonical(tasks))

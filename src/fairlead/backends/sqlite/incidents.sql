@@ -9,8 +9,10 @@ SELECT 'error', t.id, t.version, t.queue, t.name, ?2, ?2, substr(coalesce(t.erro
  WHERE t.state = 'ERROR'
 ON CONFLICT DO NOTHING
 
--- name: drop_error
-DELETE FROM fairlead_incidents WHERE kind = 'error' AND subject = ?1 AND version = ?2
+-- name: drop_errors
+-- ?1: [[id, version], ...]
+DELETE FROM fairlead_incidents
+ WHERE kind = 'error' AND (subject, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
 
 -- name: report
 -- ?1: [[kind, subject, version, queue, name, since, details], ...]; ?2: now

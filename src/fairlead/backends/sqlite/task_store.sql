@@ -247,31 +247,49 @@ SELECT DISTINCT t.id, t.policy
    AND t.policy & 4 = 0  -- IGNORE_STUCK
  LIMIT ?2
 
--- name: note_event
--- ?3: kind, ?4: at, ?5: the new run_at or NULL, ?6: actor
+-- name: note_events
+-- ?1: [[id, version], ...]; ?2: kind, ?3: at, ?4: the new run_at or NULL, ?5: actor
 INSERT INTO fairlead_events (task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor)
-SELECT id, version, ?3, ?4, queue, name, fairness_key, weight, priority, coalesce(?5, run_at), ?6
-  FROM fairlead_tasks WHERE id = ?1 AND version = ?2
+SELECT t.id, t.version, ?2, ?3, t.queue, t.name, t.fairness_key, t.weight, t.priority, coalesce(?4, t.run_at), ?5
+  FROM json_each(?1) j
+  CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+ WHERE t.version = j.value ->> 1
 
--- name: end_task
-DELETE FROM fairlead_tasks WHERE id = ?1 AND version = ?2 RETURNING id
+-- name: end_tasks
+-- ?1: [[id, version], ...]
+DELETE FROM fairlead_tasks
+ WHERE seq IN (SELECT t.seq
+                 FROM json_each(?1) j
+                 CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+                WHERE t.version = j.value ->> 1)
+RETURNING id
 
--- name: move_task
--- ?3: state, ?4: run_at, ?5: now when SUBMITTED else NULL, ?6: ready_seq or NULL, ?7: 1 to reset tries
+-- name: move_tasks
+-- ?1: [[id, version, ready_seq], ...]; ?2: state, ?3: run_at, ?4: now when SUBMITTED else NULL, ?5: 1 to reset tries
 UPDATE fairlead_tasks
-   SET state = ?3, version = version + 1, run_at = ?4, ready_at = ?5, triggered_at = ?5, ready_seq = ?6, node = NULL,
-       stuck_at = NULL, claimed_at = NULL, trigger_path = 'hook', tries = CASE WHEN ?7 THEN 0 ELSE tries END,
-       order_at = CASE WHEN ?3 = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN ?4 ELSE order_at END
- WHERE id = ?1 AND version = ?2
-RETURNING queue, partition, priority, ready_seq
+   SET state = ?2, version = fairlead_tasks.version + 1, run_at = ?3, ready_at = ?4, triggered_at = ?4,
+       ready_seq = CASE WHEN ?2 = 'SUBMITTED' THEN given.ready_seq END, node = NULL, stuck_at = NULL, claimed_at = NULL,
+       trigger_path = 'hook', tries = CASE WHEN ?5 THEN 0 ELSE tries END,
+       order_at = CASE WHEN ?2 = 'WAITING' AND attempt = 0 AND order_at IS NOT NULL THEN ?3 ELSE order_at END
+  FROM (SELECT t.seq, j.value ->> 2 AS ready_seq
+          FROM json_each(?1) j
+          CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+         WHERE t.version = j.value ->> 1) AS given
+ WHERE fairlead_tasks.seq = given.seq
+RETURNING id, queue, partition, priority, ready_seq
 
--- name: change_task
--- ?3: priority or NULL, ?4: fairness_key or NULL, ?5: now, ?6: ready_seq if SUBMITTED
+-- name: change_tasks
+-- ?1: [[id, version, ready_seq if SUBMITTED], ...]; ?2: priority or NULL, ?3: fairness_key or NULL, ?4: now
 UPDATE fairlead_tasks
-   SET version = version + 1, priority = coalesce(?3, priority), fairness_key = coalesce(?4, fairness_key),
-       triggered_at = CASE WHEN state = 'SUBMITTED' THEN ?5 END, ready_seq = CASE WHEN state = 'SUBMITTED' THEN ?6 END
- WHERE id = ?1 AND version = ?2 AND state IN ('WAITING', 'SUBMITTED')
-RETURNING queue, partition, priority, ready_seq
+   SET version = fairlead_tasks.version + 1, priority = coalesce(?2, priority), fairness_key = coalesce(?3, fairness_key),
+       triggered_at = CASE WHEN state = 'SUBMITTED' THEN ?4 END,
+       ready_seq = CASE WHEN state = 'SUBMITTED' THEN given.ready_seq END
+  FROM (SELECT t.seq, j.value ->> 2 AS ready_seq
+          FROM json_each(?1) j
+          CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
+         WHERE t.version = j.value ->> 1 AND t.state IN ('WAITING', 'SUBMITTED')) AS given
+ WHERE fairlead_tasks.seq = given.seq
+RETURNING id, queue, partition, priority, fairlead_tasks.ready_seq
 
 -- name: error_task
 -- policy & 2: SKIP_FAILED of ports/task_store.py
@@ -288,6 +306,7 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
   FROM fairlead_tasks
  WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
+   AND id > coalesce(?7, '')
  ORDER BY id
  LIMIT ?6
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table
+from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import job_on, lake_in
 from fairlead.pipeline.commands.options import SettingsFile, TableOptions
@@ -61,6 +61,6 @@ def backfill(options: BackfillOptions) -> None:
             ],
         )
         skipped = f", {len(done.skipped):,} were done already" if done.skipped else ""
-        print(f"{len(done.days):,} days {'compared' if options.dry_run else 'rebuilt'}{skipped}")
+        say(f"{len(done.days):,} days {'compared' if options.dry_run else 'rebuilt'}{skipped}")
         for note in done.notes:
-            print(note)
+            say(note)

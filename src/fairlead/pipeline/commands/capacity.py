@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, duration
+from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_in, small_tables_of
@@ -85,7 +85,7 @@ def capacity(options: CapacityOptions) -> None:
             ],
         )
         for note in done.notes:
-            print(note)
+            say(note)
 
 
 def _hour_name(hour_of_week: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration
+from fairlead.cli.output import WORK_FAILED, as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -79,7 +79,7 @@ def erase(options: EraseOptions) -> None:
             if options.json:
                 as_json({"is_readmitted": True})
             else:
-                print("later exports may contain this key again")
+                say("later exports may contain this key again")
             return
         grace_us = round(kept.total_seconds() * MICROS)
         with catalog_of(options.tables) as where, watching("erasing") as on_rows:
@@ -102,30 +102,30 @@ def _print(done: Erasure) -> None:
         ],
     )
     for name, rows in done.catalog.items():
-        print(f"{name}: {rows:,} rows")
+        say(f"{name}: {rows:,} rows")
     for page in done.pages:
-        print(
+        say(
             f"{page} shows the key"
             if done.dry_run
             else f"{page} showed the key and was removed; run report to create it again"
         )
     if done.dry_run:
-        print("nothing was changed")
+        say("nothing was changed")
         return
-    print(
+    say(
         f"{done.removed:,} files removed; {done.verified.files:,} files read,"
         f" {done.verified.bytes:,} bytes"
     )
     for held in done.verified.held:
-        print(f"  STILL THERE {held.file}: {held.where}, {held.count:,} times")
+        say(f"  STILL THERE {held.file}: {held.where}, {held.count:,} times")
     for name, rows in done.catalog_held.items():
-        print(f"  STILL THERE {name}: {rows:,} rows in files below it")
+        say(f"  STILL THERE {name}: {rows:,} rows in files below it")
     for path in done.verified.unreadable:
-        print(f"  not readable: {path}; run this again in ten minutes")
+        say(f"  not readable: {path}; run this again in ten minutes")
     for held in done.verified.elsewhere:
-        print(f"  the same word, not as a key: {held.file}: {held.where}, {held.count:,} times")
+        say(f"  the same word, not as a key: {held.file}: {held.where}, {held.count:,} times")
     if done.days:
-        print(
+        say(
             f"the next build rebuilds {len(done.days):,} days; until then their sums include"
             " the erased rows"
         )

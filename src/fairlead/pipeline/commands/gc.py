@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, duration
+from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import catalog_of, lake_in
@@ -58,12 +58,12 @@ def gc(options: GcOptions) -> None:
             [(table, n, why) for (table, why), n in sorted(found.items())],
         )
         for table, days in done.parts.items():
-            print(f"{table}: {len(days):,} days, {days[0]} to {days[-1]}")
+            say(f"{table}: {len(days):,} days, {days[0]} to {days[-1]}")
         for name, files in done.catalog.items():
-            print(f"{name} in the catalog: {files:,} files")
+            say(f"{name} in the catalog: {files:,} files")
         for who in done.leases:
-            print(f"{who} has a lease: replaced files stay")
-        print(
+            say(f"{who} has a lease: replaced files stay")
+        say(
             f"{len(done.files):,} files, {done.bytes:,} bytes"
             f" {'removed' if options.apply else 'can be removed: run with --apply'}"
         )

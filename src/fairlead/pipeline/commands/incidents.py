@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table
+from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_in, small_tables_of
@@ -49,4 +49,4 @@ def incidents(options: IncidentsOptions) -> None:
             "extra hours waited",
         )
         as_table(columns, as_rows(found))
-        print(f"{len(found):,} incidents")
+        say(f"{len(found):,} incidents")

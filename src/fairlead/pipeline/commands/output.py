@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fairlead.cli.output import as_json, as_table, one_line_errors
+from fairlead.cli.output import as_json, as_table, one_line_errors, say
 from fairlead.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def print_result(json: bool, value: Any, text: str) -> None:
     if json:
         as_json(value)
     else:
-        print(text)
+        say(text)
 
 
 def print_run(run: JobRun, json: bool, text: str | None = None) -> None:
@@ -96,14 +96,14 @@ def print_run(run: JobRun, json: bool, text: str | None = None) -> None:
         return
     if run.tables:
         as_table(("table", "rows"), [(name, f"{rows:,}") for name, rows in run.tables.items()])
-    print(
+    say(
         text
         or f"{run.job}: {run.state}, {run.rows_in:,} rows in, {run.rows_out:,} out, "
         f"in {run.seconds:,.1f} s"
     )
     for found in run.checks:
-        print(f"  {'ok  ' if found.holds else 'FAIL'} {found.name}: {found.found:,.0f}")
+        say(f"  {'ok  ' if found.holds else 'FAIL'} {found.name}: {found.found:,.0f}")
     for note in run.notes:
-        print(f"  {note}")
+        say(f"  {note}")
     if run.quarantined:
-        print(f"  {run.quarantined:,} rows are invalid and are in bronze.quarantine")
+        say(f"  {run.quarantined:,} rows are invalid and are in bronze.quarantine")

@@ -8,7 +8,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, readable, time_of
+from fairlead.cli.output import as_json, as_table, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.options import Author, Url, Why, author_of
@@ -70,7 +70,7 @@ def list_policies(context: typer.Context, options: ListOptions) -> None:
             ],
         )
         for switch in switches:
-            print(
+            say(
                 f"{switch.queue or 'every queue'}: {switch.mode} since {time_of(switch.at)} by"
                 f" {switch.author}: {switch.why}"
             )
@@ -95,15 +95,13 @@ def show(version: int, options: ShowOptions) -> None:
         if options.json:
             as_json(readable(found))
             return
-        print(
+        say(
             f"version {found.version} of {found.queue}: {state_text(found)},"
             f" {time_of(found.computed_at)} by {found.author}"
         )
-        print(
-            f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}"
-        )
+        say(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
         if found.verdict:
-            print(found.verdict)
+            say(found.verdict)
         as_table(
             ("fairness key", "raw", "published", "why"),
             [
@@ -117,7 +115,7 @@ def show(version: int, options: ShowOptions) -> None:
             ],
         )
         if found.limit_reasons:
-            print("\nlimits: slots of the key on each node")
+            say("\nlimits: slots of the key on each node")
             as_table(
                 ("fairness key", "raw", "published", "why"),
                 [
@@ -165,4 +163,4 @@ def rollback(options: RollbackOptions) -> None:
         else:
             old = options.version
             content = "the declared weights" if old == 0 else f"copy of version {old}"
-            print(f"version {new} is in force: {content}")
+            say(f"version {new} is in force: {content}")

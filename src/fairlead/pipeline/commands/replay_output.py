@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fairlead.cli.output import as_json, as_table
+from fairlead.cli.output import as_json, as_table, say
 from fairlead.clock import MICROS
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
     _print_arrivals(plan, arrivals, study.setup.train_us)
     if study.gap is not None:
         _print_gap(study.gap)
-    print(
+    say(
         f"\nBest policies, {study.objective} on the arrivals for choosing; each interval holds 95"
         " of 100 samples:"
     )
@@ -124,7 +124,7 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
             for each in study.standings
         ],
     )
-    print("\nThese policies on later arrivals:")
+    say("\nThese policies on later arrivals:")
     reported = [
         found
         for found in study.found
@@ -132,11 +132,11 @@ def show(replayed: Replayed, plan: StudyPlan, arrivals: Arrivals, json: bool) ->
     ]
     _print_measures(reported)
     ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
-    print(f"\nThe first {len(ranked)} of {len(trained)} on the arrivals for choosing:")
+    say(f"\nThe first {len(ranked)} of {len(trained)} on the arrivals for choosing:")
     _print_measures(ranked)
     for note in study.notes:
-        print(f"  {note}")
-    print(
+        say(f"  {note}")
+    say(
         f"replay {replayed.replay_id}: {replayed.run.seconds:,.1f} s; gold.replays and"
         " gold.replay_waits have the details"
     )
@@ -146,7 +146,7 @@ def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -
     chosen_on = (
         "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
     )
-    print(
+    say(
         f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in"
         f" {_time(arrivals.span)}; {len(plan.grid.policies):,} policies of"
         f" {plan.grid.combinations:,} combinations, chosen on {chosen_on}"
@@ -154,7 +154,7 @@ def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -
 
 
 def _print_gap(gap: CalibrationGap) -> None:
-    print(
+    say(
         f"\nThe record and a simulation of its policy ({gap.policy}), Kolmogorov-Smirnov distance"
         f" {gap.ks:.3f}:"
     )

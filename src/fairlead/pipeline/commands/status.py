@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, time_of
+from fairlead.cli.output import as_json, as_table, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -126,4 +126,4 @@ def tables(options: TablesOptions) -> None:
                 ]
             )
         else:
-            print(as_markdown())
+            say(as_markdown())

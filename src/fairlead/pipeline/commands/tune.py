@@ -13,7 +13,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, duration
+from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -150,7 +150,7 @@ def on(options: OnOptions) -> None:
         management = PolicyManagement(App(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
             was_off = management.switch_on(queue)
-            print(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
+            say(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
 
 
 @tune.command("freeze")
@@ -169,7 +169,7 @@ def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
         author, why = author_of(options.author), options.why or "no reason given"
         for queue in options.queue or [EVERY_QUEUE]:
             management.switch(mode, author, why, queue)
-            print(f"{queue or 'every queue'}: {effect}")
+            say(f"{queue or 'every queue'}: {effect}")
 
 
 def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlead.cli.output import as_table
+from fairlead.cli.output import as_table, say
 
 if TYPE_CHECKING:
     from fairlead.core.tuning.control import Change
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
     """Print the result for each queue, with at most `most` of its keys."""
     if not found:
-        print("the tables contain no queue; run `fairlead pipeline ingest` and `build` first")
+        say("the tables contain no queue; run `fairlead pipeline ingest` and `build` first")
     for tuned in found:
         counts = (
             "the declared weights stay in force"
             if tuned.version is None
             else f"version {tuned.version} is in force"
         )
-        print(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
+        say(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
         for line in (*((tuned.verdict,) if tuned.verdict else ()), *tuned.holds):
-            print(f"  {line}")
+            say(f"  {line}")
         # The greatest change comes first.
         changes = sorted(tuned.changes, key=_size, reverse=True)
         if changes:
@@ -45,7 +45,7 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
             )
         limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
         if limits:
-            print("limits: slots of the key on each node")
+            say("limits: slots of the key on each node")
             as_table(
                 ("fairness key", "now", "raw", "guarded", "change", "why"),
                 [
@@ -61,9 +61,9 @@ def show_tuned(found: list[QueueTuned], most: int, applied: bool) -> None:
                 ],
             )
         if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
-            print(f"and {more:,} more keys; --keys or --json shows them")
+            say(f"and {more:,} more keys; --keys or --json shows them")
     if not applied and any(tuned.outcome == "would be published" for tuned in found):
-        print("\nnothing was changed: this was a dry run; `tune apply` publishes")
+        say("\nnothing was changed: this was a dry run; `tune apply` publishes")
 
 
 def _size(change: Change) -> tuple[float, float]:

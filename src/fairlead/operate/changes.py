@@ -1,0 +1,162 @@
+"""Changes of tasks by people, as values: what may be changed, and the steps that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from fairlead.errors import NotAllowed
+from fairlead.model import FINAL_STATES, State, TaskRecord
+from fairlead.ports.notification import Notification
+from fairlead.ports.statements import Steps
+from fairlead.ports.task_records import TaskRecords, TaskVersion
+
+DOUBLE_RUN = "it is running: with force it will run a second time beside the first"
+
+Changed = Steps[tuple[set[str], Notification]]
+
+
+class Change(Protocol):
+    """A change that a person makes to one task or to many."""
+
+    @property
+    def done(self) -> str:
+        """The participle that messages use, as "retried"."""
+
+    @property
+    def states(self) -> frozenset[State]:
+        """The states in which a task can be changed so."""
+
+    def concerns(self, task: TaskRecord) -> bool:
+        """Return whether the task would differ afterwards."""
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """Change the tasks that are still at their versions; return their ids and what to
+        announce."""
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
+    actor: str = "a person"
+
+    def concerns(self, task: TaskRecord) -> bool:
+        return True
+
+
+class Retry(_Change, frozen=True, kw_only=True):
+    """Run tasks that are in ERROR or wait for a retry now; count their tries from zero."""
+
+    done: ClassVar[str] = "retried"
+    states: ClassVar[frozenset[State]] = frozenset({State.WAITING, State.ERROR})
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """Move them."""
+        return store.move(versions(tasks), State.SUBMITTED, now, now, reset_tries=True)
+
+
+class Resume(_Change, frozen=True, kw_only=True):
+    """Run waiting tasks, and tasks in ERROR, now; count the tries of the latter from zero."""
+
+    done: ClassVar[str] = "resumed"
+    force: bool = False
+    """Also resume running tasks, which then run twice."""
+
+    @property
+    def states(self) -> frozenset[State]:
+        """Running tasks too, with force."""
+        found = frozenset({State.WAITING, State.SUBMITTED, State.ERROR})
+        return found | {State.PROCESSING} if self.force else found
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """Move them, those in ERROR apart from the others."""
+        changed: set[str] = set()
+        ready = []
+        for is_error in (False, True):
+            part = [task for task in tasks if (task.state == State.ERROR) is is_error]
+            if part:
+                ids, notification = yield from store.move(
+                    versions(part), State.SUBMITTED, now, now, reset_tries=is_error
+                )
+                changed |= ids
+                ready += notification.ready
+        return changed, Notification(ready=ready)
+
+
+class Reschedule(_Change, frozen=True, kw_only=True):
+    """Give waiting tasks another time; a past time means now."""
+
+    done: ClassVar[str] = "rescheduled"
+    states: ClassVar[frozenset[State]] = frozenset({State.WAITING})
+    run_at: int
+    """Microseconds since the epoch."""
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """Move them."""
+        to = State.WAITING if self.run_at > now else State.SUBMITTED
+        return store.move(versions(tasks), to, self.run_at, now, reset_tries=False)
+
+
+class NewValues(_Change, frozen=True, kw_only=True):
+    """Give tasks that have not started another priority or fairness key; None keeps the present
+    one. SUBMITTED tasks then come after all others of that priority and key."""
+
+    done: ClassVar[str] = "changed"
+    states: ClassVar[frozenset[State]] = frozenset({State.WAITING, State.SUBMITTED})
+    priority: int | None = None
+    fairness_key: str | None = None
+
+    def concerns(self, task: TaskRecord) -> bool:
+        """A task that has these values already keeps its position."""
+        return self.priority not in (None, task.priority) or self.fairness_key not in (
+            None,
+            task.fairness_key,
+        )
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """Change them."""
+        return store.change(versions(tasks), self.priority, self.fairness_key, now, self.actor)
+
+
+class Cancel(_Change, frozen=True, kw_only=True):
+    """End tasks as CANCELLED, in any unfinished state, and stop the running ones."""
+
+    done: ClassVar[str] = "cancelled"
+    states: ClassVar[frozenset[State]] = frozenset(State) - FINAL_STATES
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """End them."""
+        return store.end(versions(tasks), State.CANCELLED, now, self.actor)
+
+
+class Fail(_Change, frozen=True, kw_only=True):
+    """End tasks in ERROR as FAILED, which ends their incidents."""
+
+    done: ClassVar[str] = "failed"
+    states: ClassVar[frozenset[State]] = frozenset({State.ERROR})
+
+    def steps(self, store: TaskRecords, tasks: Sequence[TaskRecord], now: int) -> Changed:
+        """End them."""
+        return store.end(versions(tasks), State.FAILED, now, self.actor)
+
+
+def versions(tasks: Sequence[TaskRecord]) -> list[TaskVersion]:
+    """Return the tasks as (id, version)."""
+    return [(task.id, task.version) for task in tasks]
+
+
+def check_state(task: TaskRecord, change: Change) -> None:
+    """Raise NotAllowed, with the reason, if the task is in none of the states of the change."""
+    if task.state in change.states:
+        return
+    if task.state in FINAL_STATES:
+        raise NotAllowed(
+            f"task {task.id} is {task.state}: it is finished and cannot be {change.done}; submit"
+            " it again"
+        )
+    is_doubled = task.state == State.PROCESSING and isinstance(change, Resume)
+    hint = f" ({DOUBLE_RUN})" if is_doubled else ""
+    raise NotAllowed(
+        f"task {task.id} is {task.state}: only {', '.join(sorted(change.states))} can be"
+        f" {change.done}{hint}"
+    )
