@@ -79,7 +79,8 @@ class Management:
             )
         if not found:
             raise UnknownTask(
-                f"no unfinished task begins with {values.brief(beginning)}: a finished one needs its whole id"
+                f"no unfinished task begins with {values.brief(beginning)}: a finished one needs its"
+                " whole id"
             )
         return found[0]
 
