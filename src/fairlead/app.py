@@ -201,7 +201,7 @@ class App:
         def register(function: Callable[P, R]) -> Task[P, R]:
             handler = Handler(
                 function,
-                name=str(name or getattr(function, "__name__", "")),
+                name=getattr(function, "__name__", "") if name is None else name,
                 queue=queue,
                 retry=retry,
                 processing=processing

@@ -123,4 +123,7 @@ def duration(text: str | None) -> timedelta | None:
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not (number.isascii() and number.isdigit()):
         raise InvalidTask(f"duration {text!r}: use a number and s, m, h or d, as in 2h")
-    return timedelta(seconds=int(number) * _UNITS[unit])
+    try:
+        return timedelta(seconds=int(number) * _UNITS[unit])
+    except OverflowError:
+        raise InvalidTask(f"duration {text!r} is too long: use at most 99999d") from None

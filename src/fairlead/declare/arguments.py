@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from fairlead.core import values
 from fairlead.errors import ConfigurationError, InvalidTask
 
 _KINDS_REFUSED = {
@@ -70,7 +71,12 @@ class Arguments:
         try:
             if args:
                 kwargs = dict(self._signature.bind(*args, **kwargs).arguments)
-            return self._encode(msgspec.convert(kwargs, self._type))
+            given = msgspec.convert(kwargs, self._type)
+            encoded = self._encode(given)
+            # NaN and infinities are written as null, which the handler's type may refuse.
+            if b"null" in encoded and not values.is_finite(msgspec.to_builtins(given)):
+                raise ValueError("JSON has no NaN or infinity; use a text, or None")
+            return encoded
         except (
             msgspec.ValidationError,
             TypeError,

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core import values
+from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
 from fairlead.core.policies.processing import ProcessingPolicy
 from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
-from fairlead.declare.queue import Queue, is_name
+from fairlead.declare.queue import Queue
 from fairlead.errors import LONGEST_DELAY, ConfigurationError
 
 encode_result = msgspec.json.Encoder().encode
@@ -47,8 +48,10 @@ class Handler:
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
-        if not is_name(name):
-            raise ConfigurationError(f"task name {name!r}: use 1 to 200 bytes of text")
+        values.name("task name", name)
+        values.name(f"task {name!r}: queue", queue)
+        values.methods(f"task {name!r}: retry", retry, "delay")
+        check_limit(f"task {name!r}: concurrency", concurrency)
         self.function = function
         self.name = name
         self.queue = queue
@@ -59,7 +62,7 @@ class Handler:
         self.keep_result = keep_result
         if on_failure not in ("hold", "skip"):
             raise ConfigurationError(
-                f"task {name!r}: on_failure {on_failure!r}: use 'hold' or 'skip'"
+                f"task {name!r}: on_failure {values.brief(on_failure)}: use 'hold' or 'skip'"
             )
         self.skips_failed = on_failure == "skip"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -99,7 +102,7 @@ class Handler:
             kind = natural if wanted is None else ExecutorKind(wanted)
         except ValueError:
             raise ConfigurationError(
-                f"task {self.name!r}: executor {wanted!r}: use loop, thread or process"
+                f"task {self.name!r}: executor {values.brief(wanted)}: use loop, thread or process"
             ) from None
         if (kind is ExecutorKind.LOOP) is not self.is_async:
             raise ConfigurationError(
@@ -123,8 +126,8 @@ def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
             or not 0 < seconds <= LONGEST_DELAY
         ):
             raise ConfigurationError(
-                f"task {name!r}: {field}={seconds!r} of its processing policy: use a number of"
-                f" seconds above 0, at most {LONGEST_DELAY:.0f}, or None"
+                f"task {name!r}: {field}={values.brief(seconds)} of its processing policy: use"
+                f" a number of seconds above 0, at most {LONGEST_DELAY:.0f}, or None"
             )
     return processing
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import msgspec
 
 from fairlead.clock import to_micros
+from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 
-MOST_KEY_BYTES = 1024
-"""Maximum number of UTF-8 bytes of a fairness, ordering or unique key; keys are index entries."""
+MOST_CONTEXT_BYTES = 16_384
+"""Maximum number of UTF-8 bytes of the names and values of a context."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -46,28 +46,17 @@ class Options(msgspec.Struct, frozen=True):
         """Raise InvalidTask unless every option is within its bounds."""
         if type(self.priority) is not int or self.priority not in PRIORITIES:
             raise InvalidTask(
-                f"priority {self.priority!r}: use a whole number from 0 (first) to 9 (last)"
+                f"priority {values.brief(self.priority)}: use a whole number from 0 (first) to 9"
+                " (last)"
             )
-        if (
-            not isinstance(self.weight, int | float)
-            or isinstance(self.weight, bool)
-            or math.isnan(self.weight)
-        ):
-            raise InvalidTask(
-                f"weight {self.weight!r}: use a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}"
-            )
-        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
-            raise InvalidTask(
-                f"weight {self.weight!r}: use a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}"
-            )
-        _check_key("fairness_key", self.fairness_key, may_be_empty=True)
-        _check_key("ordering_key", self.ordering_key)
-        _check_key("unique_key", self.unique_key)
+        values.number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
+        values.text("fairness_key", self.fairness_key, may_be_empty=True, error=InvalidTask)
+        for option, key in (("ordering_key", self.ordering_key), ("unique_key", self.unique_key)):
+            if key is not None:
+                values.text(option, key, error=InvalidTask)
         self.run_at_micros(0)
-        if self.context is not None and not all(
-            isinstance(k, str) and isinstance(v, str) for k, v in self.context.items()
-        ):
-            raise InvalidTask("context: use a map of strings to strings")
+        if self.context is not None:
+            _check_context(self.context)
 
     def run_at_micros(self, now: int) -> int:
         """Return the earliest start in microseconds since the epoch: `now` if no `run_at` is
@@ -75,25 +64,25 @@ class Options(msgspec.Struct, frozen=True):
         if self.run_at is None:
             return now
         if not isinstance(self.run_at, datetime):
-            raise InvalidTask(f"run_at {self.run_at!r}: use an aware datetime")
+            raise InvalidTask(f"run_at {values.brief(self.run_at)}: use an aware datetime")
         try:
             return to_micros(self.run_at)
         except ValueError as error:
             raise InvalidTask(f"run_at: {error}") from error
 
 
-def _check_key(option: str, key: Any, may_be_empty: bool = False) -> None:
-    if key is None and not may_be_empty:
-        return
-    if not isinstance(key, str):
-        raise InvalidTask(f"{option} {key!r}: use a string")
-    if not key and not may_be_empty:
-        raise InvalidTask(f"{option} is empty: leave it out, or give it a value")
-    if "\x00" in key:
-        raise InvalidTask(f"{option} {key!r}: must not hold a NUL character")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidTask(f"{option} {key!r}: not valid Unicode ({error.reason})") from error
-    if size > MOST_KEY_BYTES:
-        raise InvalidTask(f"{option} has {size} bytes, more than {MOST_KEY_BYTES}")
+def _check_context(context: object) -> None:
+    if not isinstance(context, Mapping):
+        raise InvalidTask(f"context {values.brief(context)}: use a map of strings to strings")
+    size = 0
+    for name, value in context.items():
+        values.text("a name in context", name, MOST_CONTEXT_BYTES, error=InvalidTask)
+        values.text(
+            f"context[{name!r}]", value, MOST_CONTEXT_BYTES, may_be_empty=True, error=InvalidTask
+        )
+        size += len(name.encode()) + len(value.encode())
+    if size > MOST_CONTEXT_BYTES:
+        raise InvalidTask(
+            f"context has {size:,} bytes, more than {MOST_CONTEXT_BYTES:,}: put data into the"
+            " arguments, or store it elsewhere"
+        )

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from fairlead.core import values
 from fairlead.core.policies.catch_up import CatchUp
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
@@ -18,6 +19,7 @@ from fairlead.errors import ConfigurationError, InvalidTask
 
 _FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
+_FIELDS = 5
 
 
 class CronTimes:
@@ -31,12 +33,14 @@ class CronTimes:
             self._zone = ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ConfigurationError(f"timezone {timezone!r} is unknown") from error
+        needed = "five fields are needed, as in '*/5 * * * *'"
+        # cronsim also takes a sixth field of seconds, for which no slot is kept.
+        if len(cron.split()) != _FIELDS:
+            raise ConfigurationError(f"cron expression {cron!r}: {needed}")
         try:
             CronSim(cron, datetime(2026, 1, 1, tzinfo=self._zone))
         except CronSimError as error:
-            raise ConfigurationError(
-                f"cron expression {cron!r}: {error}; five fields are needed, as in '*/5 * * * *'"
-            ) from error
+            raise ConfigurationError(f"cron expression {cron!r}: {error}; {needed}") from error
         self._cron = cron
 
     def after(self, instant: datetime) -> Iterator[datetime]:
@@ -92,6 +96,8 @@ class Periodic:
     ) -> None:
         """`name`: the name of its record in the store; by default the task's name. Raise
         ConfigurationError."""
+        values.text("cron expression", cron)
+        values.text("timezone", timezone)
         try:
             self.times = cron_times(cron, timezone)
         except ConfigurationError as error:
@@ -100,7 +106,7 @@ class Periodic:
             self.catch_up = CatchUp(catch_up)
         except ValueError:
             raise ConfigurationError(
-                f"periodic task {handler.name!r}: catch_up={catch_up!r}: use"
+                f"periodic task {handler.name!r}: catch_up={values.brief(catch_up)}: use"
                 f" {', '.join(repr(str(policy)) for policy in CatchUp)}"
             ) from None
         parameters = handler.arguments.names

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from fairlead.core.limits.cluster_limits import AnyLimit
+from fairlead.core import values
+from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
 from fairlead.errors import ConfigurationError
 
 MOST_PARTITIONS = 1000
 DEFAULT_PARTITIONS = 1
-MOST_NAME_BYTES = 200
 ORDERED_PARTITIONS = 120
 """Default partitions of an ordered queue. The number is fixed for good, so it is large enough for
 any number of nodes."""
@@ -45,56 +44,30 @@ class Queue:
     node although higher priorities have work; None leaves priorities strict."""
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
-            raise ConfigurationError(f"queue name {self.name!r}: use 1 to 200 bytes of text")
-        if self.order not in (None, "fair", "fifo"):
-            raise ConfigurationError(
-                f"queue {self.name!r}: order {self.order!r} is unknown; use 'fair' or 'fifo'"
-            )
-        if self.kind not in ("tasks", "ordered"):
-            raise ConfigurationError(
-                f"queue {self.name!r}: kind {self.kind!r} is unknown; use 'tasks' or 'ordered'"
-            )
-        if self.cost not in ("tasks", "runtime"):
-            raise ConfigurationError(
-                f"queue {self.name!r}: cost {self.cost!r} is unknown; use 'tasks' or 'runtime'"
-            )
+        values.name("queue name", self.name)
+        if self.order is not None:
+            values.one_of(f"queue {self.name!r}: order", self.order, "fair", "fifo")
+        values.one_of(f"queue {self.name!r}: kind", self.kind, "tasks", "ordered")
+        values.one_of(f"queue {self.name!r}: cost", self.cost, "tasks", "runtime")
         if self.cost == "runtime" and (self.order == "fifo" or self.kind == "ordered"):
             what = "order='fifo'" if self.order == "fifo" else "kind='ordered'"
             raise ConfigurationError(
                 f"queue {self.name!r}: cost='runtime' is for fair queues; leave {what} out, or"
                 " cost= out"
             )
-        if self.starve_after is not None and not (
-            LEAST_STARVE_AFTER <= self.starve_after < math.inf
-        ):
-            raise ConfigurationError(
-                f"queue {self.name!r}: starve_after must be at least {LEAST_STARVE_AFTER:g} s, not"
-                f" {self.starve_after!r}; leave it out to keep priorities strict"
-            )
+        if self.starve_after is not None:
+            what = f"queue {self.name!r}: starve_after (leave it out to keep priorities strict)"
+            values.number(what, self.starve_after, LEAST_STARVE_AFTER, values.MOST_SECONDS)
         if self.starve_after is not None and self.kind == "ordered":
             raise ConfigurationError(
                 f"queue {self.name!r}: an ordered queue has no priorities; leave starve_after= out"
             )
-        if not (0 <= self.grace < math.inf and 1 <= self.look_ahead < math.inf):
-            raise ConfigurationError(
-                f"queue {self.name!r}: grace must be at least 0 s, look_ahead at least 1 s"
-            )
-        if not 1 <= self.partitions <= MOST_PARTITIONS:
-            raise ConfigurationError(
-                f"queue {self.name!r}: partitions must be 1 to {MOST_PARTITIONS}, not"
-                f" {self.partitions}"
-            )
+        values.number(f"queue {self.name!r}: grace", self.grace, 0, values.MOST_SECONDS)
+        values.number(f"queue {self.name!r}: look_ahead", self.look_ahead, 1, values.MOST_SECONDS)
+        values.whole(f"queue {self.name!r}: partitions", self.partitions, 1, MOST_PARTITIONS)
+        check_limit(f"queue {self.name!r}: concurrency", self.concurrency)
 
     @property
     def is_ordered(self) -> bool:
         """Whether the queue is ordered by ordering key and time."""
         return self.kind == "ordered"
-
-
-def is_name(text: str) -> bool:
-    """Return whether every store can keep this text as the name of a queue or task."""
-    try:
-        return bool(text.strip()) and "\0" not in text and len(text.encode()) <= MOST_NAME_BYTES
-    except UnicodeEncodeError:
-        return False

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from fairlead.clock import to_micros
+from fairlead.core import values
 from fairlead.core.payload import unpack
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, StaleVersion, UnknownQueue, UnknownTask
@@ -55,17 +55,18 @@ class Management:
 
     def show(self, task_id: str) -> TaskRecord:
         """Return the task. Raise UnknownTask."""
+        _id(task_id)
         record: TaskRecord | None = self._database.read_now(self._store.task(task_id))
         if record is None:
             raise UnknownTask(
-                f"no task {task_id!r}: check the id; history is kept for a while only"
+                f"no task {values.brief(task_id)}: check the id; history is kept for a while only"
             )
         return record
 
     def named(self, beginning: str) -> TaskRecord:
         """Return the task with this id, or the unfinished task whose id begins so. Raise
         UnknownTask; InvalidTask if several do."""
-        digits = beginning.replace("-", "").lower()
+        digits = _id(beginning).replace("-", "").lower()
         if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
             return self.show(beginning)
         before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
@@ -73,22 +74,26 @@ class Management:
         records: list[TaskRecord] = self._database.read_now(self._store.tasks(where, 2))
         found = [task for task in records if task.id.replace("-", "").startswith(digits)]
         if len(found) > 1:
-            raise InvalidTask(f"several tasks begin with {beginning!r}: give more of the id")
+            raise InvalidTask(
+                f"several tasks begin with {values.brief(beginning)}: give more of the id"
+            )
         if not found:
             raise UnknownTask(
-                f"no unfinished task begins with {beginning!r}: a finished one needs its whole id"
+                f"no unfinished task begins with {values.brief(beginning)}: a finished one needs its"
+                " whole id"
             )
         return found[0]
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """Return the attempts of a task, first to last."""
+        _id(task_id)
         attempts: list[AttemptRecord] = self._database.read_now(self._store.attempts(task_id))
         return attempts
 
     def payload(self, task_id: str) -> bytes | None:
         """Return the arguments of an unfinished task as JSON. Raise InvalidTask for broken
         bytes."""
-        found = self._database.read_now(self._store.payload(task_id))
+        found = self._database.read_now(self._store.payload(_id(task_id)))
         return None if found is None else unpack(*found)
 
     def find(
@@ -103,6 +108,7 @@ class Management:
     ) -> list[TaskRecord]:
         """Return unfinished tasks that match, oldest first, at most `limit`."""
         where = self._filter(state, queue, name, fairness_key, older_than)
+        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
         return found
 
@@ -229,13 +235,13 @@ class Management:
 
     def weights(self, queue: str) -> dict[str, float]:
         """Return the weights set at run time, by fairness key."""
-        weights: dict[str, float] = self._database.read_now(self._store.weights(queue))
+        weights: dict[str, float] = self._database.read_now(self._store.weights(_name(queue)))
         return weights
 
     def limits(self, queue: str) -> dict[str, int]:
         """Return the limits set by `fairlead pipeline tune`: tasks of a fairness key that each node
         may run at once. The limits of the code apply too."""
-        limits: dict[str, int] = self._database.read_now(self._store.limits(queue))
+        limits: dict[str, int] = self._database.read_now(self._store.limits(_name(queue)))
         return limits
 
     def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> None:
@@ -244,8 +250,10 @@ class Management:
         The weight is in force within seconds in the whole cluster; None removes it. Raise
         UnknownQueue, InvalidTask.
         """
-        if weight is not None and not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-            raise InvalidTask(f"weight {weight!r}: use {MIN_WEIGHT} to {MAX_WEIGHT:g}")
+        _name(queue)
+        values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
+        if weight is not None:
+            weight = values.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
         if not self._database.run(self._store.set_weight(queue, fairness_key, weight)):
             raise UnknownQueue(
                 f"no queue named {queue!r} is known to any node"
@@ -255,8 +263,9 @@ class Management:
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
         """Return the fairness keys with most tasks that may run now, and how many keys have any."""
+        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         found: tuple[list[KeyLoad], int] = self._database.read_now(
-            self._store.heaviest_keys(queue, limit)
+            self._store.heaviest_keys(_name(queue), limit)
         )
         return found
 
@@ -288,7 +297,7 @@ class Management:
         return changed
 
     def _pause(self, queue: str, paused: bool) -> None:
-        if not self._database.run(self._store.pause(queue, paused)):
+        if not self._database.run(self._store.pause(_name(queue), paused)):
             raise UnknownQueue(f"no queue named {queue!r} is known to any node")
         self._announce_control()
 
@@ -307,10 +316,15 @@ class Management:
             wanted = None if state is None else State(state)
         except ValueError:
             raise InvalidTask(
-                f"state {state!r} is unknown; use one of {', '.join(State)}"
+                f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
             ) from None
+        for what, given in (("queue", queue), ("name", name), ("fairness_key", fairness_key)):
+            if given is not None:
+                values.text(what, given, may_be_empty=True, error=InvalidTask)
         before = None
         if older_than is not None:
+            if not isinstance(older_than, timedelta):
+                raise InvalidTask(f"older_than {values.brief(older_than)}: use a timedelta")
             before = self._context.clock.now() - older_than // timedelta(microseconds=1)
         return TaskFilter(wanted, queue, name, fairness_key, before)
 
@@ -326,8 +340,17 @@ def _check(change: Change) -> None:
     Options().changed(given)
 
 
-def _instant(run_at: datetime) -> int:
-    try:
-        return to_micros(run_at)
-    except ValueError as error:
-        raise InvalidTask(f"run_at: {error}") from error
+def _id(task_id: object) -> str:
+    if not isinstance(task_id, str):
+        raise InvalidTask(f"id {values.brief(task_id)}: use the text of a task id")
+    return task_id
+
+
+def _name(queue: object) -> str:
+    return values.name("queue", queue, error=InvalidTask)
+
+
+def _instant(run_at: datetime | None) -> int:
+    if run_at is None:
+        raise InvalidTask("run_at None: use an aware datetime")
+    return Options(run_at=run_at).run_at_micros(0)

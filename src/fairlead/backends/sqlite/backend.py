@@ -30,7 +30,7 @@ class SqliteBackend(SqlBackend):
         options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         unknown = options.keys() - {"synchronous"}
         path = unquote(parts.path).removeprefix("/")
-        if parts.netloc or not path or unknown:
+        if parts.netloc or not path or "\0" in path or unknown:
             why = f"unknown option {', '.join(sorted(unknown))}" if unknown else "it names no file"
             shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
             raise ConfigurationError(

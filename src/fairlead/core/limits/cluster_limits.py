@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeGuard, cast
 
+from fairlead.core import values
 from fairlead.core.limits.limits import (
     ConcurrencyPolicy,
     Full,
@@ -64,6 +65,12 @@ class ClusterWide(Protocol):
 
 AnyLimit = ConcurrencyPolicy | ClusterWide
 """Any limit that a queue or a task may declare."""
+
+
+def check_limit(what: str, limit: object) -> None:
+    """Raise ConfigurationError unless a queue or task may declare this as its limit."""
+    if limit is not None and not hasattr(limit, "on_node"):
+        values.methods(what, limit, "column", "acquire", "release", "cancel")
 
 
 def is_on_node(policy: ConcurrencyPolicy) -> TypeGuard[OnNode]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy
 from typing import NamedTuple, cast
 
+from fairlead.core import values
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limits import Full, positive
 from fairlead.core.limits.permits import Pool
@@ -187,6 +188,6 @@ def _level(kind: str, key: str, n: int | ClusterLimit) -> TreeLevel:
         return TreeLevel((kind, key), positive(what, n), False)
     if n.per is not None or n.name is not None:
         raise ConfigurationError(
-            f"{what}: {n!r} is a level and takes a number only; use LimitTree(name=...)"
+            f"{what}: {values.brief(n)} is a level and takes a number only; use LimitTree(name=...)"
         )
     return TreeLevel((kind, key), n.n, True)

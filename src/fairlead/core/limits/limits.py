@@ -6,10 +6,10 @@ Source of `RateLimit`: the generic cell rate algorithm, ITU-T Recommendation I.3
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from fairlead.core import values
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 
@@ -187,22 +187,18 @@ def key_of(per: Per | None, trigger: Trigger) -> str | None:
 
 def positive(what: str, n: int) -> int:
     """Return `n` if it is a valid limit. Raises ConfigurationError."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ConfigurationError(f"{what}: {n!r} is no limit; use a whole number of at least 1")
-    return n
+    return values.whole(f"{what} n", n, 1)
 
 
 def seconds(what: str, given: float) -> float:
     """Return `given` as seconds if it is a valid time. Raises ConfigurationError."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
-        raise ConfigurationError(f"{what}={given!r}: use a number of seconds above 0")
-    return float(given)
+    return values.seconds(what, given)
 
 
 def checked_per(what: str, per: Per | None) -> Per | None:
     """Return `per` if it is known. Raises ConfigurationError."""
     if per not in (None, "fairness_key", "name"):
         raise ConfigurationError(
-            f"{what}: {per!r} is unknown; use 'fairness_key', 'name' or nothing"
+            f"{what}: {values.brief(per)} is unknown; use 'fairness_key', 'name' or nothing"
         )
     return per

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from fairlead.core import values
 from fairlead.errors import ConfigurationError
 
 WhenStuck = Literal["resume", "error", "ignore"]
@@ -40,12 +40,8 @@ class Processing:
     def __post_init__(self) -> None:
         for name in ("timeout", "max_stuck"):
             seconds = getattr(self, name)
-            if seconds is not None and not (
-                isinstance(seconds, int | float) and 0 < seconds < math.inf
-            ):
-                raise ConfigurationError(
-                    f"Processing {name}={seconds!r}: use a number of seconds above 0, or None"
-                )
+            if seconds is not None:
+                values.seconds(f"Processing {name}", seconds)
         if self.when_stuck not in ("resume", "error", "ignore"):
             raise ConfigurationError(
                 f"Processing when_stuck={self.when_stuck!r}: use 'resume', 'error' or 'ignore'"

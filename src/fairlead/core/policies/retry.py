@@ -5,15 +5,16 @@ Source of the jitter: Brooker 2015, "Exponential backoff and jitter", AWS Archit
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fairlead.core import values
 from fairlead.errors import ConfigurationError
 
 ONE_DAY = 86_400.0
+MOST_FACTOR = 1000.0
 _random = random.Random()
 
 Errors = tuple[type[BaseException], ...]
@@ -38,9 +39,11 @@ class _Selective:
     """Errors not to retry on, although `on` includes them."""
 
     def __post_init__(self) -> None:
-        for kind in (*self.on, *self.never_on):
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise ConfigurationError(f"retry on {kind!r}: use a tuple of exception classes")
+        for kinds in (self.on, self.never_on):
+            if not isinstance(kinds, tuple) or not all(map(_is_error, kinds)):
+                raise ConfigurationError(
+                    f"retry on {values.brief(kinds)}: use a tuple of exception classes"
+                )
 
     def delay(self, tries: int, error: BaseException) -> float | None:
         if isinstance(error, self.never_on) or not isinstance(error, self.on):
@@ -95,10 +98,8 @@ class Exponential(_Selective):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check(self.max_attempts, self.first, self.max_delay)
-        if not 1 <= self.factor < math.inf:
-            raise ConfigurationError(f"Exponential factor={self.factor!r}: use 1 or more")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"Exponential jitter={self.jitter!r}: use a share from 0 to 1")
+        values.number("Exponential factor", self.factor, 1, MOST_FACTOR)
+        values.number("Exponential jitter, a share", self.jitter, 0, 1)
 
     def _delay(self, tries: int) -> float | None:
         if tries >= self.max_attempts:
@@ -119,6 +120,10 @@ class Delays(_Selective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.delays, Sequence) or isinstance(self.delays, str | bytes):
+            raise ConfigurationError(
+                f"delays {values.brief(self.delays)}: use a list of numbers of seconds"
+            )
         object.__setattr__(self, "delays", tuple(self.delays))
         _check(1, *self.delays)
 
@@ -126,14 +131,14 @@ class Delays(_Selective):
         return self.delays[tries - 1] if tries <= len(self.delays) else None
 
 
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
 def _check(max_attempts: int, *seconds: float) -> None:
-    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-        raise ConfigurationError(
-            f"max_attempts={max_attempts!r}: use 1 or more; the first run is an attempt"
-        )
+    values.whole("max_attempts (the first run is an attempt)", max_attempts, 1)
     for wait in seconds:
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
-            raise ConfigurationError(f"a delay of {wait!r} s: use a number of at least 0")
+        values.number("a delay in seconds", wait, 0, values.MOST_SECONDS)
 
 
 UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0, on=(BaseException,))

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.core import values
 from fairlead.declare.options import Options
 from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, InvalidTask
-
-MOST_NAME_BYTES = 200
-"""Maximum length of the name of a task or a queue, in UTF-8 bytes."""
 
 
 def reason_against(column: str, value: Any) -> str | None:
@@ -19,13 +17,7 @@ def reason_against(column: str, value: Any) -> str | None:
         if column == "queue":
             Queue(value)
         elif column == "name":
-            if (
-                value is None
-                or not value.strip()
-                or len(value.encode()) > MOST_NAME_BYTES
-                or "\x00" in value
-            ):
-                return f"task name {value!r}: use 1 to {MOST_NAME_BYTES} bytes of text"
+            values.name("task name", value)
         else:
             Options().changed({column: value})
     except (InvalidTask, ConfigurationError) as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.declare.options import MOST_KEY_BYTES
+from fairlead.core.values import MOST_KEY_BYTES, MOST_NAME_BYTES
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
-from fairlead.pipeline.bulk.bounds import MOST_NAME_BYTES, reason_against
+from fairlead.pipeline.bulk.bounds import reason_against
 from fairlead.pipeline.bulk.columns import TEXTS
 
 if TYPE_CHECKING:

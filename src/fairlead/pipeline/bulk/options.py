@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.config import PAYLOAD_LIMIT
 from fairlead.connect import task_store
-from fairlead.declare.options import MOST_KEY_BYTES
+from fairlead.core.values import MOST_KEY_BYTES
 from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.bounds import reason_against

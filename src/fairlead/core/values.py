@@ -1,0 +1,116 @@
+"""The gate for values: what names, keys, numbers and times may be. Everything that a person or a
+program gives to Fairlead is checked here, where it enters, on every path."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+from fairlead.errors import LONGEST_DELAY, ConfigurationError, FairleadError
+
+MOST_NAME_BYTES = 200
+MOST_KEY_BYTES = 1024
+"""Maximum number of UTF-8 bytes of a fairness, ordering or unique key; keys are index entries."""
+MOST_ROWS = 1_000_000
+"""Greatest number of rows that one call returns."""
+MOST_COUNT = (1 << 31) - 1
+MOST_SECONDS = LONGEST_DELAY
+
+Error = type[FairleadError]
+_T = TypeVar("_T")
+
+
+def text(
+    what: str,
+    value: object,
+    most: int = MOST_KEY_BYTES,
+    *,
+    may_be_empty: bool = False,
+    error: Error = ConfigurationError,
+) -> str:
+    """Return `value` if every store can keep it as a text of at most `most` bytes."""
+    if not isinstance(value, str):
+        raise error(f"{what} {brief(value)}: use a string")
+    if not value and not may_be_empty:
+        raise error(f"{what} is empty: leave it out, or give it a value")
+    if "\0" in value:
+        raise error(f"{what} {brief(value)}: must not hold a NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as reason:
+        raise error(f"{what} {brief(value)}: not valid Unicode ({reason.reason})") from reason
+    if size > most:
+        raise error(f"{what} has {size} bytes, more than {most}")
+    return value
+
+
+def name(what: str, value: object, error: Error = ConfigurationError) -> str:
+    """Return `value` if it can name a queue or a task."""
+    if not text(what, value, MOST_NAME_BYTES, error=error).strip():
+        raise error(f"{what} {brief(value)}: use more than blanks")
+    return str(value)
+
+
+def whole(
+    what: str, value: object, low: int, high: int = MOST_COUNT, error: Error = ConfigurationError
+) -> int:
+    """Return `value` if it is a whole number from `low` to `high`."""
+    if type(value) is not int or not low <= value <= high:
+        raise error(f"{what} {brief(value)}: use a whole number from {low} to {high}")
+    return value
+
+
+def number(
+    what: str, value: object, low: float, high: float, error: Error = ConfigurationError
+) -> float:
+    """Return `value` as a float if it is a number from `low` to `high`."""
+    # NaN compares false with every bound, and a whole number of any size compares exactly.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise error(f"{what} {brief(value)}: use a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def seconds(what: str, value: object, error: Error = ConfigurationError) -> float:
+    """Return `value` as seconds if it is above 0 and at most a hundred years."""
+    if value == 0 and not isinstance(value, bool):
+        raise error(f"{what} {brief(value)}: use a number of seconds above 0")
+    return number(f"{what} (seconds)", value, 0, MOST_SECONDS, error)
+
+
+def one_of(what: str, value: str, *choices: str, error: Error = ConfigurationError) -> str:
+    """Return `value` if it is one of the choices."""
+    if value not in choices:
+        raise error(f"{what} {brief(value)} is unknown; use {' or '.join(map(repr, choices))}")
+    return value
+
+
+def methods(what: str, value: _T, *names: str, error: Error = ConfigurationError) -> _T:
+    """Return `value` if it is an object with these methods, not a class."""
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in names):
+        raise error(f"{what} {brief(value)}: use an object with the methods {', '.join(names)}")
+    return value
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether plain data (maps, lists, numbers, texts) holds neither NaN nor an infinity,
+    which JSON cannot express."""
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(map(is_finite, value.values()))
+        case list() | tuple() | set() | frozenset():
+            return all(map(is_finite, value))
+        case _:
+            return True
+
+
+def brief(value: object) -> str:
+    """Return a value as an error shows it: its beginning only, and never an error of its own."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return f"(a whole number of {value.bit_length():,} bits)"
+    try:
+        shown = repr(value)
+    except Exception:
+        return f"(a {type(value).__name__})"
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,235 @@
+"""Every value that a person or a program gives is taken, or refused with an error of Fairlead; a
+task that was taken can run."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairlead import App, Delays, Exponential, Fixed, Limit, LimitTree, RateLimit
+from fairlead.cli.output import duration
+from fairlead.core.values import is_finite
+from fairlead.errors import ConfigurationError, FairleadError, InvalidTask
+from fairlead.testing import drain
+
+NASTY: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    5,
+    1.5,
+    2**31,
+    2**63,
+    -(2**63) - 1,
+    10**400,
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e308,
+    5e-324,
+    "",
+    " ",
+    "4",
+    "a\0b",
+    "\ud800",
+    "x" * 5000,
+    "é",
+    b"bytes",
+    [],
+    ["a"],
+    {},
+    {"a": "b"},
+    {"a": 1},
+    {1: "a"},
+    {"a": "x" * 20_000_000},
+    {"\ud800": "a"},
+    object(),
+    Exception,
+    Fixed,
+    Limit,
+    timedelta(seconds=-1),
+    timedelta.max,
+    date(2026, 1, 1),
+    datetime(2026, 1, 1),
+    datetime.max.replace(tzinfo=UTC),
+    datetime.min.replace(tzinfo=UTC),
+]
+
+anything = st.one_of(
+    st.sampled_from(NASTY),
+    st.integers(),
+    st.floats(),
+    st.text(alphabet=st.characters(codec=None), max_size=20),
+    st.booleans(),
+    st.binary(max_size=5),
+    st.lists(st.integers(), max_size=2),
+    st.datetimes(),
+)
+many = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[App]:
+    app = App(f"sqlite:///{tmp_path / 'shop.db'}")
+    app.migrate()
+    yield app
+    app.close()
+
+
+def taken(call: Callable[[], Any]) -> bool:
+    """Return whether a call succeeds; it fails with an error of Fairlead, on one line, only."""
+    try:
+        call()
+    except FairleadError as error:
+        assert len(str(error)) < 1000
+        assert str(error).isprintable()
+        return False
+    return True
+
+
+@many
+@given(
+    option=st.sampled_from(
+        ("fairness_key", "weight", "priority", "run_at", "ordering_key", "unique_key", "context")
+    ),
+    value=anything,
+)
+def test_an_option_of_a_submit_is_taken_or_refused(shop: App, option: str, value: Any) -> None:
+    task = shop.task(name="pay")(_nothing) if "pay" not in shop.handlers else _task(shop)
+    handles: list[Any] = []
+    if taken(lambda: handles.append(task.options(**{option: value}).submit())):
+        assert shop.management.show(handles[0].id).name == "pay"
+        shop.management.cancel(handles[0].id)
+
+
+@many
+@given(value=anything)
+def test_declarations_are_taken_or_refused(shop: App, value: Any) -> None:
+    for call in (
+        lambda: shop.queue(value),
+        lambda: shop.queue("q", partitions=value),
+        lambda: shop.queue("q", order=value),
+        lambda: shop.queue("q", concurrency=value),
+        lambda: shop.queue("q", starve_after=value),
+        lambda: shop.queue("q", grace=value),
+        lambda: shop.task(name=value)(_nothing),
+        lambda: shop.task(name=f"r{id(value)}", retry=value)(_nothing),
+        lambda: shop.task(name=f"t{id(value)}", timeout=value)(_nothing),
+        lambda: shop.task(name=f"q{id(value)}", queue=value)(_nothing),
+        lambda: shop.task(name=f"c{id(value)}", concurrency=value)(_nothing),
+        lambda: shop.periodic(value, name=f"p{id(value)}")(_nothing),
+        lambda: shop.periodic("* * * * *", timezone=value, name=f"z{id(value)}")(_nothing),
+        lambda: shop.periodic("* * * * *", catch_up=value, name=f"u{id(value)}")(_nothing),
+        lambda: shop.task(name=f"f{id(value)}", on_failure=value)(_nothing),
+        lambda: shop.task(name=f"e{id(value)}", executor=value)(_nothing),
+        lambda: shop.queue("q", kind=value),
+        lambda: shop.queue("q", cost=value),
+        lambda: Limit(value),
+        lambda: Limit(1, per=value),
+        lambda: LimitTree(value),
+        lambda: RateLimit(value, per=1),
+        lambda: RateLimit(1, per=value),
+    ):
+        taken(call)
+
+
+@many
+@given(value=anything, tries=st.integers(1, 10**6))
+def test_a_retry_policy_that_is_taken_has_finite_delays(value: Any, tries: int) -> None:
+    for policy in (
+        lambda: Fixed(value),
+        lambda: Fixed(1, max_attempts=value),
+        lambda: Exponential(factor=value, max_attempts=2**30),
+        lambda: Exponential(first=value, max_attempts=2**30),
+        lambda: Exponential(max_delay=value, max_attempts=2**30),
+        lambda: Exponential(jitter=value),
+        lambda: Delays(value),
+        lambda: Delays([value]),
+        lambda: Fixed(1, on=value),
+    ):
+        found: list[Any] = []
+        if taken(lambda policy=policy: found.append(policy())):
+            delay = found[0].delay(tries, ValueError())
+            assert delay is None or 0 <= delay < math.inf
+
+
+@many
+@given(value=anything)
+def test_questions_of_people_are_answered_or_refused(shop: App, value: Any) -> None:
+    management = shop.management
+    for call in (
+        lambda: management.show(value),
+        lambda: management.named(value),
+        lambda: management.attempts(value),
+        lambda: management.payload(value),
+        lambda: management.cancel(value),
+        lambda: management.reschedule("x", value),
+        lambda: management.change("x", priority=value),
+        lambda: management.change("x", fairness_key=value),
+        lambda: management.find(limit=value),
+        lambda: management.find(queue=value),
+        lambda: management.find(state=value),
+        lambda: management.find(fairness_key=value),
+        lambda: management.find(older_than=value),
+        lambda: management.weights(value),
+        lambda: management.limits(value),
+        lambda: management.set_weight("default", value, 1.0),
+        lambda: management.set_weight("default", "a", value),
+        lambda: management.heaviest_keys("default", value),
+        lambda: management.pause(value),
+    ):
+        taken(call)
+
+
+@given(st.text(max_size=30))
+def test_a_duration_is_taken_or_refused(text: str) -> None:
+    for given_text in (text, f"{text}d", f"{len(text)}{text}h"):
+        taken(lambda given_text=given_text: duration(given_text))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_cannot_express_is_refused_at_the_submit(
+    shop: App, value: float
+) -> None:
+    @shop.task
+    async def pay(amount: float = 0.0, more: dict[str, Any] | None = None) -> None: ...
+
+    with pytest.raises(InvalidTask, match="JSON has no NaN or infinity"):
+        pay.submit(value)
+    with pytest.raises(InvalidTask, match="JSON has no NaN or infinity"):
+        pay.submit(more={"a": [1.0, {"b": value}]})
+    pay.submit(1.0, more={"a": None, "null": "null"})
+    assert asyncio.run(drain(shop)) is None
+
+
+@pytest.mark.parametrize("cron", ["* * * * * *", "* * * *", "", "61 * * * *", "@daily"])
+def test_a_cron_expression_has_five_fields(shop: App, cron: str) -> None:
+    with pytest.raises(ConfigurationError, match="five fields|is empty"):
+        shop.periodic(cron)(_nothing)
+
+
+@given(st.recursive(st.floats() | st.none() | st.text(), lambda inner: st.lists(inner)))
+def test_finite_data_is_told_from_other(data: Any) -> None:
+    flat = [data]
+    while any(isinstance(item, list) for item in flat):
+        flat = [part for item in flat for part in (item if isinstance(item, list) else [item])]
+    expected = all(math.isfinite(item) for item in flat if isinstance(item, float))
+    assert is_finite(data) is expected
+
+
+def _task(app: App) -> Any:
+    from fairlead.declare.task import Task
+
+    return Task(app, app.handlers["pay"], _nothing)
+
+
+async def _nothing() -> None: ...
