@@ -75,7 +75,9 @@ class Arguments:
             encoded = self._encode(given)
             # NaN and infinities are written as null, which the handler's type may refuse.
             if b"null" in encoded and not values.is_finite(msgspec.to_builtins(given)):
-                raise ValueError("JSON has no NaN or infinity; use a text, or None")
+                raise InvalidTask(
+                    f"task {self.task_name!r}: JSON has no NaN or infinity; use a text, or None"
+                )
             return encoded
         except (
             msgspec.ValidationError,

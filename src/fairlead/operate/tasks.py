@@ -79,8 +79,8 @@ class Management:
             )
         if not found:
             raise UnknownTask(
-                f"no unfinished task begins with {values.brief(beginning)}: a finished one needs its"
-                " whole id"
+                f"no unfinished task begins with {values.brief(beginning)}: give the whole id of a"
+                " finished one"
             )
         return found[0]
 
