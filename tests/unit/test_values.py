@@ -73,7 +73,7 @@ anything = st.one_of(
     st.datetimes(),
 )
 many = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
