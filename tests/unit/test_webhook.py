@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
+import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,11 +33,14 @@ class Listener:
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
         self.answers: list[int] = []
+        self.location = ""
+        self.asked = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.asked += 1
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status = outer.answers.pop(0) if outer.answers else 204
                 if status == 204:
                     outer.took.append(json.loads(body))
@@ -44,7 +50,12 @@ class Listener:
                     self.wfile.write(b"no HTTP\r\n")
                     return
                 self.send_response(status)
+                if 300 <= status < 400:
+                    self.send_header("Location", outer.location)
                 self.end_headers()
+
+            def do_GET(self) -> None:
+                self.do_POST()
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -92,10 +103,12 @@ def test_an_alert_arrives_signed_with_a_text_and_its_fields(
     assert (got["state"], got["tasks"]) == ("open", 400)
     headers = {name.lower(): value for name, value in listener.headers[0].items()}
     assert headers["idempotency-key"] == f"{notice.incident_id}/open/2026-09-21T14:13:30+00:00"
-    assert (
-        headers[SIGNATURE.lower()]
-        == "sha256=" + hmac.new(b"key", listener.bodies[0], hashlib.sha256).hexdigest()
-    )
+    sent_at, digest = re.fullmatch(
+        r"t=(\d+),v1=([0-9a-f]{64})", headers[SIGNATURE.lower()]
+    ).groups()
+    assert abs(int(sent_at) - time.time()) < 60
+    signed = sent_at.encode() + b"." + listener.bodies[0]
+    assert digest == hmac.new(b"key", signed, hashlib.sha256).hexdigest()
 
 
 def test_the_end_of_an_alert_has_the_same_id(listener: Listener) -> None:
@@ -119,9 +132,34 @@ def test_alerts_that_fail_to_arrive_are_repeated_and_arrive_in_order(
     assert listener.texts == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_an_alert_is_not_lost_to_a_redirect_and_its_signature_stays_with_the_host(
+    listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    hook = Webhook(listener.url, tmp_path / "waiting.json", "key")
+    with listening() as other:
+        listener.answers, listener.location = [status, status], other.url
+        assert hook.send([notice("a")]) == 1
+        assert hook.send([]) == 1
+        assert other.asked == 0
+    assert "redirects are not followed" in str([vars(one) for one in caplog.records])
+    assert hook.send([]) == 0
+    assert listener.texts == ["a"]
+
+
+def test_a_user_in_the_url_is_sent_as_basic_authentication(
+    listener: Listener, tmp_path: Path
+) -> None:
+    hook = Webhook(listener.url.replace("//", "//ann:p%40ss@"), tmp_path / "waiting.json")
+    assert hook.send([notice("a")]) == 0
+    sent = listener.headers[0]["Authorization"].removeprefix("Basic ")
+    assert base64.b64decode(sent) == b"ann:p@ss"
+
+
 def test_alerts_that_the_server_refuses_are_dropped(
     listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     hook = Webhook(listener.url, tmp_path / "waiting.json")
     listener.answers = [404]
     assert hook.send([notice("a"), notice("b")]) == 0

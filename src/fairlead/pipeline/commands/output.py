@@ -35,6 +35,7 @@ def failures() -> Iterator[None]:
                 "pyarrow",
                 "pandas",
                 "matplotlib",
+                "httpx",
             ):
                 raise
             raise ConfigurationError(
