@@ -323,6 +323,33 @@ def test_a_tenant_of_many_unread_keys_fills_memory_no_more_than_one_of_a_single_
     }
 
 
+@pytest.mark.parametrize("heavy", [1.0, 1000.0])
+def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_a_single_key(
+    heavy: float,
+) -> None:
+    """Its keys are charged for the triggers that came, whatever number was asked for."""
+    unread = {f"big/{n}": 10 for n in range(300)} | {"big/heavy": 1, "small": 3000}
+    channel = Channel(unread, capacity=400)
+    channel.lane.weights["big/heavy"] = heavy
+    for _ in range(16):
+        assert by_tenant(channel.run(150))["big"] == pytest.approx(75, abs=2)
+
+
+@pytest.mark.parametrize("weighed", ["big", "big/3", "small 3"])
+def test_a_key_whose_weight_changes_often_is_read_once_at_each_turn(weighed: str) -> None:
+    """The plain key of a tenant comes forward with its other keys."""
+    unread = {f"big/{n}": 50 for n in range(100)} | {f"small {n}": 50 for n in range(100)}
+    channel = Channel(unread | {"big": 50}, capacity=400)
+    channel.run(50)
+    for _ in range(1000):
+        channel.passes.renew_turn(weighed)
+        channel.backlog._choice.bring_forward([weighed])
+    keys = channel.backlog._choice._unread
+    assert len(keys._plain) + len(keys._paths) + len(keys._tenants["big"].heap) < 300
+    chosen = [key for key, _ in keys.take(1, None, lambda key, keys: 1)]
+    assert len(chosen) == len({*chosen})
+
+
 def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
     channel = Channel({f"big/{n}": 10 for n in range(1000)}, capacity=400)
     ran = Counter(channel.run(2000))

@@ -188,7 +188,7 @@ class Backlog:
         """Return which remembered keys to read next, and how many triggers of each at most, and
         forget them. `unread`: number of tenants with unread triggers. `coming`: triggers that were
         chosen before or have arrived, and have no level yet."""
-        return self._choice.choose(self._memory(coming), unread)
+        return self._choice.choose(self._memory(coming), unread, coming)
 
     def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
         """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
