@@ -283,19 +283,21 @@ class Channel:
         tenants = len({tenant_of(key) for key in self.unread})
         for key, limit in self.backlog.choose_keys(tenants, 0):
             count = min(limit, self.unread[key])
-            triggers = []
-            for _ in range(count):
-                self._number += 1
-                triggers.append(make(self._number, key))
-            added = self.backlog.add(triggers)
-            if isinstance(added, BacklogWrite):
-                added = self.backlog.written(added)
-            self._apply(added)
+            self.add([key] * count)
             self.unread[key] -= count
             if self.unread[key]:
                 self.backlog.remember((), [key])
             else:
                 del self.unread[key]
+
+    def add(self, keys: list[str]) -> None:
+        added = self.backlog.add(
+            [make(self._number + n, key) for n, key in enumerate(keys, start=1)]
+        )
+        self._number += len(keys)
+        if isinstance(added, BacklogWrite):
+            added = self.backlog.written(added)
+        self._apply(added)
 
     def _apply(self, changes: Changes) -> None:
         self.lane.table.remove(changes.dropped)
@@ -401,6 +403,18 @@ def test_a_key_of_a_tenant_with_a_new_weight_comes_forward_although_it_was_just_
     unread.bring_forward([read[0]])
     assert read[0] in take(3)
     assert read[1] not in take(40)
+
+
+def test_a_new_weight_shows_among_keys_of_a_tenant_that_came_in_the_order_of_arrival() -> None:
+    """The first pages of a long lane are read before it is known how long the lane is."""
+    channel = Channel({f"big/{n}": 9 for n in range(600)} | {"big/heavy": 9000}, capacity=800)
+    channel.backlog.is_read_by_key, channel.backlog.spread_through = False, 800
+    channel.add(["big/heavy" if n % 10 == 9 else f"big/{n % 600}" for n in range(800)])
+    channel.backlog.is_read_by_key = True
+    channel.run(100)
+    channel.weigh("big/heavy", 200.0)
+    for _ in range(4):
+        assert channel.run(200).count("big/heavy") / 200 == pytest.approx(1 / 4, abs=0.1)
 
 
 def test_turns_are_spread_and_taken_once_however_few_are_kept(

@@ -603,8 +603,10 @@ class Backlog:
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
         credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
-        if trigger.seq <= self.spread_through and self.capacity >= SPREAD_CAPACITY:
-            credit = max(credit, FIRST_CREDIT)
+        if trigger.seq <= self.spread_through:
+            self._passes.spread_turn(trigger.fairness_key)
+            if self.capacity >= SPREAD_CAPACITY:
+                credit = max(credit, FIRST_CREDIT)
         return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:
