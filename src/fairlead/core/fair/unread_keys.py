@@ -25,6 +25,8 @@ _FEWEST_MOVES = 8
 class _Heap:
     """Names by position. A name that is put twice is here twice, until it is moved."""
 
+    __slots__ = ("_entries", "_moved", "_moves", "_tidy_at")
+
     def __init__(self) -> None:
         self._entries: list[tuple[int, str, int]] = []
         """(position, name, number of the move; 0 before the first)."""
@@ -154,9 +156,9 @@ class UnreadKeys:
             self._settle(name)
 
     def _settle(self, name: str) -> None:
-        self._ahead.pop(name, None)
-        if name in self._tenants:
-            self._paths.move(self._passes.next_pass(name), name)
+        due_at = self._passes.next_pass(name)
+        if self._ahead.pop(name, due_at + 1) > due_at and name in self._tenants:
+            self._paths.move(due_at, name)
 
     @property
     def due_at(self) -> int | None:
