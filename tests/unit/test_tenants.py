@@ -12,7 +12,8 @@ import pytest
 from fairlead.core.fair import tenants
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.levels import TenantPasses
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
@@ -255,6 +256,30 @@ def test_levels_follow_the_weight_of_the_tenant_and_not_of_the_key() -> None:
     assert passes.next_pass("acme") == passes.next_pass("acme/c") == 1_000_000
     assert [passes.assign("other", 4.0, 0), passes.assign("other", 4.0, 0)] == [0, 250_000]
     assert passes.heaviest(5) == [("acme", 1_000_000), ("other", 500_000)]
+
+
+def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_runs_next() -> None:
+    """With other levels in memory, the tenant is not where the level of this one key is."""
+    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
+    backlog.add([make(n, f"acme/{n}") for n in range(100)])
+    waiting = backlog.loaded()
+    for ran in range(100):
+        trigger = waiting.pop()  # the highest level
+        backlog.take([trigger])
+        backlog.ack([trigger])
+        assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
+    backlog.add([make(100, "acme/new")])
+    level = backlog.loaded()[0].level
+    assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
+
+
+def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
+    passes = TenantPasses()
+    for n in range(10_000):
+        passes.came(n)
+        if n >= 10:
+            assert not passes.left()
+        assert len(passes._passes) <= 50
 
 
 # the choice of keys to read -----------------------------------------------------------------------

@@ -612,13 +612,13 @@ class Backlog:
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
         self._loaded[level] = trigger
-        self._levels.came(trigger.name, level.pass_)
+        self._levels.came(trigger)
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
         if trigger is not None:
-            self._levels.left(trigger.name)
+            self._levels.left(trigger)
         return trigger
 
 
