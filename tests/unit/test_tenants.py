@@ -354,7 +354,7 @@ def test_a_tenant_of_many_unread_keys_fills_memory_no_more_than_one_of_a_single_
 def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_a_single_key(
     heavy: float,
 ) -> None:
-    """Its keys are charged for the triggers that came, whatever number was asked for."""
+    """Charge the tenant for the triggers that came, whatever number was asked for."""
     unread = {f"big/{n}": 10 for n in range(300)} | {"big/heavy": 1, "small": 3000}
     channel = Channel(unread, capacity=400)
     channel.lane.weights["big/heavy"] = heavy

@@ -136,7 +136,7 @@ class Backlog:
 
     @property
     def virtual_time(self) -> int:
-        """Highest pass taken."""
+        """Highest pass at which a trigger was taken."""
         return self._levels.virtual_time
 
     @property

@@ -65,7 +65,7 @@ class Levels:
 
     def __init__(self, range_id: int, virtual_time: int, passes: Passes) -> None:
         self.virtual_time = max(virtual_time, FIRST_PASS)
-        """Highest pass taken."""
+        """Highest pass at which a trigger was taken."""
         self.last_id = range_id << _ID_BITS
         """Last id given, without the mark of a reweighing."""
         self._range_id = range_id
