@@ -12,7 +12,8 @@ import pytest
 from fairlead.core.fair import tenants
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
-from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.levels import TenantPasses
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
@@ -257,6 +258,30 @@ def test_levels_follow_the_weight_of_the_tenant_and_not_of_the_key() -> None:
     assert passes.heaviest(5) == [("acme", 1_000_000), ("other", 500_000)]
 
 
+def test_the_virtual_time_follows_the_tenant_and_not_the_level_of_its_key_that_runs_next() -> None:
+    """With other levels in memory, the tenant is not where the level of this one key is."""
+    backlog = Backlog(1, LaneRecord(), Passes(Counters()), 1000, Timing(), is_new=True)
+    backlog.add([make(n, f"acme/{n}") for n in range(100)])
+    waiting = backlog.loaded()
+    for ran in range(100):
+        trigger = waiting.pop()  # the highest level
+        backlog.take([trigger])
+        backlog.ack([trigger])
+        assert backlog.virtual_time == 1 + ran * STRIDE_SCALE
+    backlog.add([make(100, "acme/new")])
+    level = backlog.loaded()[0].level
+    assert level is not None and level.pass_ == 1 + 100 * STRIDE_SCALE
+
+
+def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
+    passes = TenantPasses()
+    for n in range(10_000):
+        passes.came(n)
+        if n >= 10:
+            assert not passes.left()
+        assert len(passes._passes) <= 50
+
+
 # the choice of keys to read -----------------------------------------------------------------------
 
 
@@ -283,19 +308,21 @@ class Channel:
         tenants = len({tenant_of(key) for key in self.unread})
         for key, limit in self.backlog.choose_keys(tenants, 0):
             count = min(limit, self.unread[key])
-            triggers = []
-            for _ in range(count):
-                self._number += 1
-                triggers.append(make(self._number, key))
-            added = self.backlog.add(triggers)
-            if isinstance(added, BacklogWrite):
-                added = self.backlog.written(added)
-            self._apply(added)
+            self.add([key] * count)
             self.unread[key] -= count
             if self.unread[key]:
                 self.backlog.remember((), [key])
             else:
                 del self.unread[key]
+
+    def add(self, keys: list[str]) -> None:
+        added = self.backlog.add(
+            [make(self._number + n, key) for n, key in enumerate(keys, start=1)]
+        )
+        self._number += len(keys)
+        if isinstance(added, BacklogWrite):
+            added = self.backlog.written(added)
+        self._apply(added)
 
     def _apply(self, changes: Changes) -> None:
         self.lane.table.remove(changes.dropped)
@@ -321,6 +348,33 @@ def test_a_tenant_of_many_unread_keys_fills_memory_no_more_than_one_of_a_single_
         "big": pytest.approx(2000, abs=20),
         "small": pytest.approx(2000, abs=20),
     }
+
+
+@pytest.mark.parametrize("heavy", [1.0, 1000.0])
+def test_a_tenant_whose_keys_are_read_many_times_keeps_its_share_against_one_of_a_single_key(
+    heavy: float,
+) -> None:
+    """Charge the tenant for the triggers that came, whatever number was asked for."""
+    unread = {f"big/{n}": 10 for n in range(300)} | {"big/heavy": 1, "small": 3000}
+    channel = Channel(unread, capacity=400)
+    channel.lane.weights["big/heavy"] = heavy
+    for _ in range(16):
+        assert by_tenant(channel.run(150))["big"] == pytest.approx(75, abs=2)
+
+
+@pytest.mark.parametrize("weighed", ["big", "big/3", "small 3"])
+def test_a_key_whose_weight_changes_often_is_read_once_at_each_turn(weighed: str) -> None:
+    """The plain key of a tenant comes forward with its other keys."""
+    unread = {f"big/{n}": 50 for n in range(100)} | {f"small {n}": 50 for n in range(100)}
+    channel = Channel(unread | {"big": 50}, capacity=400)
+    channel.run(50)
+    for _ in range(1000):
+        channel.passes.renew_turn(weighed)
+        channel.backlog._choice.bring_forward([weighed])
+    keys = channel.backlog._choice._unread
+    assert len(keys._plain) + len(keys._paths) + len(keys._tenants["big"].heap) < 300
+    chosen = [key for key, _ in keys.take(1, None, lambda key, keys: 1)]
+    assert len(chosen) == len({*chosen})
 
 
 def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
@@ -374,6 +428,18 @@ def test_a_key_of_a_tenant_with_a_new_weight_comes_forward_although_it_was_just_
     unread.bring_forward([read[0]])
     assert read[0] in take(3)
     assert read[1] not in take(40)
+
+
+def test_a_new_weight_shows_among_keys_of_a_tenant_that_came_in_the_order_of_arrival() -> None:
+    """The first pages of a long lane are read before it is known how long the lane is."""
+    channel = Channel({f"big/{n}": 9 for n in range(600)} | {"big/heavy": 9000}, capacity=800)
+    channel.backlog.is_read_by_key, channel.backlog.spread_through = False, 800
+    channel.add(["big/heavy" if n % 10 == 9 else f"big/{n % 600}" for n in range(800)])
+    channel.backlog.is_read_by_key = True
+    channel.run(100)
+    channel.weigh("big/heavy", 200.0)
+    for _ in range(4):
+        assert channel.run(200).count("big/heavy") / 200 == pytest.approx(1 / 4, abs=0.1)
 
 
 def test_turns_are_spread_and_taken_once_however_few_are_kept(

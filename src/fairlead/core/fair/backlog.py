@@ -136,7 +136,7 @@ class Backlog:
 
     @property
     def virtual_time(self) -> int:
-        """Highest pass taken."""
+        """Highest pass at which a trigger was taken."""
         return self._levels.virtual_time
 
     @property
@@ -188,7 +188,7 @@ class Backlog:
         """Return which remembered keys to read next, and how many triggers of each at most, and
         forget them. `unread`: number of tenants with unread triggers. `coming`: triggers that were
         chosen before or have arrived, and have no level yet."""
-        return self._choice.choose(self._memory(coming), unread)
+        return self._choice.choose(self._memory(coming), unread, coming)
 
     def choose_all(self, unread: int, most: int) -> list[tuple[str, int]]:
         """Return remembered keys as `choose_keys` does, for about `most` triggers, whether memory
@@ -603,20 +603,22 @@ class Backlog:
         if not self.is_read_by_key:
             self.read_seq = max(self.read_seq, trigger.seq)
         credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
-        if trigger.seq <= self.spread_through and self.capacity >= SPREAD_CAPACITY:
-            credit = max(credit, FIRST_CREDIT)
+        if trigger.seq <= self.spread_through:
+            self._passes.spread_turn(trigger.fairness_key)
+            if self.capacity >= SPREAD_CAPACITY:
+                credit = max(credit, FIRST_CREDIT)
         return self._levels.assign(trigger, self.ack_level, self._reweighing, credit)
 
     def _load(self, trigger: Trigger) -> None:
         level = _level(trigger)
         self._loaded[level] = trigger
-        self._levels.came(trigger.name, level.pass_)
+        self._levels.came(trigger)
         self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)
         if trigger is not None:
-            self._levels.left(trigger.name)
+            self._levels.left(trigger)
         return trigger
 
 

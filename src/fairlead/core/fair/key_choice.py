@@ -76,7 +76,8 @@ class KeyChoice:
         if due_at is None:
             return False
         has_room = memory.held <= self._most_with_due(memory) - memory.capacity // 16
-        return memory.is_low or (has_room and due_at <= memory.start + memory.ahead // 2)
+        is_due = self._unread.has_asked or due_at <= memory.start + memory.ahead // 2
+        return memory.is_low or (has_room and is_due)
 
     def remember(self, start: int, announced: Iterable[str], found: Iterable[str]) -> None:
         """Remember keys. `start`: virtual time. `announced`: those of new triggers. Chosen keys are
@@ -88,9 +89,12 @@ class KeyChoice:
         """Move tenants whose next pass has gone back, and keys of tenants whose next turn has."""
         self._unread.bring_forward(names)
 
-    def choose(self, memory: Memory, unread: int) -> list[tuple[str, int]]:
+    def choose(self, memory: Memory, unread: int, coming: int = 0) -> list[tuple[str, int]]:
         """Return which remembered keys to read next, and how many triggers of each at most.
-        `unread`: number of tenants with unread triggers."""
+        `unread`: number of tenants with unread triggers. `coming`: number of triggers chosen before
+        that have no level yet."""
+        if not coming:
+            self._unread.settle()
         least = _least_of_tenant(memory, unread)
         chosen = self._choose_announced(memory, least)
         count = least * len(chosen)

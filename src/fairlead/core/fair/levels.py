@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush, nsmallest
 
 import msgspec
 
@@ -22,9 +23,41 @@ FIRST_PASS = 1
 MOST_EARLY = 1000
 """Maximum number of idle tenants that go ahead of other tenants at once."""
 
+_FEWEST_PASSES = 16
+"""Number of passes of a tenant below which those of triggers that left are not removed."""
+
 _ID_BITS = 40
 """Low bits of a level's id, which count within one owner; the high bits are its range id, so that
 no two owners give the same id."""
+
+
+class TenantPasses:
+    """Passes of the triggers of one tenant in memory. The keys of a tenant share its passes: the
+    trigger that runs next counts at the lowest of them, whatever its own is."""
+
+    __slots__ = ("_count", "_passes")
+
+    def __init__(self) -> None:
+        self._passes: list[int] = []
+        """Heap of passes, also of triggers that left without a run."""
+        self._count = 0
+
+    def came(self, pass_: int) -> None:
+        """Note that a trigger came into memory."""
+        self._count += 1
+        heappush(self._passes, pass_)
+
+    def took(self, pass_: int) -> int:
+        """Return the pass at which a trigger that was taken counts. `pass_`: its own, for one that
+        was taken before."""
+        return heappop(self._passes) if self._passes else pass_
+
+    def left(self) -> bool:
+        """Note that a trigger left memory, taken or not; return whether none is left."""
+        self._count -= 1
+        if len(self._passes) > 2 * self._count + _FEWEST_PASSES:
+            self._passes = nsmallest(self._count, self._passes)
+        return not self._count
 
 
 class Levels:
@@ -32,7 +65,7 @@ class Levels:
 
     def __init__(self, range_id: int, virtual_time: int, passes: Passes) -> None:
         self.virtual_time = max(virtual_time, FIRST_PASS)
-        """Highest pass taken."""
+        """Highest pass at which a trigger was taken."""
         self.last_id = range_id << _ID_BITS
         """Last id given, without the mark of a reweighing."""
         self._range_id = range_id
@@ -41,28 +74,37 @@ class Levels:
         """Number of triggers in memory by task name."""
         self._served: dict[str, int] = {}
         """Virtual time by task name; behind the lane's while a limit holds the name back."""
+        self._tenants: dict[str, TenantPasses] = {}
+        """Passes in memory of tenants with several keys."""
         self._early = 0
         """Number of idle tenants that may still go ahead of those whose turn is at the same
         pass."""
 
-    def came(self, name: str, pass_: int) -> None:
-        """Note that a trigger of this task name and pass came into memory."""
+    def came(self, trigger: Trigger) -> None:
+        """Note that a trigger came into memory."""
+        name, key, pass_ = trigger.name, trigger.fairness_key, _level(trigger).pass_
         if not self._waiting[name]:
             self._served[name] = min(self.virtual_time, pass_)
         self._waiting[name] += 1
+        if (tenant := tenant_of(key)) != key or tenant in self._tenants:
+            self._tenants.setdefault(tenant, TenantPasses()).came(pass_)
 
-    def left(self, name: str) -> None:
-        """Note that a trigger of this task name left memory."""
+    def left(self, trigger: Trigger) -> None:
+        """Note that a trigger left memory."""
+        name, tenant = trigger.name, tenant_of(trigger.fairness_key)
         left = self._waiting[name] = self._waiting[name] - 1
         if not left:
             del self._waiting[name]
+        if (passes := self._tenants.get(tenant)) is not None and passes.left():
+            del self._tenants[tenant]
 
     def took(self, triggers: Iterable[Trigger]) -> None:
         """Advance the virtual time by triggers that were taken for dispatch."""
         served, furthest, early = self._served, self.virtual_time, self._early
         for trigger in triggers:
-            assert trigger.level is not None
-            pass_ = trigger.level.pass_
+            pass_ = _level(trigger).pass_
+            if (tenant := self._tenants.get(tenant_of(trigger.fairness_key))) is not None:
+                pass_ = tenant.took(pass_)
             early += pass_ >= furthest
             if pass_ > served[trigger.name]:
                 served[trigger.name] = pass_

@@ -76,6 +76,12 @@ class Passes:
             return turn
         return now if is_early else now + phase(key, self._own_step(tenant, key))
 
+    def spread_turn(self, key: str) -> None:
+        """Spread the first turns of keys inside their tenants that come in the order of arrival."""
+        tenant = tenant_of(key)
+        if key != tenant:
+            self._turns.spread(tenant, key, phase(key, self._own_step(tenant, key)))
+
     def take_turn(self, key: str, turn: int) -> bool:
         """Record that a key is read at its turn; return whether this moves the virtual time of its
         tenant."""

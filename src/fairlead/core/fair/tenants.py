@@ -15,6 +15,9 @@ MOST_TURNS = 50_000
 """Keys of tenants whose next turns a lane keeps. Beyond it, those least ahead in their tenants are
 dropped, and may be read a turn sooner."""
 
+FIRST_KEYS = 50
+"""Number of keys of a tenant among the first triggers of a long lane that are not spread."""
+
 
 def tenant_weight(weights: Mapping[str, float], tenant: str, key: str, weight: float) -> float:
     """Return the weight of a tenant among tenants: the one in `weights`, which are set at run time,
@@ -81,15 +84,30 @@ class Turns:
     def take(self, tenant: str, key: str, turn: int) -> bool:
         """Record that a key is read at its turn; return whether this moves the virtual time of the
         tenant."""
+        self._take(key, turn)
+        if turn <= self.now(tenant):
+            return False
+        self._now[tenant] = turn
+        return True
+
+    def spread(self, tenant: str, key: str, phase: int) -> None:
+        """Let the first turn of a key that comes before its turn, in the order of arrival, come
+        `phase` after the virtual time of its tenant. The first FIRST_KEYS of a tenant do not
+        wait."""
+        turns = self._next.setdefault(tenant, {})
+        if key in turns or key in self.taken:
+            return
+        turn = self.now(tenant) + (phase if len(turns) >= FIRST_KEYS else 0)
+        self._take(key, turn)
+        turns[key] = turn
+        self._size += 1
+
+    def _take(self, key: str, turn: int) -> None:
         self.taken.pop(key, None)
         self.taken[key] = turn
         if len(self.taken) > MOST_TURNS:
             for old in [*islice(self.taken, MOST_TURNS // 2)]:
                 del self.taken[old]
-        if turn <= self.now(tenant):
-            return False
-        self._now[tenant] = turn
-        return True
 
     def bring_forward(self, tenant: str, key: str, step: int) -> None:
         """Let the next turn of a key come at most `step` after the virtual time of its tenant."""

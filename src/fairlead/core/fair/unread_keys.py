@@ -9,7 +9,7 @@ keys of a tenant are in the heap together, and the tenant has a heap of their tu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 
 from fairlead.core.fair.passes import Passes
 from fairlead.model import tenant_of
@@ -18,6 +18,76 @@ EARLY_KEYS = 100
 """Number of new keys of a tenant that go ahead of its keys that wait, beyond one for each of these
 that is read."""
 
+_FEWEST_MOVES = 8
+"""Number of moves before which stale entries of a heap are not removed."""
+
+
+class _Heap:
+    """Names by position. A name that is put twice is here twice, until it is moved."""
+
+    __slots__ = ("_entries", "_moved", "_moves", "_tidy_at")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, str, int]] = []
+        """(position, name, number of the move; 0 before the first)."""
+        self._moved: dict[str, int] = {}
+        """Number of the only entry that counts, by moved name; -1 if the name was removed."""
+        self._moves = 0
+        self._tidy_at = _FEWEST_MOVES
+        """Number of moves after which stale entries are removed."""
+
+    def __len__(self) -> int:
+        """Return the number of entries, with a few stale ones."""
+        return len(self._entries)
+
+    def put(self, position: int, name: str) -> None:
+        """Put a name at a position."""
+        if name in self._moved:
+            self.move(position, name)
+        else:
+            heappush(self._entries, (position, name, 0))
+
+    def move(self, position: int, name: str) -> None:
+        """Put a name at a position, and nowhere else."""
+        self._moves += 1
+        self._moved[name] = self._moves
+        heappush(self._entries, (position, name, self._moves))
+        if self._moves >= self._tidy_at:
+            self._tidy()
+
+    def first(self) -> tuple[int, str] | None:
+        """Return the lowest position and its name; None if there is no name."""
+        entries, moved = self._entries, self._moved
+        while entries:
+            position, name, number = entries[0]
+            if moved.get(name, number) == number:
+                return position, name
+            heappop(entries)
+        return None
+
+    def put_off(self, position: int) -> None:
+        """Move the first name to a later position."""
+        _, name, number = self._entries[0]
+        heapreplace(self._entries, (position, name, number))
+
+    def pop(self) -> None:
+        """Remove the first name."""
+        _, name, number = heappop(self._entries)
+        if number:
+            self._moved[name] = -1
+
+    def _tidy(self) -> None:
+        """Remove stale entries, once in so many moves that a move costs O(log names)."""
+        moved = self._moved
+        self._entries = [
+            (position, name, 0)
+            for position, name, number in self._entries
+            if moved.get(name, number) == number
+        ]
+        heapify(self._entries)
+        self._moved = {}
+        self._tidy_at = self._moves + max(_FEWEST_MOVES, len(self._entries) // 8)
+
 
 class _Tenant:
     """Keys of one tenant."""
@@ -25,8 +95,8 @@ class _Tenant:
     __slots__ = ("early", "heap")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, str]] = []
-        """(next turn or less, key)."""
+        self.heap = _Heap()
+        """Keys by their next turn, or an earlier one."""
         self.early = EARLY_KEYS
         """Number of new keys that may still go ahead of the others."""
 
@@ -37,9 +107,13 @@ class UnreadKeys:
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
-        self._heap: list[tuple[int, str, bool]] = []
-        """(next pass or less, name, whether the name is that of a tenant with keys of its own)."""
+        self._plain = _Heap()
+        """Keys that are tenants by their next pass, or an earlier one."""
+        self._paths = _Heap()
+        """Tenants with other keys, likewise, or by `_ahead`."""
         self._tenants: dict[str, _Tenant] = {}
+        self._ahead: dict[str, int] = {}
+        """Pass that follows the triggers asked for, by tenant with other keys."""
 
     def add(self, keys: Iterable[str], start: int = -1) -> None:
         """Add keys. `start`: virtual time from which the turns of idle tenants are spread over one
@@ -48,38 +122,65 @@ class UnreadKeys:
         for key in keys:
             name = tenant_of(key)
             if name == key:
-                heappush(self._heap, (self._passes.spread(key, 1.0, start), key, False))
+                self._plain.put(self._passes.spread(key, 1.0, start), key)
                 continue
             tenant = self._tenants.get(name)
             if tenant is None:
                 tenant = self._tenants[name] = _Tenant()
-                heappush(self._heap, (self._passes.spread(key, 1.0, start), name, True))
+                first = max(self._passes.spread(key, 1.0, start), self._ahead.get(name, 0))
+                self._paths.move(first, name)
             is_early = start < 0 and tenant.early > 0
             tenant.early -= is_early
-            heappush(tenant.heap, (self._passes.first_turn(key, is_early), key))
+            tenant.heap.put(self._passes.first_turn(key, is_early), key)
 
     def bring_forward(self, names: Iterable[str]) -> None:
         """Move tenants whose next pass has gone back, and keys of tenants whose next turn has."""
         for name in names:
             tenant = self._tenants.get(tenant_of(name))
             if tenant_of(name) == name:
-                heappush(self._heap, (self._passes.next_pass(name), name, tenant is not None))
+                self._plain.move(self._passes.next_pass(name), name)
+                if tenant is not None:
+                    self._settle(name)
             elif tenant is not None:
-                heappush(tenant.heap, (self._passes.first_turn(name, is_early=False), name))
+                tenant.heap.move(self._passes.first_turn(name, is_early=False), name)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether tenants may have had fewer triggers than were asked for."""
+        return bool(self._ahead)
+
+    def settle(self) -> None:
+        """Note that all triggers asked for have come and have levels. A tenant that had fewer is
+        due sooner."""
+        for name in [*self._ahead]:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        due_at = self._passes.next_pass(name)
+        if self._ahead.pop(name, due_at + 1) > due_at and name in self._tenants:
+            self._paths.move(due_at, name)
 
     @property
     def due_at(self) -> int | None:
         """Lowest next pass; None if there is no key."""
-        heap = self._heap
-        while heap:
-            pass_, name, is_tenant = heap[0]
-            if is_tenant and name not in self._tenants:
-                heappop(heap)
+        firsts = [found[0] for heap in self._heaps if (found := self._first_of(heap)) is not None]
+        return min(firsts, default=None)
+
+    @property
+    def _heaps(self) -> tuple[_Heap, _Heap]:
+        return self._plain, self._paths
+
+    def _first_of(self, heap: _Heap) -> tuple[int, str] | None:
+        """Return the lowest next pass of a heap and its name."""
+        while (found := heap.first()) is not None:
+            pass_, name = found
+            if heap is self._paths and name not in self._tenants:
+                heap.pop()
                 continue
             now = self._passes.next_pass(name)
             if now <= pass_:
-                return pass_
-            heapreplace(heap, (now, name, is_tenant))
+                return found
+            heap.put_off(now)
         return None
 
     def take(
@@ -88,19 +189,28 @@ class UnreadKeys:
         """Remove and yield keys with the number of triggers to read, lowest next pass first, as
         long as that is at or before `through`. `start`: virtual time. `number_of`: returns the
         number for a key and the number of keys of its tenant."""
-        while (pass_ := self.due_at) is not None and (through is None or pass_ <= through):
-            _, name, is_tenant = heappop(self._heap)
-            if pass_ > start:
+        while True:
+            plain, path = map(self._first_of, self._heaps)
+            if (first := min(filter(None, (plain, path)), default=None)) is None:
+                return
+            pass_, name = first
+            if through is not None and pass_ > through:
+                return
+            if pass_ > start and name not in self._ahead:
                 self._passes.resume(name, pass_)  # for the level of its next trigger
-            if not is_tenant:
+            if first is plain:
+                self._plain.pop()
                 yield name, number_of(name, 1)
                 continue
+            self._paths.pop()
             tenant = self._tenants[name]
             key = self._first(tenant)
             number = number_of(key, len(tenant.heap) + 1)
-            if tenant.heap:
-                after = max(start, pass_) + number * self._passes.step(key, 1.0)
-                heappush(self._heap, (after, name, True))
+            # Only the levels of these triggers say what the tenant has had.
+            after = max(start, pass_) + number * self._passes.step(key, 1.0)
+            self._ahead[name] = after
+            if tenant.heap.first() is not None:
+                self._paths.put(after, name)
             else:
                 del self._tenants[name]
             yield key, number
@@ -109,12 +219,14 @@ class UnreadKeys:
         """Remove and return the key of a tenant whose turn is next."""
         heap = tenant.heap
         while True:
-            turn, key = heap[0]
+            found = heap.first()
+            assert found is not None
+            turn, key = found
             now = self._passes.turn(key)
             if now > turn:
-                heapreplace(heap, (now, key))
+                heap.put_off(now)
                 continue
-            heappop(heap)
+            heap.pop()
             if self._passes.take_turn(key, turn):
                 tenant.early = min(tenant.early + 1, EARLY_KEYS)
             return key
