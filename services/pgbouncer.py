@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -35,6 +36,13 @@ class PgBouncerServer(Server):
         self._postgres = postgres
         self._settings = {"pool_mode": mode, "default_pool_size": 5, "max_client_conn": 500}
         self._settings |= settings
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Major and minor version. From 1.21 on, it has `max_prepared_statements`."""
+        shown = subprocess.run([self._program, "--version"], capture_output=True, text=True)
+        major, minor = shown.stdout.split()[1].split(".")[:2]
+        return int(major), int(minor)
 
     @property
     def url(self) -> str:

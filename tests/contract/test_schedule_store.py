@@ -363,6 +363,10 @@ async def test_unfinished_tasks_are_counted(store: Adapter) -> None:
     assert await store.unfinished("reminders", 3) == 4
     assert await store.unfinished("reminders", 100) == 11
     assert await store.unfinished("letters", 100) == 0
+    first = min(scheduled.key.run_at for scheduled in await everything(store))
+    assert await store.has_due("reminders", first)
+    assert not await store.has_due("reminders", first - 1)
+    assert not await store.has_due("letters", 100)
     statuses = await store.statuses("reminders", 8)
     assert set(statuses) == {3, 4}
     assert statuses[3] == (range_id, record, 10, 7, TaskKey(1, "a", "u"))

@@ -241,6 +241,8 @@ async def test_lag_counts_the_waiting_entries(log: Log) -> None:
     assert await log.lag("reminders") == {0: 3, 1: 2}
     await received(log, [P0], 3)
     assert await log.lag("reminders") == {1: 2}
+    assert await log.has_entries("reminders")
+    assert not await log.has_entries("nothing")
 
 
 async def test_an_unreadable_message_is_skipped_and_counted(log: Log, kind: str) -> None:

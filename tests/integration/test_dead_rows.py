@@ -125,6 +125,74 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
         assert pages[-1] <= pages[0] + 10, pages
 
 
+def test_a_search_for_an_unfinished_task_reads_none_of_those_behind_it(
+    store: PostgresTaskStore,
+) -> None:
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    (retried,) = make(1)
+    store.database.run(store.submission([retried]))
+    (held,) = store.database.run(store._claim("node", wanted([retried]), NOW))
+    retry = done(held, outcome="retried", next_state="WAITING", run_at=NOW + SECOND)
+    store.database.run(store.completion("node", [retry]))
+    store.database.run(store.submission(make(20_000, run_at=NOW + 60 * SECOND)))
+    with store.database.connect() as connection:
+        connection.prepare_threshold = None
+        explain = Explainer(connection)
+        assert _do(store.has_unfinished(["mail"]), explain)
+        store.database.run(store.submission(make(20_000)))
+        assert _do(store.has_unfinished(["mail"]), explain)
+    pages = [finding.buffers for finding in explain.findings]
+    assert max(pages) < 100, pages
+
+
+def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
+    store: PostgresTaskStore,
+) -> None:
+    store.database.run(store._register_node("node", "[]", "[]", NOW))
+    with _beside_a_backup(store) as connection:
+        explain, pages = Explainer(connection), []
+        for _ in range(2):
+            for number in range(400):
+                store.database.run(store._heartbeat("node", NOW + number))
+            (task,) = make(1)
+            store.database.run(store.submission([task]))
+            _do(store._claim("node", wanted([task]), NOW), explain)
+            pages.append(explain.findings[-1].buffers)
+        assert pages[1] <= pages[0] + 1, pages
+
+
+def test_the_unique_key_of_a_late_task_is_freed_by_the_cleaning_after_its_end(
+    store: PostgresTaskStore,
+) -> None:
+    late, early = make(1, unique_key="late"), make(1, unique_key="early")
+    store.database.run(store.submission([*late, *early]))
+    with store.database.connection() as connection:
+        ended = "DELETE FROM fairlead_tasks WHERE unique_key = %s"
+        connection.execute(ended, ["early"])
+        connection.commit()
+        assert asyncio.run(store.clean(NOW + 10, 100)) == 1
+        assert asyncio.run(store.clean(NOW + 10, 100)) == 0
+        connection.execute(ended, ["late"])
+        connection.commit()
+    assert asyncio.run(store.clean(NOW + 10, 100)) == 1
+    assert asyncio.run(store.clean(NOW + 10, 100)) == 0
+
+
+def test_keys_of_unfinished_tasks_do_not_hold_up_the_cleaning_of_those_behind_them(
+    store: PostgresTaskStore,
+) -> None:
+    tasks = [make(1, unique_key=f"{n:03}", submitted_at=NOW + n)[0] for n in range(100)]
+    store.database.run(store.submission(tasks))
+    with store.database.connection() as connection:
+        connection.execute("DELETE FROM fairlead_tasks WHERE unique_key >= '050'")
+    cleaned = [asyncio.run(store.clean(NOW + 1000, 10)) for _ in range(10)]
+    assert cleaned == [10] * 10  # a full page says that there may be more
+    assert asyncio.run(store.clean(NOW + 1000, 10)) == 0
+    with store.database.connection() as connection:
+        left = connection.execute("SELECT count(*) FROM fairlead_unique_keys").fetchone()
+    assert left == (50,)
+
+
 @pytest.mark.parametrize("name", FILL)
 def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
     store: PostgresTaskStore, name: str
@@ -159,10 +227,16 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
             for _ in range(2):
                 store._mark_at = 0.0
                 asyncio.run(store.next_due())
+            store.database.run(store.ready(LANE, 0, 1))
+            for _ in range(3):
+                store.database.run(store.lanes())
             explain.findings = []
+            assert not _do(store.has_unfinished(["mail"]), explain)
             _do(store._next_due(), explain)
             _do(store._due_rows(now, 10), explain)
-            pages.append([finding.buffers for finding in explain.findings])
+            marks = store.sql["lane_mark"]
+            found = [finding for finding in explain.findings if finding.sql != marks]
+            pages.append([finding.buffers for finding in found])
             asyncio.run(store.wake_due(now, 10))
         assert all(n <= first + 5 for first, n in zip(pages[0], pages[-1], strict=True)), pages
 
@@ -201,6 +275,7 @@ def _buffers(store: PostgresTaskStore, explain: Explainer) -> dict[str, int]:
     _run_tasks(store, explain, 20)
     _do(store.lanes(), explain)
     _do(store.oldest_ready(), explain)
+    _do(store.has_unfinished(["mail"]), explain)
     _do(store._stuck(NOW + 100 * SECOND, 10), explain)
     _do(store.ready(LANE, 0, 1000), explain)
     assert not explain.faults(), explain.faults()[0]

@@ -132,7 +132,9 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(
             long_ago = app.clock.now() - 60 * MICROS
             with app.store.database.transaction() as connection:
                 mark = "%s" if app.store.database.dialect == "postgres" else "?"
-                connection.execute(f"UPDATE fairlead_nodes SET heartbeat_at = {mark}", (long_ago,))
+                table = "heartbeats" if mark == "%s" else "nodes"
+                statement = f"UPDATE fairlead_{table} SET heartbeat_at = {mark}"
+                connection.execute(statement, (long_ago,))
             reader.heartbeats._running_at = 0.0
             return reader.look()["work"]
 

@@ -162,6 +162,39 @@ async def test_a_pooler_that_keeps_sessions_is_named_in_the_url(
         app.close()
 
 
+@pytest.mark.parametrize("most", [0, 100])
+async def test_nothing_is_prepared_in_a_pooler_whatever_it_allows(
+    postgres_server: PostgresServer, migrated_postgres_url: str, most: int
+) -> None:
+    with skip_if_missing(PgBouncerServer.name):
+        server = PgBouncerServer(postgres_server)
+    if server.version >= (1, 21):
+        server = PgBouncerServer(postgres_server, max_prepared_statements=most)
+    elif most:
+        pytest.skip("PgBouncer 1.21 or later is missing: it can prepare statements")
+    with server:
+        app = App(server.url_of(migrated_postgres_url))
+
+        @app.task(transactional=True)
+        async def work(n: int, connection: asyncpg.Connection) -> None:
+            assert await connection.fetchval("SELECT $1::int", n) == n
+
+        for n in range(30):  # psycopg prepares a statement that has come five times
+            work.submit(n=n)
+        await asyncio.gather(*(work.submit_async(n=n) for n in range(30)))
+        await drain(app)
+        statuses = app.store.database.read_now(app.store.records.queue_statuses())
+        assert sum(status.submitted + status.error for status in statuses) == 0
+        app.close()
+        with psycopg.connect(server.url_of(migrated_postgres_url), autocommit=True) as any_session:
+            any_session.prepare_threshold = None
+            for _ in range(10):
+                found = any_session.execute(
+                    "SELECT count(*) FROM pg_prepared_statements"
+                ).fetchone()
+                assert found == (0,)
+
+
 async def test_a_worker_goes_on_behind_a_pooler_with_few_sessions(
     postgres_server: PostgresServer, migrated_postgres_url: str
 ) -> None:

@@ -252,6 +252,14 @@ class ToyStore:
         return len(rows) - in_error - ahead, in_error
         yield
 
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        return any(
+            row.task.queue in queues and row.state is not State.ERROR
+            for row in self._rows.values()
+            if row.state is not State.WAITING or row.attempt
+        )
+        yield
+
     def weights(self, queue: str) -> Steps[dict[str, float]]:
         return {}
         yield

@@ -42,7 +42,7 @@ log = logging.getLogger("fairlead.worker")
 END_SECONDS = 5.0
 """Seconds after the end of its node until a process ends, whatever its handlers left running."""
 
-_COUNT_EVERY = 0.25  # seconds between two counts of unfinished tasks, with --until-empty
+_CHECK_EVERY = 0.25  # seconds between two looks for unfinished tasks, with --until-empty
 
 
 def serve(options: WorkerOptions) -> int:
@@ -163,25 +163,35 @@ def _ending() -> Iterator[None]:
 
 
 async def _serve(node: Node, until_empty: bool, health: NodeHealth) -> None:
-    """Run the node; watch its event loop and, with `until_empty`, its number of unfinished
-    tasks."""
+    """Run the node; watch its event loop and, with `until_empty`, whether a task is left. Stop the
+    node and raise if a watcher fails."""
     watchers = [asyncio.ensure_future(health.run())]
     if until_empty:
         watchers.append(asyncio.ensure_future(_stop_when_empty(node)))
+    for task in watchers:
+        task.add_done_callback(lambda task: node.stop() if _has_failed(task) else None)
     try:
         await node.run()
+        for task in filter(_has_failed, watchers):
+            await task
     finally:
         for task in watchers:
             task.cancel()
 
 
+def _has_failed(task: asyncio.Future[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
 async def _stop_when_empty(node: Node) -> None:
     while True:
-        await asyncio.sleep(_COUNT_EVERY)
+        await asyncio.sleep(_CHECK_EVERY)
         await node.ready.wait()
         if node.in_flight:
             continue
         try:
+            if await node.has_unfinished():
+                continue
             unfinished, in_error = await node.unfinished()
         except StoreUnavailable:
             continue

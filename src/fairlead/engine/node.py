@@ -66,6 +66,13 @@ class Node:
         left, in_error = await store.database.read(store.unfinished(self.queues))
         return left + await self.parts.ordered.unfinished(), in_error
 
+    async def has_unfinished(self) -> bool:
+        """Return whether a task of the served queues is left to run or retry, without a count. May
+        miss one that changes its state meanwhile."""
+        store = self._context.store
+        left = await store.database.read(store.has_unfinished(self.queues))
+        return left or await self.parts.ordered.has_unfinished()
+
     async def run(self) -> None:
         """Start, serve until `stop`, drain, leave. Raise the exception of a part that failed."""
         await apart_from_handlers(self._run())

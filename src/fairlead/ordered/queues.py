@@ -231,6 +231,15 @@ class OrderedQueues:
             left += await self._context.store.unfinished(queue, self._context.clock.now())
         return left
 
+    async def has_unfinished(self) -> bool:
+        """Return whether a task is left to run or retry, as `unfinished`, without a count."""
+        for queue in self._queues:
+            if await self._context.store.has_due(queue, self._context.clock.now()):
+                return True
+            if await self._context.log.has_entries(queue):
+                return True
+        return False
+
     def gauges(self) -> dict[str, OrderedGauges]:
         """Return the gauges of each queue with partitions on this node."""
         found: dict[str, OrderedGauges] = {}

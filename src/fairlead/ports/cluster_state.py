@@ -62,8 +62,12 @@ class ClusterState(Protocol):
         """Return how many tasks of these queues are left to run or to retry, and how many are in
         ERROR. Tasks scheduled ahead that have never run do not count.
 
-        May read every unfinished task. Call it for `--until-empty` and tests only, while nothing
-        runs."""
+        May read every unfinished task. Call it for tests, or after `has_unfinished` found none."""
+
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        """Return whether a task of these queues is left to run or to retry. Reads no task but the
+        first, and those that wait until before the first retry, so that `--until-empty` can ask
+        several times a second. May miss a task that changes its state meanwhile."""
 
     def weights(self, queue: str) -> Steps[dict[str, float]]:
         """Return the weights set at run time, by fairness key."""

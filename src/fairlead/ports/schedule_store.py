@@ -113,6 +113,10 @@ class ScheduleStore(Protocol):
     async def unfinished(self, queue: str, now: int) -> int:
         """Return how many tasks are due, or have run and are to be retried."""
 
+    async def has_due(self, queue: str, now: int) -> bool:
+        """Return whether a task is due. Reads none but the first of each partition, so that
+        `--until-empty` can ask several times a second."""
+
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
         """Return the status of every partition that was ever owned, by its number; for people."""
 

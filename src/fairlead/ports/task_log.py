@@ -125,5 +125,8 @@ class TaskLog(Protocol):
         """Return how many entries are not committed, by partition, without partitions that have
         none; for people."""
 
+    async def has_entries(self, queue: str) -> bool:
+        """Return whether an entry is not committed, without a count."""
+
     async def close(self) -> None:
         """Close the log's own connections, if it has any."""

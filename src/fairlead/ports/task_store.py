@@ -248,7 +248,7 @@ class TaskStore(ClusterState, Protocol):
 
     async def clean(self, before: int, limit: int) -> int:
         """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
-        `before`."""
+        `before`. Return their number, at least `limit` while there may be more."""
 
     # the cluster ----------------------------------------------------------------------------------
 

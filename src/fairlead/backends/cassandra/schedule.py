@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -404,10 +404,19 @@ class CassandraScheduleStore:
         """
         records = await self._records(queue)
         left = await self._together(
-            self._left(PartitionKey(queue, partition), record.low_water_mark, now // HOUR)
+            self._all_left(PartitionKey(queue, partition), record.low_water_mark, now // HOUR)
             for partition, record in records.items()
         )
         return sum(key.run_at <= now or has_run for keys in left for key, has_run in keys)
+
+    async def has_due(self, queue: str, now: int) -> bool:
+        """Return whether a task is due, by a scan of due hours that ends at the first one."""
+        for partition, record in (await self._records(queue)).items():
+            key = PartitionKey(queue, partition)
+            async for left, _ in self._left(key, record.low_water_mark, now // HOUR):
+                if left.run_at <= now:
+                    return True
+        return False
 
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
         """Return the status of each partition, by a scan of its unfinished tasks."""
@@ -418,7 +427,7 @@ class CassandraScheduleStore:
             record = records.get(partition, ScheduleRecord())
             keys = [
                 key
-                for key, _ in await self._left(
+                for key, _ in await self._all_left(
                     PartitionKey(queue, partition), record.low_water_mark, _LAST_HOUR
                 )
             ]
@@ -440,19 +449,22 @@ class CassandraScheduleStore:
             if row[0] == queue
         }
 
-    async def _left(
+    async def _all_left(
         self, partition: PartitionKey, mark: TaskKey, last: int
     ) -> list[tuple[TaskKey, bool]]:
-        """Return the unfinished keys above the low-water mark, through hour `last`, each with
+        return [each async for each in self._left(partition, mark, last)]
+
+    async def _left(
+        self, partition: PartitionKey, mark: TaskKey, last: int
+    ) -> AsyncIterator[tuple[TaskKey, bool]]:
+        """Yield the unfinished keys above the low-water mark, through hour `last`, each with
         whether its task has run."""
-        found = []
         for (hour,) in await self.session.execute("hours", *partition, hour_of(mark), last):
             async for *key, task_id, runs, is_done in self.session.rows(
                 "unfinished", *partition, hour, *mark
             ):
                 if task_id is not None and not is_done:
-                    found.append((TaskKey(*key), _runs_of(task_id, runs) is not None))
-        return found
+                    yield TaskKey(*key), _runs_of(task_id, runs) is not None
 
 
 def _fenced(partition: PartitionKey, range_id: int) -> Fenced:

@@ -159,6 +159,9 @@ class KafkaTaskLog:
         found = await asyncio.wrap_future(self._running().ask(partitions))
         return {number: end - done for (_, number), (done, end) in found.items() if end > done}
 
+    async def has_entries(self, queue: str) -> bool:
+        return bool(await self.lag(queue))
+
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:

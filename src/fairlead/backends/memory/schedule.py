@@ -124,6 +124,14 @@ class MemoryScheduleStore:
             for key, task in rows.tasks.items()
         )
 
+    async def has_due(self, queue: str, now: int) -> bool:
+        return any(
+            key.run_at <= now
+            for partition, rows in self.partitions.items()
+            if partition.queue == queue
+            for key in rows.tasks
+        )
+
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
         return {
             partition.partition: ScheduleStatus(

@@ -84,5 +84,8 @@ class MemoryTaskLog:
             if found and key.queue == queue
         }
 
+    async def has_entries(self, queue: str) -> bool:
+        return bool(await self.lag(queue))
+
     async def close(self) -> None:
         """Do nothing: there is no resource to close."""

@@ -17,6 +17,10 @@ _RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
 shutdown, system, read-only standby, time limits, and a missing database or role."""
 
 _READ_ONLY = "25006"
+_SPILLED = "53400"
+"""SQLSTATE of a statement that needs larger temporary files than temp_file_limit allows. Full
+replication slots have the same number."""
+
 _NEVER = ("08P01", "25P01", "25P02")
 """Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
 that needs a transaction, and a statement in a failed transaction."""
@@ -29,6 +33,7 @@ _CURES = {
     " longer; raise it for this role or database",
     "25P04": "the server's transaction_timeout ended a transaction; raise it for this role or"
     " database, or set it to 0",
+    "53100": "free space on the disk of the server",
     "53300": "lower pool_size in the URL or run fewer workers, or raise max_connections of the"
     " server or the CONNECTION LIMIT of the role or database",
     "55P03": "another session holds the lock for longer than lock_timeout; raise lock_timeout for"
@@ -127,6 +132,8 @@ def _with_cure(error: BaseException, state: str) -> str:
             "a standby ended this read: try again, or set hot_standby_feedback=on or a longer"
             " max_standby_streaming_delay there"
         )
+    if state == _SPILLED and "temporary file" in text:
+        cure = "raise temp_file_limit or work_mem for this role or database"
     if cure is None and state == "57014":
         cure = next((_CANCELED[name] for name in _CANCELED if name in text), None)
     return f"{text}; {cure}" if cure else text

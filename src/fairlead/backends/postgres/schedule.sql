@@ -24,6 +24,9 @@ DELETE FROM fairlead_task_log
 -- name: lag
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
 
+-- name: has_entries
+SELECT EXISTS (SELECT 1 FROM fairlead_task_log WHERE queue = $1)
+
 -- name: take_over
 INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES ($1, $2, 1, $3)
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_schedule_owners.range_id + 1
@@ -125,6 +128,13 @@ RETURNING run_at
 
 -- name: unfinished
 SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)
+
+-- name: has_due
+-- Each partition with a task has an owner.
+SELECT EXISTS (SELECT 1 FROM fairlead_schedule_owners o
+                WHERE o.queue = $1
+                  AND (SELECT s.run_at FROM fairlead_schedule s WHERE s.queue = o.queue AND s.partition = o.partition
+                        ORDER BY s.run_at LIMIT 1) <= $2)
 
 -- name: statuses
 SELECT o.partition, o.range_id, o.record, count(s.run_at), count(*) FILTER (WHERE s.run_at < $2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -51,7 +52,13 @@ _LATEST_RESULT = 60_000_000
 
 _ALL_KEYS_SECONDS = 3600.0
 """Seconds after which the cleaning of unique keys begins with the oldest one again: for keys that
-were committed late, or whose task was unfinished."""
+were committed late."""
+
+_MOST_LEFT_KEYS = 10_000
+"""Unique keys of unfinished tasks that the cleaning remembers."""
+
+_LEFT_KEYS = 1000
+"""Remembered keys that one cleaning looks at."""
 
 _STUCK_ROWS = 50_000
 """Rows of a lane in which one call looks for stuck tasks."""
@@ -74,9 +81,9 @@ class PostgresTaskStore(SqlTaskStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         sql = load("task_store.sql", __package__)
-        for name in ("lanes", "oldest_ready", "stuck"):
+        for name in ("lanes", "oldest_ready", "stuck", "has_ready"):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
-        for name in ("due", "next_due"):
+        for name in ("due", "next_due", "has_retry"):
             sql[name] = f"{sql['due_floor']}\n{sql[name]}"
         super().__init__(database, sql)
         self._floors = LaneFloors()
@@ -90,6 +97,10 @@ class PostgresTaskStore(SqlTaskStore):
         }
         """Position in each table of the history below which no row is left to clean, so that the
         deleted ones are not read again."""
+        self._left_keys: OrderedDict[tuple[int, str], None] = OrderedDict()
+        """Unique keys behind which the cleaning has gone on because their tasks were unfinished."""
+        self._looked_keys: list[tuple[int, str]] = []
+        """Remembered keys at which the present cleaning looks."""
         self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
         """Monotonic seconds from which the cleaning of unique keys begins with the oldest one."""
         self._stuck_from: dict[LaneKey, int] = {}
@@ -264,6 +275,19 @@ class PostgresTaskStore(SqlTaskStore):
     def oldest_ready(self) -> Steps[dict[str, int]]:
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
 
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        ready = self.statement("has_ready", self._floor_rows(), batch(queues))
+        if (yield ready)[0][0]:
+            return True
+        floor = self.due_floor.now
+        due_at: int | None = None
+        id: str | None = None
+        while True:
+            page = self.statement("has_retry", *floor, batch(queues), due_at, id)
+            is_found, due_at, id = (yield page)[0]
+            if is_found or due_at is None:
+                return bool(is_found)
+
     def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
         """Return the stuck tasks among the next rows of each lane, which begins again behind its
         last one, so that the cost of a call does not grow with the backlog."""
@@ -384,10 +408,15 @@ class PostgresTaskStore(SqlTaskStore):
     def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
-        if name == "clean_unique_keys" and time.monotonic() >= self._all_keys_at:
-            self._clean_from[name] = _NO_KEY
-            self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
-        return (yield self.statement(name, before, limit, *self._clean_from.get(name, ())))
+        params: tuple[Any, ...] = (before, limit, *self._clean_from[name])
+        if name == "clean_unique_keys":
+            if time.monotonic() >= self._all_keys_at:
+                self._clean_from[name] = _NO_KEY
+                self._all_keys_at = time.monotonic() + _ALL_KEYS_SECONDS
+            looked = self._looked_keys = list(islice(self._left_keys, _LEFT_KEYS))
+            params = (before, limit, *self._clean_from[name])
+            params += ([at for at, _ in looked], [id for _, id in looked])
+        return (yield self.statement(name, *params))
 
     def _cleaned(self, name: str, rows: Sequence[Row]) -> int:
         if name in _POSITIONS_CLEANED:
@@ -401,9 +430,30 @@ class PostgresTaskStore(SqlTaskStore):
         if name == "clean_results" and rows:
             latest = max(row[0] for row in rows)
             self._clean_from[name] = (max(*self._clean_from[name], latest - _LATEST_RESULT),)
-        if name == "clean_unique_keys" and rows:
-            self._clean_from[name] = max(tuple(row) for row in rows)
+        if name == "clean_unique_keys":
+            return self._cleaned_keys(*rows[0])
         return len(rows)
+
+    def _cleaned_keys(
+        self,
+        last_at: int | None,
+        last_id: str | None,
+        of_page: int | None,
+        count: int,
+        times: Sequence[int] | None,
+        ids: Sequence[str] | None,
+    ) -> int:
+        """Note which keys are left. Return the number of deleted ones, or of a whole page, so that
+        the caller goes on although keys of unfinished tasks fill the page."""
+        if last_at is not None:
+            self._clean_from["clean_unique_keys"] = (last_at, last_id)
+        for key in self._looked_keys:
+            self._left_keys.pop(key, None)
+        for key in zip(times or (), ids or (), strict=True):
+            self._left_keys[key] = None
+        while len(self._left_keys) > _MOST_LEFT_KEYS:
+            self._left_keys.popitem(last=False)
+        return max(count, of_page or 0)
 
 
 # one INSERT ---------------------------------------------------------------------------------------

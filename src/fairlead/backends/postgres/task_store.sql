@@ -595,13 +595,32 @@ DELETE FROM fairlead_results
 RETURNING finished_at
 
 -- name: clean_unique_keys
--- $3, $4: submitted_at and id of the task of the last key that was deleted
-DELETE FROM fairlead_unique_keys
- WHERE ctid = ANY (ARRAY(SELECT k.ctid FROM fairlead_unique_keys k
-                          WHERE k.submitted_at < $1 AND (k.submitted_at, k.task_id) > ($3, $4::text::uuid)
-                            AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = k.task_id OFFSET 0)
-                          ORDER BY k.submitted_at, k.task_id LIMIT $2))
-RETURNING submitted_at, task_id::text
+-- Deletes the keys of finished tasks among the first $2 keys behind ($3, $4), which are submitted_at and id of a task, and
+-- among those that were left before, ($5, $6). Returns the last of the first keys, their number if there may be more, the number
+-- of deleted keys, and the keys that are left because their tasks are unfinished.
+WITH first AS MATERIALIZED (
+    SELECT ctid AS place, submitted_at, task_id
+      FROM fairlead_unique_keys
+     WHERE submitted_at < $1 AND (submitted_at, task_id) > ($3, $4::text::uuid)
+     ORDER BY submitted_at, task_id LIMIT (SELECT $2::bigint)
+), looked AS MATERIALIZED (
+    SELECT f.*, EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = f.task_id OFFSET 0) AS is_used
+      FROM (SELECT * FROM first
+            UNION
+            SELECT k.*
+              FROM unnest($5::bigint[], $6::uuid[]) AS u (submitted_at, task_id)
+             CROSS JOIN LATERAL (SELECT ctid AS place, submitted_at, task_id FROM fairlead_unique_keys
+                                  WHERE submitted_at = u.submitted_at AND task_id = u.task_id OFFSET 0) AS k) AS f
+), gone AS (
+    DELETE FROM fairlead_unique_keys WHERE ctid = ANY (ARRAY(SELECT place FROM looked WHERE NOT is_used)) RETURNING 1
+), used AS (
+    SELECT array_agg(submitted_at) AS times, array_agg(task_id::text) AS ids FROM looked WHERE is_used
+), last AS (
+    SELECT submitted_at, task_id FROM first ORDER BY submitted_at DESC, task_id DESC LIMIT 1
+)
+SELECT (SELECT submitted_at FROM last), (SELECT task_id::text FROM last), (SELECT count(*) FROM first HAVING count(*) = $2),
+       (SELECT count(*) FROM gone), times, ids
+  FROM used
 
 -- name: oldest_ready
 -- Appended to live_lanes.
@@ -642,24 +661,28 @@ ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.
 UPDATE fairlead_queues SET paused = $2, version = version + 1 WHERE queue = $1 RETURNING queue
 
 -- name: register_node
-INSERT INTO fairlead_nodes (node, started_at, heartbeat_at, queues, names, digest) VALUES ($1, $2, $2, $3, $4, $5)
-ON CONFLICT (node) DO UPDATE
-   SET heartbeat_at = excluded.heartbeat_at, queues = excluded.queues, names = excluded.names, digest = excluded.digest
+WITH beat AS (
+    INSERT INTO fairlead_heartbeats (node, heartbeat_at) VALUES ($1, $2)
+    ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+)
+INSERT INTO fairlead_nodes (node, started_at, queues, names, digest) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (node) DO UPDATE SET queues = excluded.queues, names = excluded.names, digest = excluded.digest
 
 -- name: heartbeat
-UPDATE fairlead_nodes SET heartbeat_at = $2 WHERE node = $1 RETURNING node
+UPDATE fairlead_heartbeats SET heartbeat_at = $2 WHERE node = $1 RETURNING node
 
 -- name: silent_nodes
-SELECT node FROM fairlead_nodes WHERE heartbeat_at < $1
+SELECT node FROM fairlead_heartbeats WHERE heartbeat_at < $1
 
 -- name: drop_node
+WITH beat AS (DELETE FROM fairlead_heartbeats WHERE node = $1)
 DELETE FROM fairlead_nodes WHERE node = $1
 
 -- name: nodes
 -- $1: [digest, ...] of queues and names that the caller knows; these are returned as NULL
 SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT json_array_elements_text($1::json)) THEN queues END,
        CASE WHEN digest NOT IN (SELECT json_array_elements_text($1::json)) THEN names END
-  FROM fairlead_nodes
+  FROM fairlead_nodes JOIN fairlead_heartbeats USING (node)
  ORDER BY started_at
 
 -- name: lease_clock
@@ -725,6 +748,25 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)),
        count(*) FILTER (WHERE state = 'ERROR')
   FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
+
+-- name: has_ready
+-- Appended to live_lanes. $2: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
+SELECT EXISTS (SELECT 1 FROM lanes WHERE ready_seq IS NOT NULL AND queue IN (SELECT json_array_elements_text($2::json)))
+
+-- name: has_retry
+-- Appended to due_floor. $4: JSON array of queues; $5, $6: due_at and id of the waiting task to begin after, NULL for the
+-- floor. Reads 100 tasks, few enough for the index. Returns whether one of them is a retry, and where to go on if there may
+-- be more.
+SELECT coalesce(bool_or(attempt > 0 AND queue IN (SELECT json_array_elements_text($4::json))), false)
+       OR EXISTS (SELECT 1 FROM fairlead_tasks
+                   WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
+                     AND coalesce(due_at, 0) < (SELECT due_at FROM floor)
+                     AND attempt > 0 AND queue IN (SELECT json_array_elements_text($4::json))),
+       CASE WHEN count(*) = 100 THEN max(due_at) END, (array_agg(id::text ORDER BY due_at DESC, id DESC))[1]
+  FROM (SELECT due_at, id, attempt, queue FROM fairlead_tasks
+         WHERE due_at IS NOT NULL AND (due_at, id) > (coalesce($5::bigint, (SELECT due_at FROM floor)),
+                                                    coalesce($6::text::uuid, '00000000-0000-0000-0000-000000000000'))
+         ORDER BY due_at, fairlead_tasks.id LIMIT 100) AS waiting
 
 -- name: ahead
 -- Counts the tasks before this one: with a better priority, or with the same and an earlier position.

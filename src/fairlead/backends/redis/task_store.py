@@ -232,6 +232,13 @@ class RedisTaskStore:
                 in_error += dead
         return left, in_error
 
+    def has_unfinished(self, queues: Sequence[str]) -> RedisSteps[bool]:
+        for queue in queues:
+            for lane in (yield from self._queues.written(queue)):
+                if (yield from self._queues.at(lane).has_unfinished(RETRY)):
+                    return True
+        return False
+
     def ahead(self, task_id: str) -> RedisSteps[int]:
         _refuse(_NO_RECORD)
 

@@ -50,13 +50,26 @@ def _migrations(package: str) -> list[Migration]:
     return sorted(found)
 
 
+_RAISED = "P0001"
+"""SQLSTATE of an exception that a function of the database raised."""
+
+
 def migrate(database: SqlDatabase) -> list[str]:
     """Apply the missing migrations and return their names.
 
     Safe to run twice, and by many processes at once. Raise SchemaMismatch, and change nothing, if
-    the tables are newer than this code.
+    the tables are newer than this code. Raise ConfigurationError if a trigger refuses a command.
     """
-    return database.run(_migrate(database))
+    try:
+        return database.run(_migrate(database))
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != _RAISED:
+            raise
+        reason = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"{database.location}: {reason}; this is the refusal of an event trigger, so disable it"
+            " for `fairlead migrate`"
+        ) from error
 
 
 def check(database: SqlDatabase) -> None:

@@ -162,6 +162,9 @@ class SqlScheduleStore:
         count: int = (await self._database.read(self._rows("unfinished", queue, now)))[0][0]
         return count
 
+    async def has_due(self, queue: str, now: int) -> bool:
+        return bool((await self._database.read(self._rows("has_due", queue, now)))[0][0])
+
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
         return await self._database.read(self._statuses(queue, stale_before))
 

@@ -132,6 +132,12 @@ class SqlTaskLog:
     def _lag(self, queue: str) -> Steps[Sequence[Row]]:
         return (yield Statement(self._sql["lag"], (queue,)))
 
+    async def has_entries(self, queue: str) -> bool:
+        return bool((await self._database.read(self._has_entries(queue)))[0][0])
+
+    def _has_entries(self, queue: str) -> Steps[Sequence[Row]]:
+        return (yield Statement(self._sql["has_entries"], (queue,)))
+
     async def close(self) -> None:
         """Do nothing: the task store closes the database."""
 

@@ -326,6 +326,12 @@ class SqlTaskStore:
         unfinished, in_error = (yield self.statement("unfinished", batch(queues)))[0]
         return unfinished, in_error
 
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        for name in ("has_ready", "has_retry"):
+            if (yield self.statement(name, batch(queues)))[0][0]:
+                return True
+        return False
+
     def ahead(self, task_id: str) -> Steps[int]:
         count: int = (yield self.statement("ahead", canonical(task_id)))[0][0]
         return count

@@ -481,6 +481,16 @@ SELECT coalesce(sum(state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' A
        coalesce(sum(state = 'ERROR'), 0)
   FROM fairlead_tasks WHERE queue IN (SELECT value FROM json_each(?1))
 
+-- name: has_ready
+-- ?1: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.
+SELECT EXISTS (SELECT 1 FROM fairlead_tasks WHERE ready_seq IS NOT NULL AND queue IN (SELECT value FROM json_each(?1)))
+
+-- name: has_retry
+-- ?1: as has_ready. Reads waiting tasks in the order of their times: retries are among the first.
+SELECT EXISTS (SELECT 1 FROM fairlead_tasks INDEXED BY fairlead_tasks_due
+                WHERE state = 'WAITING' AND attempt > 0 AND queue IN (SELECT value FROM json_each(?1))
+                ORDER BY run_at)
+
 -- name: ahead
 -- Counts the tasks before this one: with a better priority, or with the same and an earlier position.
 SELECT count(*)

@@ -713,6 +713,8 @@ async def test_the_oldest_ready_task_of_a_queue_is_known(store: TaskStore) -> No
     assert store.database.run(store.oldest_ready()) == {"mail": NOW}
     assert store.database.run(store.unfinished(["mail"])) == (2, 0)
     assert store.database.run(store.unfinished(["other"])) == (0, 0)
+    assert store.database.run(store.has_unfinished(["other", "mail"]))
+    assert not store.database.run(store.has_unfinished(["other"]))
 
 
 async def test_nodes_fall_silent_and_are_dropped(store: TaskStore) -> None:

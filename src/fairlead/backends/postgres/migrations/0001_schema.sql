@@ -119,11 +119,17 @@ CREATE TABLE fairlead_queues (
 CREATE TABLE fairlead_nodes (
     node         text   PRIMARY KEY,
     started_at   bigint NOT NULL,
-    heartbeat_at bigint NOT NULL,                 -- time of the last heartbeat
     queues       text   NOT NULL,                 -- JSON array of names
     names        text   NOT NULL,                 -- JSON array of the names of tasks for which the node has handlers
     digest       text   NOT NULL                  -- hash of queues and names
 );
+
+-- Last heartbeats of these nodes. They have a table of their own because each claim looks for its node, and would read the
+-- dead rows of all heartbeats beside a transaction that stays open.
+CREATE TABLE fairlead_heartbeats (
+    node         text   PRIMARY KEY,
+    heartbeat_at bigint NOT NULL
+) WITH (fillfactor = 50);
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
 -- command.

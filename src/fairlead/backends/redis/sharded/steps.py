@@ -360,6 +360,12 @@ class QueueSteps:
         messages, retries, dead = yield self._run(script.UNFINISHED, beginning)
         return messages + retries, dead
 
+    def has_unfinished(self, beginning: str) -> Steps[bool]:
+        """Return whether `unfinished` would count a message. Reads no retries but the first, and
+        messages for later that come before it."""
+        messages, retries, _ = yield self._run(script.UNFINISHED, beginning, 1)
+        return bool(messages + retries)
+
     def dead(self, count: int) -> Steps[list[tuple[str, RemovedMessage]]]:
         """Return dead letters, each with its position among them."""
         found = yield self._run(script.REMOVED, "dead", count)

@@ -1,0 +1,118 @@
+"""Refusals of a PostgreSQL server for want of room or by its settings: errors name the cure, and no
+acknowledged task is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fairlead import App
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.ports.statements import Statement, Steps
+from fairlead.testing import drain
+from services.postgres import PostgresServer, make_folder
+
+SPILL = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 200000) AS n ORDER BY -n) AS sorted"
+
+
+def spill() -> Steps[int]:
+    """Sort more rows than fit in work_mem."""
+    count: int = (yield Statement(SPILL))[0][0]
+    return count
+
+
+@pytest.fixture
+def small_disk(postgres_server: PostgresServer) -> Iterator[Path]:
+    """Mount a disk of 16 MB."""
+    folder = make_folder("disk", postgres_server.user)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True
+    )
+    if mounted.returncode:
+        folder.rmdir()
+        pytest.skip("mount is refused: run the tests as a user that may mount a tmpfs")
+    if postgres_server.user is not None:
+        os.chown(folder, postgres_server.user.pw_uid, postgres_server.user.pw_gid)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+    folder.rmdir()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_runs_where_temporary_files_are_forbidden_and_names_their_limit(
+    postgres_url: str,
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        (name,) = admin.execute("SELECT quote_ident(current_database())").fetchone() or ()
+        admin.execute(f"ALTER DATABASE {name} SET temp_file_limit = 0".encode())
+        admin.execute(f"ALTER DATABASE {name} SET work_mem = '2MB'".encode())
+    app, ran = App(postgres_url), list[int]()
+    app.migrate()
+
+    @app.task
+    async def work(n: int, text: str) -> None:
+        ran.append(n)
+
+    work.submit_many([{"n": n, "text": "-" * 1800} for n in range(600)])
+    await drain(app)
+    assert sorted(ran) == [*range(600)]
+    for read in (app.store.database.read_now, app.store.database.run):
+        with pytest.raises(StoreUnavailable, match="raise temp_file_limit or work_mem"):
+            read(spill())
+    with pytest.raises(StoreUnavailable, match="raise temp_file_limit or work_mem"):
+        await app.store.database.read(spill())
+    app.close()
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_refuses_submits_and_loses_no_task(
+    postgres_server: PostgresServer, postgres_url: str, small_disk: Path
+) -> None:
+    app, ran = App(postgres_url), list[int]()
+    app.migrate()
+
+    @app.task
+    async def work(n: int, text: str) -> None:
+        ran.append(n)
+
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'".encode())
+        admin.execute("ALTER TABLE fairlead_tasks SET TABLESPACE small")
+        admin.execute("ALTER TABLE fairlead_attempts SET TABLESPACE small")
+    acknowledged: list[int] = []
+    with pytest.raises(StoreUnavailable, match="free space on the disk of the server"):
+        for n in range(0, 100_000, 100):
+            batch = range(n, n + 100)
+            work.submit_many([{"n": n, "text": os.urandom(600).hex()} for n in batch])
+            acknowledged += batch
+    with pytest.raises(StoreUnavailable, match="free space on the disk of the server"):
+        while True:
+            work.submit(n=-1, text=os.urandom(600).hex())
+            acknowledged.append(-1)
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    await drain(app, timeout=120)
+    assert sorted(ran) == sorted(acknowledged)
+    app.close()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP TABLE fairlead_tasks, fairlead_attempts CASCADE")
+        admin.execute("DROP TABLESPACE small")
+
+
+def test_an_event_trigger_that_refuses_commands_is_named(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'no changes before Monday'; END $$"
+        )
+        admin.execute("CREATE EVENT TRIGGER refusal ON ddl_command_start EXECUTE FUNCTION refuse()")
+        app = App(postgres_url)
+        with pytest.raises(ConfigurationError, match=r"no changes before Monday; .* event trigger"):
+            app.migrate()
+        admin.execute("DROP EVENT TRIGGER refusal")
+    assert app.migrate()
+    app.close()
