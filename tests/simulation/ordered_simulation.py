@@ -115,6 +115,7 @@ class Node:
             dispatch=self._wanted.set,
             stop_run=self._stop_run,
             settled=self._settled,
+            on_incidents=lambda reports: None,
             observer=Silent(),
             clock=self.clock,
         )  # type: ignore[arg-type]

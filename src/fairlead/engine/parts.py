@@ -339,6 +339,7 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         dispatch=parts.on_ready,
         stop_run=lambda task_id, keeps_end: parts.runs.stop_ordered(task_id, keeps_end),
         settled=lambda task_ids: parts.runs.ordered_settled(task_ids),
+        on_incidents=parts.on_incidents,
         observer=context.observer,
         clock=context.clock,
     )

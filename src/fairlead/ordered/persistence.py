@@ -19,6 +19,7 @@ from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import NewTask, ScheduledTask, ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.record import Record
+from fairlead.ordered.unreadable import UnreadableTasks
 from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
 from fairlead.timed_event import TimedEvent
 
@@ -56,12 +57,14 @@ class Persistence:
         self,
         store: FencedSchedule,
         schedule: Schedule,
+        unreadable: UnreadableTasks,
         task_log: TaskLog,
         events: PersistenceEvents,
         clock: Clock,
     ) -> None:
         self._store = store
         self._schedule = schedule
+        self._unreadable = unreadable
         self._log = task_log
         self._events = events
         self._record = Record(store, schedule, events.record, clock)
@@ -87,6 +90,9 @@ class Persistence:
 
     async def run(self) -> None:
         """Persist and read until cancelled."""
+        if self._events.record().trouble is not None:
+            # The next step may fail again: let people see why.
+            await self._record.save()
         while True:
             if self._batch is not None:
                 await self._take_in(self._batch)
@@ -95,6 +101,8 @@ class Persistence:
             is_reading = await self._read()
             if not self._catch_up.is_over and not is_reading:
                 await self._check_log()
+            if await self._unreadable.check(self._store.find):
+                self._events.on_changed()
             if self._record.is_due:
                 await self._record.save()
             if self._batch is None and not is_reading:
@@ -152,7 +160,9 @@ class Persistence:
         read = self._schedule.next_read(self._clock.now())
         if read is None:
             return False
-        self._schedule.read_done(await self._store.read(read))
+        rows = await self._store.read(read)
+        self._schedule.read_done(rows)
+        self._unreadable.found(rows)
         self._events.on_changed()
         return True
 

@@ -59,7 +59,7 @@ class Schedule:
         self._lines: dict[str, Line] = {}
         """Tasks in memory, by ordering key."""
         self._held: set[str] = set()
-        """Ordering keys whose first task waits for a retry."""
+        """Ordering keys whose first task waits for a retry or cannot be read."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
         self._ready: list[tuple[int, TaskKey]] = []
@@ -189,9 +189,8 @@ class Schedule:
         for ordering_key in list(self._short):
             line = self._lines.get(ordering_key)
             if line is not None and line.skipped_after is not None:
-                return ScheduleRead(
-                    ordering_key, line.skipped_after, self.read_through, self._window.per_key
-                )
+                room = self._window.line_room(len(line.tasks), len(self))
+                return ScheduleRead(ordering_key, line.skipped_after, self.read_through, room)
             del self._short[ordering_key]
         return None
 
@@ -250,8 +249,9 @@ class Schedule:
         line = self._lines.get(task.key.ordering_key) or Line()
         known = line.get(task.key)
         if known is not None:
-            if known.task.id != task.task.id:  # a new task with the same key replaces the old one
-                line.put(task)
+            is_repaired = known.unreadable is not None and task.unreadable is None
+            if is_repaired or known.task.id != task.task.id:
+                line.put(task)  # a new task with the same key replaces the old one
                 self._changed(task.key.ordering_key)
             return
         if line.skipped_after is not None and task.key > line.skipped_after:
@@ -362,6 +362,13 @@ class Schedule:
             if self._is_beyond(line, key):
                 self._unload(key)
             self._changed(key.ordering_key)
+
+    def repaired(self, task: ScheduledTask) -> None:
+        """Record that the row of this task, which could not be read, can be read again."""
+        line = self._lines.get(task.key.ordering_key)
+        if line is not None and line.get(task.key) is not None:
+            line.put(task)
+            self._changed(task.key.ordering_key)
 
     def _is_beyond(self, line: Line, key: TaskKey) -> bool:
         """Return whether tasks before this one may be in the store and not in memory."""
