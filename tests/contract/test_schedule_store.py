@@ -16,6 +16,7 @@ from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.schedule import SqlScheduleStore, attempt_row
 from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import (
@@ -513,3 +514,13 @@ async def test_concurrent_writes_of_one_partition_are_atomic(store: Adapter) -> 
     )
     assert await everything(store) == []
     assert len(await store.persist(PARTITION, range_id, tasks, RECORD)) == 40
+
+
+async def test_a_store_with_a_server_tells_the_time_of_its_own_clock(
+    store: Adapter, kind: str
+) -> None:
+    before, found, after = SYSTEM_CLOCK.now(), await store.now(), SYSTEM_CLOCK.now()
+    if kind in ("memory", "sqlite"):
+        assert found is None
+    else:  # on this machine; Cassandra's is in milliseconds
+        assert before - 1000 <= found <= after

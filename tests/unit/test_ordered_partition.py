@@ -27,6 +27,7 @@ from fairlead.model import (
     State,
     TaskKey,
 )
+from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import OrderedIntake
 from fairlead.ordered.partition import OrderedPartition, pause_after
@@ -62,6 +63,7 @@ class Bench:
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
         self.incidents: list[IncidentReport] = []
+        self.guard = ClockGuard(self.clock, "node", self.incidents.extend, self.store.now)
         context = OrderedContext(
             node="node",
             log=self.log,
@@ -72,7 +74,7 @@ class Bench:
             settled=self.settled.extend,
             on_incidents=self.incidents.extend,
             observer=self.observer,
-            clock=self.clock,
+            clock=self.guard,
         )
         self.partition = OrderedPartition(KEY, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []

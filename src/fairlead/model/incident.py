@@ -21,6 +21,8 @@ class IncidentKind(StrEnum):
     TASK_UNREADABLE = "task_unreadable"
     """A stored task of an ordered queue cannot be read. `subject` is QUEUE/PARTITION/HOUR, then the
     key of the task: RUN_AT/ORDERING_KEY/UNIQUE_KEY."""
+    CLOCK_STEP = "clock_step"
+    """The clock of a node that serves ordered queues stepped. `subject` is the name of the node."""
     UNSERVED_QUEUE = "unserved_queue"
     """No node serves a queue that has tasks. `subject` is the name of the queue."""
     BLOCKED_LOOP = "blocked_loop"

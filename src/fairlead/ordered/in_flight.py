@@ -117,6 +117,7 @@ class InFlight:
             self._context.settled([finish.id])
         else:
             scheduled, claimed_at = found
+            finish = self._context.clock.corrected(finish)
             self.completion.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
 
     def drop_ended(self, ids: Collection[str]) -> None:

@@ -113,6 +113,10 @@ class ScheduleStore(Protocol):
         (microseconds since the epoch), whatever holds the low-water mark down; return how much was
         deleted, in units of the store. Some may be left. Raises Fenced, StoreUnavailable."""
 
+    async def now(self) -> int | None:
+        """Return the time of the store's own clock (microseconds since the epoch); None if the
+        store has no clock of its own. Raises StoreUnavailable."""
+
     async def unfinished(self, queue: str, now: int) -> int:
         """Return how many tasks are due, or have run and are to be retried."""
 

@@ -481,6 +481,10 @@ class CassandraScheduleStore:
         ]
         return _scheduled(partition, rows[-1]) if rows else None
 
+    async def now(self) -> int | None:
+        rows = await self.session.execute("clock")
+        return int(rows[0][0]) * 1000
+
     # for people -----------------------------------------------------------------------------------
 
     async def unfinished(self, queue: str, now: int) -> int:

@@ -114,6 +114,9 @@ class MemoryScheduleStore:
             del rows.completed[key]
         return len(old[:CLEANED_AT_ONCE])
 
+    async def now(self) -> int | None:
+        return None
+
     async def unfinished(self, queue: str, now: int) -> int:
         return sum(
             key.run_at <= now or task.attempt > 0

@@ -126,6 +126,9 @@ DELETE FROM fairlead_completions
          LIMIT $7)
 RETURNING run_at
 
+-- name: clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- name: unfinished
 SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)
 

@@ -157,6 +157,12 @@ class SqlScheduleStore:
         rows = await self._database.read(self._rows("find", *partition, *key))
         return _scheduled(partition, rows[0]) if rows else None
 
+    async def now(self) -> int | None:
+        if "clock" not in self._sql:
+            return None
+        instant: int = (await self._database.read(self._rows("clock")))[0][0]
+        return instant
+
     async def unfinished(self, queue: str, now: int) -> int:
         count: int = (await self._database.read(self._rows("unfinished", queue, now)))[0][0]
         return count
