@@ -774,3 +774,27 @@ async def test_a_node_that_stops_writes_the_ends_of_its_runs_before_it_releases_
     assert handle.state() == State.DONE
     owners = await kit.app.connections.coordinator.owners()
     assert not [name for name in owners if name.startswith("partition/")]
+
+
+async def test_a_later_owner_gives_its_runs_a_greater_fencing_token(url: str) -> None:
+    app = App(url)
+    app.queue("reminders", kind="ordered", partitions=1)
+    fences: list[int] = []
+    runs = Runs()
+
+    @app.task(queue="reminders")
+    async def remind(name: str) -> None:
+        task = current_task()
+        assert task is not None
+        fences.append(task.fence)
+        runs.start(name, 0)
+
+    app.migrate()
+    for names in (("a", "b"), ("c",)):
+        async with running(app) as node:
+            for name in names:
+                remind.options(ordering_key=name).submit(name=name).result(SOON)
+            await runs.until(*names)
+            await settled(app, node, SOON)
+    assert fences[0] == fences[1] < fences[2]
+    app.close()

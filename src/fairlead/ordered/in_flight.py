@@ -24,6 +24,10 @@ class LoadedSchedule(Protocol):
     def schedule(self) -> Schedule:
         """The schedule itself."""
 
+    @property
+    def fence(self) -> int:
+        """Range id of the tenure, the fencing token of its runs."""
+
     def poke(self) -> None:
         """Read the schedule again, because it changed."""
 
@@ -91,6 +95,7 @@ class InFlight:
             scheduled.ready_at,
             False,
             task.context,
+            fence=self.loaded.fence,
         )
 
     def withdraw(self) -> None:

@@ -32,6 +32,7 @@ class Tenure:
     ) -> None:
         """`describe`: callback that adds to a record the fields that the tenure does not know."""
         self._store = store
+        self.fence = store.range_id
         self._in_flight = in_flight
         self._describe = describe
         self._node = context.node
