@@ -41,6 +41,7 @@ from fairlead.model import (  # noqa: E402
     State,
     TaskKey,
 )
+from fairlead.ordered.persistence import READS_AT_ONCE  # noqa: E402
 from fairlead.ordered.record import MOST_DONE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
@@ -152,13 +153,16 @@ async def complete_overdue(store: CassandraScheduleStore, tasks: int, keys: int)
     tombstones = [0]
     while ended < tasks:
         while (read := schedule.next_read(NOW + HOUR)) is not None:
-            about = (PARTITION, read.after, read.through, read.limit, read.ordering_key)
+            together = [read, *schedule.reads_beside(READS_AT_ONCE - 1)]
+            about = [
+                (PARTITION, one.after, one.through, one.limit, one.ordering_key) for one in together
+            ]
+            found = await asyncio.gather(*(store.read(*one) for one in about))
             if reads % 50 == 0:
-                rows, scan = await store.traced_read(*about)
-                tombstones.append(scan.tombstones)
-            else:
-                rows = await store.read(*about)
-            schedule.read_done(rows)
+                tombstones.append((await store.traced_read(*about[0]))[1].tombstones)
+            for one, rows in zip(together[1:], found[1:], strict=True):
+                schedule.read_beside_done(one, rows)
+            schedule.read_done(found[0])
             reads += 1
         due = schedule.due(NOW + HOUR)
         for some in (due[n : n + 500] for n in range(0, len(due), 500)):
