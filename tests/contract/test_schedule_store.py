@@ -16,6 +16,7 @@ from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.schedule import SqlScheduleStore, attempt_row
 from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import (
@@ -310,23 +311,151 @@ async def test_one_task_is_found_by_its_key(store: Adapter) -> None:
     assert await store.find(PARTITION, TaskKey(3, AWKWARD, "u")) is None
 
 
-async def test_completions_are_cleaned_by_age_and_never_above_the_low_water_mark(
-    store: Adapter, kind: str
+async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(
+    store: Adapter,
 ) -> None:
-    if kind == "cassandra":
-        pytest.skip(
-            "Cassandra cleans whole hours: see tests/integration/test_cassandra_schedule.py"
-        )
     range_id = (await store.take_over(PARTITION)).range_id
-    await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
-    for n, scheduled in enumerate(await everything(store), 1):
-        await store.finish(PARTITION, range_id, [ended(scheduled, finished_at=100 + n)])
-    await store.keep(PARTITION, range_id, ScheduleRecord(low_water_mark=TaskKey(10, "z", "")))
-    assert await store.clean(PARTITION, range_id, 106) == 5
-    assert await store.clean(PARTITION, range_id, 1000) == 5
-    assert await store.clean(PARTITION, range_id, 1000) == 0
-    completed = await store.persist(PARTITION, range_id, [task(n) for n in range(1, 21)], RECORD)
-    assert sorted(key.run_at for key in completed) == list(range(11, 21))
+    day = 24 * HOUR
+    tasks = [task(NOW + n * HOUR + m, f"k{m}") for n in range(4) for m in range(6)]
+    future = task(NOW + 30 * day, "future")
+    await store.persist(PARTITION, range_id, [*tasks, future], ScheduleRecord())
+    stuck, *rows, early = await everything(store)
+    for row in (*rows, early):
+        late = row.key.run_at >= NOW + 3 * HOUR and row is not early
+        at = NOW + (20 * day if late else 4 * HOUR)
+        await store.finish(PARTITION, range_id, [ended(row, finished_at=at)])
+    await store.finish(PARTITION, range_id, [again(stuck, NOW + 40 * day)])
+    record = ScheduleRecord(low_water_mark=TaskKey(NOW, "", ""))
+    await store.keep(PARTITION, range_id, record)
+    cleaned = 0
+    while some := await store.clean(PARTITION, range_id, NOW + 15 * day):
+        cleaned += some
+    assert cleaned > 0 and await store.clean(PARTITION, range_id, NOW + 15 * day) == 0
+    assert [row.key for row in await everything(store)] == [stuck.key]
+    completed = await store.persist(PARTITION, range_id, [*tasks[1:], future], record)
+    assert completed == {row.key for row in rows[-6:]} | {early.key}
+    expected = {ScheduledTask.of(t).key for t in tasks} - completed
+    assert {row.key for row in await everything(store)} == expected
+    of_one = await store.read(PARTITION, BEFORE_ALL, END, 100, "k0")
+    assert [row.key.run_at - NOW for row in of_one] == [0, HOUR, 2 * HOUR]
+
+
+def damaged(scheduled: ScheduledTask, **changes: Any) -> str:
+    return msgspec.json.encode(msgspec.structs.replace(scheduled.task, **changes)).decode()
+
+
+DAMAGES: dict[str, Any] = {
+    "no JSON": lambda row: "nonsense",
+    "no task": lambda row: "[]",
+    "of another partition": lambda row: damaged(row, partition=5),
+    "of another queue": lambda row: damaged(row, queue="letters"),
+    "with another ordering key": lambda row: damaged(row, ordering_key="z"),
+    "without an ordering key": lambda row: damaged(row, ordering_key=None),
+    "with another time": lambda row: damaged(row, run_at=7),
+    "with a bad priority": lambda row: damaged(row, priority=99),
+    "with a bad weight": lambda row: damaged(row, weight=0.0),
+}
+
+
+async def test_a_row_that_cannot_be_read_is_returned_as_unreadable_and_hides_no_other(
+    store: Adapter, kind: str, tasks: SqlTaskStore
+) -> None:
+    if kind == "memory":
+        pytest.skip("the store in memory has no rows to damage")
+    range_id = (await store.take_over(PARTITION)).range_id
+    new = [task(n, f"k{n}") for n in range(1, len(DAMAGES) + 3)]
+    await store.persist(PARTITION, range_id, new, ScheduleRecord())
+    rows = await everything(store)
+    for row, damage in zip(rows[1:], DAMAGES.values(), strict=False):
+        await overwrite(store, tasks, row.key, damage(row))
+    found = await everything(store)
+    assert [row.key for row in found] == [row.key for row in rows]
+    assert (found[0], found[-1]) == (rows[0], rows[-1])
+    for row, before, name in zip(found[1:-1], rows[1:-1], DAMAGES, strict=True):
+        assert row.unreadable, name
+        assert (row.task.id, row.attempt) == (before.task.id, 0), name
+        assert await store.find(PARTITION, row.key) == row
+        (of_one,) = await store.read(PARTITION, BEFORE_ALL, END, 10, row.key.ordering_key)
+        assert of_one == row
+    assert await store.unfinished("reminders", 1000) == len(rows)
+    assert (await store.statuses("reminders", 0))[3].unfinished == len(rows)
+    drops = [
+        ended(row, outcome=Outcome.CANCELLED, next_state=State.CANCELLED) for row in found[1:-1]
+    ]
+    await store.finish(PARTITION, range_id, drops)
+    assert await everything(store) == [rows[0], rows[-1]]
+
+
+async def test_a_record_that_cannot_be_read_lets_its_owner_begin_before_all_tasks(
+    store: Adapter, kind: str, tasks: SqlTaskStore
+) -> None:
+    if kind == "memory":
+        pytest.skip("the store in memory has no rows to damage")
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(1)], RECORD)
+    await overwrite_record(store, tasks, "nonsense")
+    owned = await store.take_over(PARTITION)
+    assert owned.record.low_water_mark == BEFORE_ALL
+    assert owned.record.trouble is not None and "cannot be read" in owned.record.trouble
+    statuses = await store.statuses("reminders", 0)
+    assert statuses[3].record == owned.record
+    await store.keep(PARTITION, owned.range_id, RECORD)
+    assert (await store.take_over(PARTITION)).record == RECORD
+
+
+async def overwrite(store: Adapter, tasks: SqlTaskStore, key: TaskKey, text: str) -> None:
+    """Overwrite the task of a row."""
+    row = (*PARTITION, *key)
+    columns = ("queue", "partition", "run_at", "ordering_key", "unique_key")
+    if isinstance(store, SqlScheduleStore):
+        await change(tasks, "fairlead_schedule", "task", text, dict(zip(columns, row, strict=True)))
+    else:
+        where = {"hour": key.run_at // HOUR} | dict(zip(columns, row, strict=True))
+        await asyncio.to_thread(change_cassandra, store, "fairlead_schedule", "task", text, where)
+
+
+async def overwrite_record(store: Adapter, tasks: SqlTaskStore, text: str) -> None:
+    """Overwrite the record of the partition."""
+    where = dict(zip(("queue", "partition"), PARTITION, strict=True))
+    if isinstance(store, SqlScheduleStore):
+        await change(tasks, "fairlead_schedule_owners", "record", text, where)
+    else:
+        table = "fairlead_schedule_records"
+        await asyncio.to_thread(change_cassandra, store, table, "record", text, where)
+
+
+async def change(
+    tasks: SqlTaskStore, table: str, column: str, text: str, where: dict[str, Any]
+) -> None:
+    mark = "?" if tasks.database.dialect == "sqlite" else "%s"
+    conditions = " AND ".join(f"{name} = {mark}" for name in where)
+
+    def run() -> None:
+        with tasks.database.transaction() as connection:  # type: ignore[attr-defined]
+            connection.execute(
+                f"UPDATE {table} SET {column} = {mark} WHERE {conditions}",
+                (text, *where.values()),
+            )
+
+    await asyncio.to_thread(run)
+
+
+def change_cassandra(
+    store: Adapter, table: str, column: str, text: str, where: dict[str, Any]
+) -> None:
+    """Change a cell with the timestamp that it has, plus one, so that later writes win."""
+    conditions = " AND ".join(f"{name} = %s" for name in where)
+    with store.session.make_cluster() as cluster:
+        session = cluster.connect(store.session.url.keyspace)
+        values = tuple(where.values())
+        found = session.execute(
+            f"SELECT writetime({column}) FROM {table} WHERE {conditions}", values
+        )
+        ((at,),) = found.current_rows
+        session.execute(
+            f"UPDATE {table} USING TIMESTAMP {at + 1} SET {column} = %s WHERE {conditions}",
+            (text, *values),
+        )
 
 
 async def test_keep_deletes_the_given_completed_ranges_and_nothing_else(store: Adapter) -> None:
@@ -385,3 +514,13 @@ async def test_concurrent_writes_of_one_partition_are_atomic(store: Adapter) -> 
     )
     assert await everything(store) == []
     assert len(await store.persist(PARTITION, range_id, tasks, RECORD)) == 40
+
+
+async def test_a_store_with_a_server_tells_the_time_of_its_own_clock(
+    store: Adapter, kind: str
+) -> None:
+    before, found, after = SYSTEM_CLOCK.now(), await store.now(), SYSTEM_CLOCK.now()
+    if kind in ("memory", "sqlite"):
+        assert found is None
+    else:  # on this machine; Cassandra's is in milliseconds
+        assert before - 1000 <= found <= after

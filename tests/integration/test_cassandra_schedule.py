@@ -15,11 +15,14 @@ from cassandra import ConsistencyLevel  # noqa: E402
 
 from fairlead.backends.cassandra import datacentres as cassandra_datacentres  # noqa: E402
 from fairlead.backends.cassandra import owner as cassandra_owner  # noqa: E402
+from fairlead.backends.cassandra import schedule as cassandra_schedule  # noqa: E402
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
 from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
 from fairlead.backends.sql.migrate import migrate  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
+from fairlead.core.schedule.schedule import Schedule  # noqa: E402
+from fairlead.core.schedule.throughput import Window  # noqa: E402
 from fairlead.errors import SchemaMismatch, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
@@ -218,12 +221,12 @@ async def test_reads_scan_few_tombstones_even_if_stuck_tasks_hold_the_low_water_
     range_id = (await store.take_over(PARTITION)).range_id
     held = await completing(store, range_id, 4000, stuck)
     low_water_mark = (await store.take_over(PARTITION)).record.low_water_mark
-    rows, scanned = await store.traced_read(PARTITION, low_water_mark, END, 1000)
+    rows, scan = await store.traced_read(PARTITION, low_water_mark, END, 1000)
     assert [row.key for row in rows] == held
-    print(f"{stuck} stuck: {scanned} tombstones")
-    assert scanned <= 2 * (stuck + 2)
-    _, scanned = await store.traced_read(PARTITION, TaskKey(NOW + 3999, "", ""), END, 1000)
-    assert scanned <= 2
+    print(f"{stuck} stuck: {scan}")
+    assert scan.tombstones <= 2 * (stuck + 2)
+    _, scan = await store.traced_read(PARTITION, TaskKey(NOW + 3999, "", ""), END, 1000)
+    assert scan.tombstones <= 2
 
 
 async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(
@@ -239,7 +242,107 @@ async def test_a_gap_of_days_costs_deletes_only_where_something_was_completed(
     await store.keep(PARTITION, range_id, ScheduleRecord(), [(rows[0].key, rows[2].key)])
     assert store._owners[PARTITION].completed_in == set()
     assert await everything(store) == [rows[0], rows[2]]
-    assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1] <= 2
+    assert (await store.traced_read(PARTITION, BEFORE_ALL, END, 10))[1].tombstones <= 2
+
+
+async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is completed while its row is unfinished would run again at the next load."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(
+        PARTITION, range_id, [task(NOW + n, f"k{n}") for n in range(40)], ScheduleRecord()
+    )
+    rows = await everything(store)
+    batch, begun, written, are_written = store.session.batch, 0, 0, asyncio.Event()
+
+    async def cut_off(statements: Any) -> Any:
+        nonlocal begun, written
+        begun += 1
+        if begun > 2:
+            await are_written.wait()
+            raise StoreUnavailable("the node died")
+        await batch(statements)
+        written += 1
+        if written == 2:
+            are_written.set()
+
+    monkeypatch.setattr(cassandra_schedule, "MOST_BYTES", 1000)
+    monkeypatch.setattr(store.session, "batch", cut_off)
+    with pytest.raises(StoreUnavailable, match="the node died"):
+        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
+    monkeypatch.undo()
+    unfinished = {row.key for row in await everything(store)}
+    completed = await store._completed(PARTITION, [row.key for row in rows])
+    assert 0 < len(completed) < 40
+    assert completed == {row.key for row in rows} - unfinished
+
+
+async def test_a_read_of_one_ordering_key_reads_two_rows_for_each_task(
+    store: CassandraScheduleStore,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n, f"k{n % 50}") for n in range(2000)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    of_one = [ScheduledTask.of(t) for t in tasks if t.ordering_key == "k7"]
+    await store.finish(PARTITION, range_id, [ended(row) for row in of_one[:10]])
+    await store.traced_read(PARTITION, BEFORE_ALL, END, 1)  # the hours
+    found, scan = await store.traced_read(PARTITION, of_one[9].key, END, 20, "k7")
+    assert found == of_one[10:30]
+    assert scan.rows <= 2 * 20 + 2 and scan.tombstones == 0
+    found, scan = await store.traced_read(PARTITION, of_one[29].key, END, 20, "k7")
+    assert found == of_one[30:] and scan.rows <= 2 * 10 + 2
+
+
+async def test_a_refill_under_memory_pressure_reads_three_rows_for_each_task(
+    store: CassandraScheduleStore,
+) -> None:
+    """Most tasks of a page stay in the store, because their ordering keys have many."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    keys, of_each = 36, 25
+    tasks = [task(NOW + n, f"k{n % keys}") for n in range(keys * of_each)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    schedule = Schedule(TaskKey(NOW - 1, "", ""), Window(in_flight=40, per_key=20, page=40))
+    before, ran = store.session.received, list[TaskKey]()
+    while len(ran) < len(tasks):
+        while (read := schedule.next_read(NOW + HOUR)) is not None:
+            schedule.read_done(
+                await store.read(PARTITION, read.after, read.through, read.limit, read.ordering_key)
+            )
+        due = schedule.due(NOW + HOUR)
+        assert due, "nothing to run or to read"
+        for scheduled in due:
+            schedule.ended(scheduled.key, None)
+            ran.append(scheduled.key)
+    by_key = [[key for key in ran if key.ordering_key == f"k{n}"] for n in range(keys)]
+    assert all(of_one == sorted(of_one) and len(of_one) == of_each for of_one in by_key)
+    rows_of_each = (store.session.received - before) / len(tasks)
+    print(f"{rows_of_each:.2f} rows for each task")
+    assert rows_of_each <= 3
+
+
+async def test_a_completion_written_during_a_cleaning_is_kept(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaning has the later timestamp and would delete the completion."""
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(3)], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(rows[1], finished_at=NOW + 1)])
+    append, cleaned = store._history.run_async, list[int]()
+
+    async def clean_first(steps: Any) -> Any:
+        cleaned.append(await store.clean(PARTITION, range_id, NOW + 20 * DAY))
+        return await append(steps)
+
+    monkeypatch.setattr(store._history, "run_async", clean_first)
+    await store.finish(PARTITION, range_id, [ended(rows[2], finished_at=NOW + 20 * DAY)])
+    monkeypatch.undo()
+    assert cleaned == [0]
+    assert await store._completed(PARTITION, [rows[2].key]) == {rows[2].key}
+    assert await store.clean(PARTITION, range_id, NOW + 20 * DAY) == 0
+    assert await store.clean(PARTITION, range_id, NOW + 22 * DAY) == 1
+    assert await everything(store) == [rows[0]]
 
 
 async def test_overdue_tasks_of_three_days_are_read_page_by_page(
@@ -273,11 +376,11 @@ async def test_old_hours_below_the_low_water_mark_are_deleted_whole(
     await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 4 * HOUR))
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 1  # hour 1
     assert await store.clean(PARTITION, range_id, NOW + 3 * HOUR) == 0
-    # Hours 2 and 3; the low-water mark is in hour 4.
-    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 2
+    # Hours 2 and 3, and hour 4, in which the low-water mark is.
+    assert await store.clean(PARTITION, range_id, NOW + 2 * DAY) == 3
     range_id = (await store.take_over(PARTITION)).range_id
     completed = await store.persist(PARTITION, range_id, tasks, low_water_mark_at(NOW - 1))
-    assert completed == {rows[0].key, rows[4].key}
+    assert completed == {rows[0].key}
     await store.keep(PARTITION, range_id, low_water_mark_at(NOW + 10 * HOUR))
     assert await store.clean(PARTITION, range_id, NOW + 6 * DAY) == 6
 
@@ -380,6 +483,19 @@ async def test_the_error_about_missing_tables_names_the_command(
     assert (await store.take_over(PARTITION)).record == ScheduleRecord()
     await store.close()
     tasks.database.close()  # type: ignore[attr-defined]
+
+
+async def test_tables_of_an_earlier_version_are_refused_with_the_cure(
+    store: CassandraScheduleStore,
+) -> None:
+    def drop() -> None:
+        with store.session.make_cluster() as cluster:
+            keyspace = store.session.url.keyspace
+            cluster.connect().execute(f"DROP TABLE {keyspace}.fairlead_schedule_keys")
+
+    await asyncio.to_thread(drop)
+    with pytest.raises(SchemaMismatch, match="drop its tables"):
+        await store.migrate()
 
 
 @pytest.mark.full("an outage")

@@ -36,6 +36,11 @@ def dies_and_leaves_a_process() -> None:
 @app.task(name="plain", executor="process", keep_result=True)
 def plain() -> int:
     return 1
+
+@app.task(name="fenced", executor="process", keep_result=True)
+def fenced() -> list[int]:
+    task = fairlead.current_task()
+    return [task.fence, task.version]
 """
 
 
@@ -72,3 +77,10 @@ async def test_a_process_that_a_handler_starts_reads_no_job_and_keeps_no_pipe(
     (attempt,) = app.management.attempts(odd.id)
     assert (error or "") in (attempt.error_text or "")
     assert odd.state() == (State.ERROR if error else State.DONE)
+
+
+async def test_a_child_process_sees_the_fencing_token_of_its_run(tasks: dict[str, Any]) -> None:
+    fenced = tasks["fenced"].submit()
+    await drain(tasks["app"], timeout=10, application="child_app:app", processes=1)
+    fence, version = fenced.result()
+    assert fence == version > 0

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from fairlead import App, ConfigurationError, Exponential, InvalidTask, NoRetry, State
+from fairlead import App, ConfigurationError, Exponential, Incident, InvalidTask, NoRetry, State
 from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
 from fairlead.errors import StoreUnavailable
 from fairlead.model import TaskKey
+from fairlead.operate.doctor import examine
 from fairlead.testing import running, settled
 from tests.integration.ordered_kit import (
     AHEAD,
@@ -413,24 +414,55 @@ async def test_a_store_failure_reloads_its_own_partition_only_and_loses_no_task(
     assert kit.runs.names == ["in another", "in the broken one", "once more"]
 
 
-async def test_an_unreadable_row_stops_its_own_partition_only_and_is_not_removed(
+async def test_an_unreadable_row_stops_its_own_ordering_key_only_and_is_reported(
     kit: Kit,
 ) -> None:
-    broken, well = keys_of_partitions(8, 2)
+    broken = "broken"
+    well = next(
+        key
+        for key in (f"k{n}" for n in itertools.count())
+        if partition_of(key, 0, 8) == partition_of(broken, 0, 8)
+    )
     async with running(kit.app):
-        kit.submit("broken", broken, at=kit.at(30), unique_key="u")
+        kit.submit("damaged", broken, at=kit.at(30), unique_key="u")
         while await kit.app.connections.log.lag("reminders"):
             await asyncio.sleep(0.01)
     damage_rows(kit.app)
     kit.clock.ahead += 30
+    incidents: list[Incident] = []
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_incident(incident: Incident) -> None:
+        incidents.append(incident)
+        loop.call_soon_threadsafe(told.set)
+
+    kit.app.on_incident = on_incident
     async with running(kit.app) as node:
+        kit.submit("behind it", broken)
         kit.submit("well", well)
         await kit.runs.until("well")
         async with asyncio.timeout(SOON):
-            while not node.parts.ordered.reloads():
-                await asyncio.sleep(0.01)
-    assert rows_of(kit.app) == ["nonsense"]
-    assert kit.runs.names == ["well"]
+            await told.wait()
+        assert not node.parts.ordered.reloads()
+        (scheduled,) = await kit.app.management.ordered.tasks(
+            "reminders", ordering_key=broken, limit=1
+        )
+        assert scheduled.unreadable is not None
+        async with asyncio.timeout(SOON):
+            while not await _says(kit.app, "1 stored tasks cannot be read"):
+                await asyncio.sleep(0.1)
+        assert rows_of(kit.app).count("nonsense") == 1 and kit.runs.names == ["well"]
+        kit.app.management.ordered.drop("reminders", scheduled.key)
+        await kit.runs.until("behind it")
+    (incident,) = incidents
+    assert incident.kind == "task_unreadable" and incident.subject.endswith("/broken/u")
+
+
+async def _says(app: App, words: str) -> bool:
+    """Return whether the doctor reports a problem with these words."""
+    found = await examine(app.operate_context)
+    return any(finding.severity == "problem" and words in finding.what for finding in found)
 
 
 async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_reason(
@@ -742,3 +774,27 @@ async def test_a_node_that_stops_writes_the_ends_of_its_runs_before_it_releases_
     assert handle.state() == State.DONE
     owners = await kit.app.connections.coordinator.owners()
     assert not [name for name in owners if name.startswith("partition/")]
+
+
+async def test_a_later_owner_gives_its_runs_a_greater_fencing_token(url: str) -> None:
+    app = App(url)
+    app.queue("reminders", kind="ordered", partitions=1)
+    fences: list[int] = []
+    runs = Runs()
+
+    @app.task(queue="reminders")
+    async def remind(name: str) -> None:
+        task = current_task()
+        assert task is not None
+        fences.append(task.fence)
+        runs.start(name, 0)
+
+    app.migrate()
+    for names in (("a", "b"), ("c",)):
+        async with running(app) as node:
+            for name in names:
+                remind.options(ordering_key=name).submit(name=name).result(SOON)
+            await runs.until(*names)
+            await settled(app, node, SOON)
+    assert fences[0] == fences[1] < fences[2]
+    app.close()

@@ -26,11 +26,13 @@ pytestmark = pytest.mark.virtual_time
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_task_that_fails_all_its_five_tries_goes_to_error(app: App, kind: str) -> None:
     tries: list[int] = []
+    fences: list[int] = []
 
     def fail() -> None:
         task = fairlead.current_task()
         assert task is not None
         tries.append(task.tries)
+        fences.append(task.fence)
         raise ConnectionError("the partner is down")
 
     policy = Exponential(max_attempts=5, first=0.01, jitter=0)
@@ -49,6 +51,7 @@ async def test_a_task_that_fails_all_its_five_tries_goes_to_error(app: App, kind
     handle = pay.submit()
     await drain(app)
     assert tries == [1, 2, 3, 4, 5]
+    assert fences == sorted(set(fences)), "each run has a greater fencing token"
     assert outcomes(app, handle) == ["retried"] * 4 + ["failed"]
     assert handle.state() == State.ERROR
     assert "the partner is down" in (handle.record().error_text or "")

@@ -28,6 +28,7 @@ from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.queue import Queue
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.observer import Silent
@@ -115,8 +116,9 @@ class Node:
             dispatch=self._wanted.set,
             stop_run=self._stop_run,
             settled=self._settled,
+            on_incidents=lambda reports: None,
             observer=Silent(),
-            clock=self.clock,
+            clock=ClockGuard(self.clock, "node", lambda reports: None, simulation.store.now),
         )  # type: ignore[arg-type]
         self.ordered = OrderedQueues([simulation.queue], context, drain=5.0)
         self.task = asyncio.create_task(self._run())

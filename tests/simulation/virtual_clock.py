@@ -17,11 +17,13 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self._now = START
+        self.step = 0
+        """Microseconds by which somebody set the time of day ahead."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = count()
 
     def now(self) -> int:
-        return self._now
+        return self._now + self.step
 
     def monotonic(self) -> float:
         return (self._now - START) / MICROS

@@ -16,13 +16,24 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.schedule.throughput import Window
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.errors import StoreUnavailable
-from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.model import (
+    Finish,
+    IncidentReport,
+    NewTask,
+    Outcome,
+    PartitionKey,
+    ScheduledTask,
+    ScheduleRecord,
+    State,
+    TaskKey,
+)
+from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import OrderedIntake
 from fairlead.ordered.partition import OrderedPartition, pause_after
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
-from fairlead.ports.schedule_store import Fenced
+from fairlead.ports.schedule_store import HOUR, Fenced
 from fairlead.ports.task_log import Drop, Submit
 from tests.simulation.virtual_clock import VirtualClock
 
@@ -51,6 +62,8 @@ class Bench:
         self.table = TriggerTable(slot_ledger)
         self.stopped: list[tuple[str, bool]] = []
         self.settled: list[str] = []
+        self.incidents: list[IncidentReport] = []
+        self.guard = ClockGuard(self.clock, "node", self.incidents.extend, self.store.now)
         context = OrderedContext(
             node="node",
             log=self.log,
@@ -59,8 +72,9 @@ class Bench:
             dispatch=lambda: None,
             stop_run=lambda *stop: self.stopped.append(stop),
             settled=self.settled.extend,
+            on_incidents=self.incidents.extend,
             observer=self.observer,
-            clock=self.clock,
+            clock=self.guard,
         )
         self.partition = OrderedPartition(KEY, Window(), context)
         self.tasks: list[asyncio.Task[None]] = []
@@ -541,3 +555,77 @@ def slowed(bench: Bench, call: Any) -> Any:
         return await call(*arguments)
 
     return slow
+
+
+def break_row(bench: Bench, scheduled: ScheduledTask) -> None:
+    """Let the store return the row of this task as unreadable."""
+    rows = bench.store.partitions[KEY].tasks
+    rows[scheduled.key] = msgspec.structs.replace(scheduled, unreadable="no JSON")
+
+
+async def test_an_unreadable_task_blocks_its_ordering_key_only_until_its_row_is_corrected(
+    bench: Bench,
+) -> None:
+    await bench.store.take_over(KEY)
+    tasks = [bench.submit(ordering_key=key, id=key + n) for n in "123" for key in "ab"]
+    bench.log.entries.clear()
+    await bench.store.persist(KEY, 1, [task.task for task in tasks], ScheduleRecord())
+    break_row(bench, tasks[2])
+    bench.begin()
+    await bench.wait(1)
+    for n in "123":
+        assert bench.start() == ([f"a{n}", f"b{n}"] if n == "1" else [f"b{n}"])
+        for id in [f"a{n}", f"b{n}"]:
+            bench.done(id)
+        await bench.wait(1)
+    assert bench.partition.reloads == 0 and bench.observer.counts == {"unreadable_rows": 1}
+    (incident,) = bench.incidents
+    key = tasks[2].key
+    assert incident.subject == f"q/0/{key.run_at // HOUR}/{key.run_at}/a/a2"
+    assert "no JSON" in incident.details and "fairlead ordered drop q" in incident.details
+    await bench.wait(40)
+    assert bench.start() == []
+    assert bench.store.partitions[KEY].record.unreadable == 1
+    assert bench.store.partitions[KEY].record.low_water_mark < key
+    bench.store.partitions[KEY].tasks[key] = tasks[2]
+    await bench.wait(31)
+    assert bench.start() == ["a2"]
+    bench.done("a2")
+    await bench.wait(6)
+    assert bench.start() == ["a3"]
+    assert bench.store.partitions[KEY].record.unreadable == 0
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+async def test_the_next_task_runs_after_an_unreadable_one_is_dropped_or_deleted(
+    bench: Bench, is_dropped: bool
+) -> None:
+    await bench.store.take_over(KEY)
+    first, second = bench.submit(id="1"), bench.submit(id="2")
+    bench.log.entries.clear()
+    await bench.store.persist(KEY, 1, [first.task, second.task], ScheduleRecord())
+    break_row(bench, first)
+    bench.begin()
+    await bench.wait(1)
+    assert bench.start() == []
+    if is_dropped:
+        bench.log.append([Drop("q", 0, first.key, "ada", 0)])
+        bench.log.poke()
+        await bench.wait(1)
+    else:
+        del bench.store.partitions[KEY].tasks[first.key]
+        await bench.wait(31)
+    assert bench.start() == ["2"]
+
+
+async def test_the_record_of_a_partition_that_cannot_load_says_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*rest: Any) -> Any:
+        raise ValueError("the index is corrupt")
+
+    monkeypatch.setattr(bench.store, "read", broken)
+    bench.begin()
+    await bench.wait(10)
+    record = bench.store.partitions[KEY].record
+    assert record.reloads > 1 and record.trouble == "ValueError: the index is corrupt"

@@ -284,6 +284,30 @@ def test_tasks_in_memory_are_also_counted_by_due_time() -> None:
     assert (len(schedule), schedule.live, schedule.due_before(21)) == (3, 3, 2)
 
 
+def test_keys_with_many_tasks_are_read_together() -> None:
+    stored = Stored()
+    window = Window(in_flight=10, per_key=2, page=100, look_ahead=100, prefetch=0)
+    schedule = started(stored, 0, window)
+    stored.write(schedule, [task(n, "abcd"[n % 4]) for n in range(40)])
+    assert [ran.key for ran in schedule.due(50)] == [key(n, "abcd"[n]) for n in range(4)]
+    for n in range(4):
+        stored.end(schedule, stored.rows[key(n, "abcd"[n])])
+    read = schedule.next_read(50)
+    assert read is not None and read.ordering_key is not None
+    beside = schedule.reads_beside(2)
+    assert len({read.ordering_key, *(one.ordering_key for one in beside)}) == 3
+    for one in beside:
+        schedule.read_beside_done(one, stored.read(one))
+    schedule.read_done(stored.read(read))
+    (last,) = "abcd".replace(read.ordering_key, "").translate(
+        {ord(str(one.ordering_key)): None for one in beside}
+    )
+    read = schedule.next_read(50)
+    assert read is not None and read.ordering_key == last and schedule.reads_beside(2) == []
+    schedule.read_done(stored.read(read))
+    assert [ran.key for ran in schedule.due(50)] == [key(n, "abcd"[n % 4]) for n in range(4, 8)]
+
+
 def test_a_task_that_ends_during_a_read_is_not_brought_back_by_it() -> None:
     stored = Stored()
     schedule = started(stored, 0, Window(look_ahead=100, prefetch=50))
@@ -426,6 +450,8 @@ class Run:
         self.schedule = Schedule(BEFORE_ALL, self.window)
         self.running: list[ScheduledTask] = []
         self.reading: list[ScheduledTask] | None = None
+        self.beside: list[tuple[ScheduleRead, list[ScheduledTask]]] = []
+        """Reads of single ordering keys together with the current one, with their rows."""
         self.submitted: set[TaskKey] = set()
         self.ends: Counter[TaskKey] = Counter()
 
@@ -488,10 +514,17 @@ class Run:
     def read(self) -> None:
         if self.reading is None and (read := self.schedule.next_read(self.now)) is not None:
             self.reading = self.stored.read(read)
+            beside = self.schedule.reads_beside(self.chance.choice([0, 1, 4]))
+            self.beside = [(one, self.stored.read(one)) for one in beside]
 
     def answer(self) -> None:
         if self.reading is not None:
-            self.schedule.read_done(self.reading)
+            if self.chance.random() < 0.1:
+                self.schedule.read_failed()
+            else:
+                for one, rows in self.beside:
+                    self.schedule.read_beside_done(one, rows)
+                self.schedule.read_done(self.reading)
             self.reading = None
 
     def start(self) -> None:

@@ -197,7 +197,8 @@ def status(queue: str, options: OutputOptions) -> None:
                     p.loaded,
                     p.in_flight,
                     round(p.look_ahead),
-                    p.trouble and f"reloaded {p.reloads} times: {p.trouble}",
+                    (p.trouble and f"reloaded {p.reloads} times: {p.trouble}")
+                    or (f"{p.unreadable} tasks cannot be read" if p.unreadable else None),
                 )
                 for p in found
                 if p.owner is not None or p.unfinished or p.lag
@@ -235,5 +236,6 @@ def _readable(scheduled: ScheduledTask) -> dict[str, object]:
         "run_at": to_datetime(scheduled.key.run_at),
         "unique_key": scheduled.key.unique_key,
         "attempts": scheduled.attempt,
+        "unreadable": scheduled.unreadable,
         "retry_at": None if scheduled.retry_at is None else to_datetime(scheduled.retry_at),
     }

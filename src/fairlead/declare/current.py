@@ -26,7 +26,12 @@ _run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 class CurrentTask:
     """Properties of a run that its handler may use. `connection` is set only in transactional
     handlers. `context` is this run's own copy: the handler and its log lines see what an
-    interceptor puts into it, also in a child process."""
+    interceptor puts into it, also in a child process.
+
+    `fence` is a fencing token: never lower than that of an earlier owner. In an ordered queue it is
+    the range id of the partition's owner, equal for all runs of one owner; in other queues the
+    version of the task, greater for each run of the task. A system that refuses a token below the
+    greatest it has seen (for the ordering key, or for the task) refuses a worker that lost it."""
 
     __slots__ = (
         "_cancelled",
@@ -38,6 +43,7 @@ class CurrentTask:
         "context",
         "deadline",
         "fairness_key",
+        "fence",
         "id",
         "name",
         "notifications",
@@ -63,12 +69,14 @@ class CurrentTask:
         deadline: datetime | None,
         ready_at: int,
         started_at: int,
+        fence: int,
     ) -> None:
         """`ready_at`, `started_at`: microseconds since the epoch."""
         self.id = id
         self.name = name
         self.queue = queue
         self.version = version
+        self.fence = fence
         self.attempt = attempt
         self.tries = tries
         self.priority = priority

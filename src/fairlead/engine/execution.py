@@ -118,6 +118,7 @@ class Execution:
                 None if self.deadline is None else to_datetime(self.deadline),
                 claimed.ready_at,
                 claimed.ready_at if self.started_at is None else self.started_at,
+                claimed.fence or claimed.version,
             )
             if self.cancel_reason is not None:
                 self._current.cancel(self.cancel_reason)

@@ -52,6 +52,7 @@ from fairlead.engine.stuck_runs import StuckRuns
 from fairlead.engine.view import View
 from fairlead.model import FifoLane, IncidentReport, LaneKey, PartitionKey, Trigger
 from fairlead.model.peer import Call, Grant, Offer, PeerMessage
+from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
@@ -339,7 +340,8 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         dispatch=parts.on_ready,
         stop_run=lambda task_id, keeps_end: parts.runs.stop_ordered(task_id, keeps_end),
         settled=lambda task_ids: parts.runs.ordered_settled(task_ids),
+        on_incidents=parts.on_incidents,
         observer=context.observer,
-        clock=context.clock,
+        clock=ClockGuard(context.clock, context.name, parts.on_incidents, schedule.now),
     )
     return OrderedQueues(queues, ordered_context, context.settings.drain)

@@ -24,7 +24,7 @@ from fairlead.model.keys import (
     tenant_of,
 )
 from fairlead.model.lane import LaneRecord, ReweighingRecord, RunTimesRecord, read_lanes
-from fairlead.model.scheduled import RunEnd, ScheduledTask, ScheduleRecord
+from fairlead.model.scheduled import NEVER, RunEnd, ScheduledTask, ScheduleRecord
 from fairlead.model.states import FINAL_STATES, Outcome, State, TriggerPath
 from fairlead.model.task import (
     DEFAULT_PRIORITY,
@@ -72,6 +72,7 @@ __all__ = [
     "read_lanes",
     "Finish",
     "AttemptRecord",
+    "NEVER",
     "ScheduledTask",
     "RunEnd",
     "ScheduleRecord",

@@ -18,6 +18,11 @@ class IncidentKind(StrEnum):
     """A task has been in PROCESSING for longer than allowed. `subject` is the id of the task."""
     LANE_UNREADABLE = "lane_unreadable"
     """A record of a lane cannot be read. `subject` is QUEUE/PARTITION/PRIORITY."""
+    TASK_UNREADABLE = "task_unreadable"
+    """A stored task of an ordered queue cannot be read. `subject` is QUEUE/PARTITION/HOUR, then the
+    key of the task: RUN_AT/ORDERING_KEY/UNIQUE_KEY."""
+    CLOCK_STEP = "clock_step"
+    """The clock of a node that serves ordered queues stepped. `subject` is the name of the node."""
     UNSERVED_QUEUE = "unserved_queue"
     """No node serves a queue that has tasks. `subject` is the name of the queue."""
     BLOCKED_LOOP = "blocked_loop"

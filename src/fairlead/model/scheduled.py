@@ -8,6 +8,9 @@ from fairlead.model.keys import BEFORE_ALL, TaskKey
 from fairlead.model.states import State, TriggerPath
 from fairlead.model.task import NewTask
 
+NEVER = 1 << 62
+"""Instant after the time of every task, in microseconds since the epoch."""
+
 
 class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     """A task of an ordered queue, with the counts of its runs."""
@@ -20,6 +23,9 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     """Number of runs that count against the retry policy."""
     retry_at: int | None = None
     """Earliest start of the next run after a failed one."""
+    unreadable: str | None = None
+    """Why the stored row cannot be read; None for a task that can run. Such a task never runs and
+    blocks its ordering key. Its `task` has only the id and the key."""
 
     @classmethod
     def of(cls, task: NewTask) -> ScheduledTask:
@@ -29,6 +35,8 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     @property
     def ready_at(self) -> int:
         """Earliest start of the next run, if the task is the first of its ordering key."""
+        if self.unreadable is not None:
+            return NEVER
         return self.key.run_at if self.retry_at is None else self.retry_at
 
 
@@ -83,3 +91,5 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     trouble: str | None = None
     """Reason of the last reload."""
     updated_at: int = 0
+    unreadable: int = 0
+    """Number of tasks in memory whose rows cannot be read."""

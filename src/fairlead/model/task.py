@@ -78,6 +78,8 @@ class ClaimedTask(msgspec.Struct, frozen=True, gc=False):
     """Address of the task row inside the store; 0 if it has none."""
     batch: int = 0
     """Number of the claim call; the node tells the store when all tasks of a batch have ended."""
+    fence: int = 0
+    """Fencing token of the run if it is not the version; 0 if it is."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):

@@ -42,6 +42,8 @@ class OrderedPartitionView(msgspec.Struct, frozen=True):
     reloads: int
     """Number of failures in a row."""
     trouble: str | None
+    unreadable: int
+    """Stored tasks that cannot be read, by the owner's last record."""
 
 
 class OrderedManagement:
@@ -156,4 +158,5 @@ def _view(
         (max(record.read_through.run_at, 0) - now) / MICROS,
         record.reloads,
         record.trouble,
+        record.unreadable,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.clock import Clock
 from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import IncidentReport
+from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.outage_log import OutageLog
 from fairlead.ports.observer import Observer
 from fairlead.ports.schedule_store import ScheduleStore
@@ -29,6 +30,8 @@ class OrderedContext:
     False, only `drop_ended` is called after the run."""
     settled: Callable[[Collection[str]], None]
     """Callback with the ids of tasks whose ends are written or need no writing."""
+    on_incidents: Callable[[Sequence[IncidentReport]], None]
+    """Callback to record conditions that need a person."""
     observer: Observer
-    clock: Clock
+    clock: ClockGuard
     outages: OutageLog = field(default_factory=OutageLog)

@@ -23,11 +23,11 @@ class FencedSchedule:
     def __init__(self, store: ScheduleStore, partition: PartitionKey, range_id: int) -> None:
         self.partition = partition
         self._store = store
-        self._range_id = range_id
+        self.range_id = range_id
 
     async def persist(self, tasks: Sequence[NewTask], record: ScheduleRecord) -> set[TaskKey]:
         """Add the tasks and save the record; return the keys that were completed before."""
-        return await self._store.persist(self.partition, self._range_id, tasks, record)
+        return await self._store.persist(self.partition, self.range_id, tasks, record)
 
     async def read(self, read: ScheduleRead) -> list[ScheduledTask]:
         """Return the unfinished tasks of a page that a schedule needs."""
@@ -41,14 +41,14 @@ class FencedSchedule:
 
     async def finish(self, ends: Sequence[RunEnd]) -> None:
         """Put the runs into the history, then complete or update their tasks."""
-        await self._store.finish(self.partition, self._range_id, ends)
+        await self._store.finish(self.partition, self.range_id, ends)
 
     async def keep(
         self, record: ScheduleRecord, done: Sequence[tuple[TaskKey, TaskKey]] = ()
     ) -> None:
         """Save the record; delete completed tasks between the pairs of keys."""
-        await self._store.keep(self.partition, self._range_id, record, done)
+        await self._store.keep(self.partition, self.range_id, record, done)
 
     async def clean(self, before: int) -> int:
         """Drop a batch of tasks completed before this instant (microseconds); return its size."""
-        return await self._store.clean(self.partition, self._range_id, before)
+        return await self._store.clean(self.partition, self.range_id, before)

@@ -24,6 +24,10 @@ class LoadedSchedule(Protocol):
     def schedule(self) -> Schedule:
         """The schedule itself."""
 
+    @property
+    def fence(self) -> int:
+        """Range id of the tenure, the fencing token of its runs."""
+
     def poke(self) -> None:
         """Read the schedule again, because it changed."""
 
@@ -91,6 +95,7 @@ class InFlight:
             scheduled.ready_at,
             False,
             task.context,
+            fence=self.loaded.fence,
         )
 
     def withdraw(self) -> None:
@@ -117,6 +122,7 @@ class InFlight:
             self._context.settled([finish.id])
         else:
             scheduled, claimed_at = found
+            finish = self._context.clock.corrected(finish)
             self.completion.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
 
     def drop_ended(self, ids: Collection[str]) -> None:

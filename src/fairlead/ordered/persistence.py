@@ -1,13 +1,14 @@
 """The persistence of a partition: the only coroutine that copies the entries of the log to the
 stored schedule, and reads tasks from there into memory.
 
-Only one read or write runs at a time, so that a read cannot miss a concurrent write, and the saved
-low-water mark lies below all tasks read or written. An entry of the log is committed after the
-entry is persisted.
+Only one write or one set of reads runs at a time, so that a read cannot miss a concurrent write,
+and the saved low-water mark lies below all tasks read or written. An entry of the log is committed
+after the entry is persisted.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -19,6 +20,7 @@ from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import NewTask, ScheduledTask, ScheduleRecord
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.record import Record
+from fairlead.ordered.unreadable import UnreadableTasks
 from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
 from fairlead.timed_event import TimedEvent
 
@@ -27,6 +29,9 @@ log = logging.getLogger("fairlead.ordered")
 CATCH_UP_SECONDS = 10.0
 """Longest time, in seconds, for which a loaded partition starts no task because it still reads the
 entries that were in the log at the start: any of them may be the first task of its ordering key."""
+
+READS_AT_ONCE = 16
+"""Reads of single ordering keys under way at once."""
 
 DRIFT_SECONDS = 1.0
 """Assumed greatest difference of two clocks, in seconds: an entry submitted this long after the
@@ -56,12 +61,14 @@ class Persistence:
         self,
         store: FencedSchedule,
         schedule: Schedule,
+        unreadable: UnreadableTasks,
         task_log: TaskLog,
         events: PersistenceEvents,
         clock: Clock,
     ) -> None:
         self._store = store
         self._schedule = schedule
+        self._unreadable = unreadable
         self._log = task_log
         self._events = events
         self._record = Record(store, schedule, events.record, clock)
@@ -87,6 +94,9 @@ class Persistence:
 
     async def run(self) -> None:
         """Persist and read until cancelled."""
+        if self._events.record().trouble is not None:
+            # The next step may fail again: let people see why.
+            await self._record.save()
         while True:
             if self._batch is not None:
                 await self._take_in(self._batch)
@@ -95,6 +105,8 @@ class Persistence:
             is_reading = await self._read()
             if not self._catch_up.is_over and not is_reading:
                 await self._check_log()
+            if await self._unreadable.check(self._store.find):
+                self._events.on_changed()
             if self._record.is_due:
                 await self._record.save()
             if self._batch is None and not is_reading:
@@ -148,11 +160,18 @@ class Persistence:
             self._events.on_changed()
 
     async def _read(self) -> bool:
-        """Read the page that the schedule needs; return False when it needs none."""
+        """Read the page that the schedule needs, or tasks of some ordering keys; return False when
+        it needs none."""
         read = self._schedule.next_read(self._clock.now())
         if read is None:
             return False
-        self._schedule.read_done(await self._store.read(read))
+        beside = self._schedule.reads_beside(READS_AT_ONCE - 1)
+        found = await asyncio.gather(*(self._store.read(one) for one in (read, *beside)))
+        for one, rows in zip(beside, found[1:], strict=True):
+            self._schedule.read_beside_done(one, rows)
+        self._schedule.read_done(found[0])
+        for rows in found:
+            self._unreadable.found(rows)
         self._events.on_changed()
         return True
 

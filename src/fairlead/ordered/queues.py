@@ -82,13 +82,14 @@ class OrderedQueues:
             return
         async with asyncio.TaskGroup() as group:
             self._group = group
+            clock = group.create_task(self._context.clock.run())
             for partition in list(self._partitions.values()):
                 self._serve(partition)
             try:
                 await OrderedIntake(self._partitions, self._context).run()
             finally:
                 self._group = None
-                for task in self._tasks.values():
+                for task in (clock, *self._tasks.values()):
                     task.cancel()
 
     def assign(self, owned: Collection[PartitionKey]) -> None:

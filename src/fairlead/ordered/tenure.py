@@ -14,6 +14,7 @@ from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.in_flight import InFlight
 from fairlead.ordered.persistence import Persistence
 from fairlead.ordered.scheduler import Scheduler
+from fairlead.ordered.unreadable import UnreadableTasks
 from fairlead.ports.task_log import Drop
 
 
@@ -31,12 +32,18 @@ class Tenure:
     ) -> None:
         """`describe`: callback that adds to a record the fields that the tenure does not know."""
         self._store = store
+        self.fence = store.range_id
         self._in_flight = in_flight
         self._describe = describe
         self._node = context.node
         self.schedule = schedule
         self.scheduler = Scheduler(schedule, in_flight.hand_out, context.clock)
-        self.persistence = Persistence(store, schedule, context.log, self, context.clock)
+        self._unreadable = UnreadableTasks(
+            store.partition, schedule, context.on_incidents, context.observer, context.clock
+        )
+        self.persistence = Persistence(
+            store, schedule, self._unreadable, context.log, self, context.clock
+        )
 
     async def run(self) -> None:
         """Run the parts until one fails or the tenure is cancelled."""
@@ -68,6 +75,7 @@ class Tenure:
                 low_water_mark=schedule.low_water_mark,
                 read_through=schedule.read_through,
                 loaded=len(schedule),
+                unreadable=len(self._unreadable),
             )
         )
 

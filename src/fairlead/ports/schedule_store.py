@@ -58,6 +58,7 @@ class ScheduleStore(Protocol):
 
     async def take_over(self, partition: PartitionKey) -> Owned:
         """Become the owner of the partition: raise its range id and read its record, in one step.
+        Return a new record, which begins before all tasks, if the stored one cannot be read.
         Raises StoreUnavailable if the take-over may or may not have happened; take over again
         then."""
 
@@ -83,10 +84,12 @@ class ScheduleStore(Protocol):
         ordering_key: str | None = None,
     ) -> list[ScheduledTask]:
         """Return unfinished tasks with after < key <= through, ascending, at most `limit`; only of
-        one ordering key if given. Scans no completed keys at or below `after`."""
+        one ordering key if given. Scans no completed keys at or below `after`. A task whose row
+        cannot be read is returned as an unreadable one."""
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
-        """Return the unfinished task with this key; None if there is none."""
+        """Return the unfinished task with this key, also an unreadable one; None if there is
+        none."""
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         """Write each run into the history of attempts once. Then complete the keys of tasks that
@@ -106,9 +109,13 @@ class ScheduleStore(Protocol):
         `persist` at the same time. Raise Fenced or StoreUnavailable."""
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
-        """Delete one batch of completed keys that are older than `before` (microseconds since the
-        epoch) and not above the saved low-water mark; return how much was deleted, in units of the
-        store. Some may be left. Raises Fenced, StoreUnavailable."""
+        """Delete one batch of completed keys that were due and completed before `before`
+        (microseconds since the epoch), whatever holds the low-water mark down; return how much was
+        deleted, in units of the store. Some may be left. Raises Fenced, StoreUnavailable."""
+
+    async def now(self) -> int | None:
+        """Return the time of the store's own clock (microseconds since the epoch); None if the
+        store has no clock of its own. Raises StoreUnavailable."""
 
     async def unfinished(self, queue: str, now: int) -> int:
         """Return how many tasks are due, or have run and are to be retried."""

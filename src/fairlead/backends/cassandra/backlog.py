@@ -14,6 +14,7 @@ from fairlead.backends.cassandra.session import (
     MOST_BYTES,
     CassandraSession,
     CassandraUrl,
+    Scan,
     bytes_of,
     chunks,
 )
@@ -143,11 +144,11 @@ class CassandraBacklogStore:
         The tombstones are those that the replica with the most has scanned; a range tombstone
         is two tombstones, its start and its end. Raise StoreUnavailable, also if the trace is late.
         """
-        scanned: list[int] = []
+        scanned: list[Scan] = []
         rows = await self.session.execute(
             "read_above", *lane, *level, limit, page=limit, scanned=scanned
         )
-        return [_trigger(lane, row) for row in rows], max(scanned)
+        return [_trigger(lane, row) for row in rows], max(scan.tombstones for scan in scanned)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # A statement that deletes a range cannot have a condition; its batch contains another

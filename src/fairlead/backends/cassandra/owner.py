@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from fairlead.model import NewTask, PartitionKey, ScheduleRecord, TaskKey
-from fairlead.ports.schedule_store import HOUR, Fenced
+from fairlead.ports.schedule_store import HOUR, Fenced, hour_of
 
 _STAMP_BITS = 32
 _FIRST_SECOND = 1_735_689_600
@@ -20,6 +22,38 @@ def next_range_id(*held: int) -> int:
     """Return a range id greater than all of `held`, and than any that another datacentre has given
     before this second."""
     return max(int(time.time()) - _FIRST_SECOND, *(range_id + 1 for range_id in held))
+
+
+class StoredHours:
+    """The hours of a range that have rows, as read from the store and as written by this owner.
+
+    Only an owner adds hours, so the read of a range is not repeated during its ownership. An hour
+    may be listed after its rows were deleted.
+    """
+
+    def __init__(self, first: int) -> None:
+        """`first`: hour at which the range begins; no hour is read yet."""
+        self.first = first
+        self.through = first - 1
+        """Hour through which the range was read."""
+        self._hours: set[int] = set()
+
+    def on_read(self, hours: Collection[int], through: int) -> None:
+        """Record the hours that a read has found after the range, which now ends at `through`."""
+        self._hours.update(hours)
+        self.through = through
+
+    def add(self, hours: Collection[int]) -> None:
+        """Add hours that this owner has written."""
+        self._hours.update(hours)
+
+    def drop(self, hours: Collection[int]) -> None:
+        """Remove hours whose rows were deleted."""
+        self._hours.difference_update(hours)
+
+    def within(self, first: int, last: int) -> list[int]:
+        """Return the hours from `first` to `last`, ascending."""
+        return sorted(hour for hour in self._hours if first <= hour <= last)
 
 
 class ScheduleOwner:
@@ -50,6 +84,9 @@ class ScheduleOwner:
         """Hours noted in the store, with the noted time of the last completion in microseconds."""
         self.completed_in: set[int] = set()
         """Hours with keys that were completed since the last sweep."""
+        self.stored_hours = StoredHours(hour_of(begins))
+        self._finishing: Counter[int] = Counter()
+        """Calls under way that write completions, by hour."""
         self._calls = 0
 
     def stamp(self) -> int:
@@ -65,6 +102,31 @@ class ScheduleOwner:
                 " take over again"
             )
         return (self.range_id << _STAMP_BITS) + self._calls
+
+    @contextlib.contextmanager
+    def finishing(self, hours: Collection[int]) -> Iterator[None]:
+        """Note that completions of these hours are being written. A deletion with a later stamp
+        would delete them."""
+        self._finishing.update(hours)
+        try:
+            yield
+        finally:
+            self._finishing.subtract(hours)
+            self._finishing = +self._finishing
+
+    @property
+    def finishing_hours(self) -> frozenset[int]:
+        """Hours of which completions are being written."""
+        return frozenset(hour for hour, calls in self._finishing.items() if calls)
+
+    def on_cleaned(self, hours: dict[int, bool]) -> None:
+        """Record that these hours were cleaned, each with whether unfinished tasks are left."""
+        for hour, has_left in hours.items():
+            if has_left:
+                self.hours[hour] = 0
+            else:
+                self.hours.pop(hour, None)
+                self.stored_hours.drop([hour])
 
     def safe_record(self, record: ScheduleRecord, tasks: Sequence[NewTask] = ()) -> ScheduleRecord:
         """Return the record to save with these tasks.

@@ -25,6 +25,11 @@ harm:
 between unfinished tasks (`keep`). So a read meets few tombstones. The write of a completion also
 marks the row as `done` until a range deletes it.
 
+**The rows of one ordering key are found by `fairlead_schedule_keys`**, which has the same keys in
+another order. Such a key is written in the batch of its row and deleted with its hour, so a row
+without its key does not exist. A key without an unfinished row is possible and is skipped: an owner
+reads above the last task of the ordering key that it knows, and so above the completed ones.
+
 **With two datacentres** at LOCAL_QUORUM, a transaction in one may not see a transaction in the
 other. Range ids are therefore seconds, so the later of two take-overs that are a second apart has
 the greater id. A read of the schedule is whole if it has the writes of every datacentre (see
@@ -38,21 +43,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from fairlead.backends.cassandra.datacentres import Datacentres
+from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.session import (
     MOST_BYTES,
     CassandraSession,
     CassandraUrl,
+    Scan,
     bytes_of,
     chunks,
 )
 from fairlead.backends.sql.schedule import append_attempts
+from fairlead.backends.sql.schedule_rows import Runs, decode_record, decode_task
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
@@ -72,7 +80,9 @@ CLEANED_AT_ONCE = 100
 _AT_ONCE = 32
 """Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
-_LEAST_PAGE = 200
+_MOST_LEFT = 1000
+"""Unfinished tasks of an old hour beyond which `clean` leaves the rows of completed tasks between
+them."""
 _ROW_BYTES = 100
 _LAST_HOUR = 1 << 62
 _FAR_HOSTS = 8
@@ -81,12 +91,11 @@ _SCHEMA = (
     "create_records",
     "create_hours",
     "create_schedule",
+    "create_keys",
     "create_completions",
 )
 
 T = TypeVar("T")
-_record = msgspec.json.Decoder(ScheduleRecord)
-_task = msgspec.json.Decoder(NewTask)
 _runs = msgspec.json.Decoder(tuple[str, int, int, int | None])
 _encode = msgspec.json.encode
 
@@ -112,7 +121,7 @@ class CassandraScheduleStore:
         return self.session.url.location
 
     async def migrate(self) -> None:
-        await self.session.migrate()
+        await self.session.migrate(("fairlead_schedule", "fairlead_schedule_keys"))
 
     # the owner's side -----------------------------------------------------------------------------
 
@@ -121,7 +130,9 @@ class CassandraScheduleStore:
         reading = self._datacentres.reading()
         rows = [row async for row in reading.rows("record", *partition)]
         record, was_whole = (
-            (_record.decode(rows[-1][0]), rows[-1][1]) if rows else (ScheduleRecord(), True)
+            (decode_record(partition, rows[-1][0]), rows[-1][1])
+            if rows
+            else (ScheduleRecord(), True)
         )
         mark = begins = record.low_water_mark
         if not (was_whole and reading.is_whole):
@@ -163,47 +174,35 @@ class CassandraScheduleStore:
             ("keep", (stamp, _encode(record).decode(), owner.is_whole, *partition)),
             *(("note_hour", (*partition, hour, stamp)) for hour in unnoted),
         ]
-        inserts = (
-            (
-                hour_of(key),
-                "persist",
-                (*partition, hour_of(key), *key, task_id, task, stamp),
-                bytes_of(task_id, task, *key),
-            )
-            for key, task_id, task in new
-        )
+        inserts = (_insert(partition, key, task_id, task, stamp) for key, task_id, task in new)
         await self._write([kept, *_batches(inserts)])
         await self._check_fence(owner)
         owner.on_saved(record)
         owner.hours.update(dict.fromkeys(unnoted, 0))
+        owner.stored_hours.add(unnoted)
         return completed
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         owner = self._owner(partition, range_id)
-        stamp = owner.stamp()
-        await asyncio.gather(
-            self._history.run_async(append_attempts(self._sql, ends)), self._check_fence(owner)
-        )
-        writes: list[tuple[int, str, Row, int]] = []
         finished: dict[int, int] = {}
         for end in ends:
-            key, task_id = end.scheduled.key, end.scheduled.task.id
-            hour = hour_of(key)
-            row = (*partition, hour, *key)
-            size = bytes_of(*key)
             if end.completes:
-                writes.append((hour, "complete", (*row, end.finished_at, stamp), size))
-                writes.append((hour, "mark_done", (stamp, *row), size))
+                hour = hour_of(end.scheduled.key)
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
-            else:
-                runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
-                writes.append((hour, "try_again", (stamp, runs, *row), size + bytes_of(runs)))
-        unnoted = owner.ends_to_note(finished)
-        noted = [("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()]
-        await self._write([*([noted] if noted else []), *_batches(writes)])
-        await self._check_fence(owner)
-        owner.hours.update(unnoted)
-        owner.completed_in.update(finished)
+        with owner.finishing(finished):
+            stamp = owner.stamp()
+            await asyncio.gather(
+                self._history.run_async(append_attempts(self._sql, ends)), self._check_fence(owner)
+            )
+            unnoted = owner.ends_to_note(finished)
+            noted = [
+                ("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()
+            ]
+            writes = _batches(_end(partition, end, stamp) for end in ends)
+            await self._write([*([noted] if noted else []), *writes])
+            await self._check_fence(owner)
+            owner.hours.update(unnoted)
+            owner.completed_in.update(finished)
 
     async def keep(
         self,
@@ -224,28 +223,58 @@ class CassandraScheduleStore:
         await self._restart_when_whole(owner)
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
-        """Delete whole hours below the low-water mark whose tasks were completed before `before`.
+        """Delete the completions of hours whose tasks were due and completed before `before`, with
+        the rows of these tasks. The unfinished tasks of such an hour stay.
 
         Return the number of hours.
         """
         owner = self._owner(partition, range_id)
-        stamp = owner.stamp()
+        # A completion that is being written now may have an earlier stamp.
+        busy, stamp = owner.finishing_hours, owner.stamp()
         await self._check_fence(owner)
         await self._restart_when_whole(owner)
+        mark_hour = hour_of(owner.low_water_mark)
+        rows = await self.session.execute("finished_hours", *partition, before // HOUR)
+        hours = [
+            hour
+            for hour, at in rows
+            if hour not in busy and (hour < mark_hour if at is None else at + HOUR < before)
+        ][:CLEANED_AT_ONCE]
+        left = {
+            hour: await self._unfinished_in(owner, hour) if hour >= mark_hour else []
+            for hour in hours
+        }
         if not owner.is_whole:
             return 0
-        below = min(hour_of(owner.low_water_mark), before // HOUR)
-        rows = await self.session.execute("finished_hours", *partition, below)
-        old = [hour for hour, at in rows if (at or 0) + HOUR < before][:CLEANED_AT_ONCE]
         await self._write(
-            [(name, (stamp, *partition, hour)) for name in ("sweep_hour", "drop_completions")]
-            for hour in old
+            _deletions(partition, hour, stamp, owner.stamp(), keys) for hour, keys in left.items()
         )
-        if old:
-            await self.session.batch([("drop_hour", (stamp, *partition, hour)) for hour in old])
-        for hour in old:
-            owner.hours.pop(hour, None)
-        return len(old)
+        if hours:
+            await self.session.batch(
+                [
+                    ("forget_finished" if left[hour] else "drop_hour", (stamp, *partition, hour))
+                    for hour in hours
+                ]
+            )
+        owner.on_cleaned({hour: bool(keys) for hour, keys in left.items()})
+        return len(hours)
+
+    async def _unfinished_in(self, owner: ScheduleOwner, hour: int) -> list[TaskKey]:
+        """Return the keys of the unfinished tasks of an hour, also of those that cannot be read: at
+        most _MOST_LEFT and one more."""
+        reading = self._datacentres.reading()
+        begin = TaskKey(hour * HOUR, "", "")
+        found: dict[TaskKey, None] = {}
+        rows = reading.rows("unfinished", *owner.partition, hour, *begin)
+        async with contextlib.aclosing(rows):
+            async for *key, task_id, _, is_done in rows:
+                if task_id is not None and not is_done:
+                    found[TaskKey(*key)] = None
+                    if len(found) > _MOST_LEFT:
+                        break
+        if not reading.is_whole:
+            owner.is_whole = False
+        return sorted(found)
 
     def _owner(self, partition: PartitionKey, range_id: int) -> ScheduleOwner:
         owner = self._owners.get(partition)
@@ -278,23 +307,27 @@ class CassandraScheduleStore:
         """Delete the rows through the low-water mark, and between the keys of `done` in hours with
         new completions."""
         partition, low_water_mark = owner.partition, owner.low_water_mark
-        deletions: list[tuple[int, str, Row, int]] = []
+        deletions: list[_Write] = []
         if low_water_mark > owner.swept:
             last = hour_of(low_water_mark)
             if (first := hour_of(owner.swept)) < last:
                 hours = await self.session.execute("hours", *partition, first, last - 1)
                 deletions += [
-                    (hour, "sweep_hour", (stamp, *partition, hour), 0) for (hour,) in hours
+                    _Write(
+                        hour,
+                        [
+                            ("sweep_hour", (stamp, *partition, hour)),
+                            ("sweep_keys", (stamp, *partition, hour)),
+                        ],
+                    )
+                    for (hour,) in hours
                 ]
-            deletions.append((last, "sweep_through", (stamp, *partition, last, *low_water_mark), 0))
+            through = ("sweep_through", (stamp, *partition, last, *low_water_mark))
+            deletions.append(_Write(last, [through]))
         for above, below in done:
             for hour in owner.completed_in:
-                low, high = (
-                    max(above, TaskKey(hour * HOUR, "", "")),
-                    min(below, TaskKey((hour + 1) * HOUR, "", "")),
-                )
-                if low < high:
-                    deletions.append((hour, "sweep", (stamp, *partition, hour, *low, *high), 0))
+                if (statement := _sweep_between(partition, hour, stamp, above, below)) is not None:
+                    deletions.append(_Write(hour, [statement]))
         owner.completed_in.clear()
         await self._write(_batches(deletions))
         owner.swept = low_water_mark
@@ -329,7 +362,8 @@ class CassandraScheduleStore:
         limit: int,
         ordering_key: str | None = None,
     ) -> list[ScheduledTask]:
-        """Read a page. With an `ordering_key`, the server scans the rows of all keys."""
+        """Read a page. With an `ordering_key`, the server reads the keys of this ordering key, and
+        then their rows."""
         return await self._read(partition, after, through, limit, ordering_key, None)
 
     async def traced_read(
@@ -339,15 +373,14 @@ class CassandraScheduleStore:
         through: TaskKey,
         limit: int,
         ordering_key: str | None = None,
-    ) -> tuple[list[ScheduledTask], int]:
-        """Read as `read` does, and return also the number of tombstones that its requests scanned.
+    ) -> tuple[list[ScheduledTask], Scan]:
+        """Read as `read` does, and return also how many rows and tombstones its requests scanned.
 
         Raise StoreUnavailable, also if a trace is late.
         """
-        scanned: list[int] = []
-        return await self._read(partition, after, through, limit, ordering_key, scanned), sum(
-            scanned
-        )
+        scanned: list[Scan] = []
+        tasks = await self._read(partition, after, through, limit, ordering_key, scanned)
+        return tasks, Scan(*map(sum, zip((0, 0), *scanned, strict=True)))
 
     async def _read(
         self,
@@ -356,35 +389,88 @@ class CassandraScheduleStore:
         through: TaskKey,
         limit: int,
         ordering_key: str | None,
-        scanned: list[int] | None,
+        scanned: list[Scan] | None,
     ) -> list[ScheduledTask]:
         reading = self._datacentres.reading()
         # By key, because rows come again when a datacentre stops responding.
         found: dict[TaskKey, ScheduledTask] = {}
-        hours = {
-            row[0]
-            async for row in reading.rows(
-                "hours", *partition, hour_of(after), hour_of(through), scanned=scanned
+        for hour in await self._hours(
+            reading, partition, hour_of(after), hour_of(through), scanned
+        ):
+            if len(found) == limit:
+                break
+            rows = (
+                reading.rows(
+                    "read", *partition, hour, *after, *through, page=limit, scanned=scanned
+                )
+                if ordering_key is None
+                else self._rows_of(
+                    reading, partition, hour, ordering_key, after, through, limit, scanned
+                )
             )
-        }
-        for hour in sorted(hours):
-            if len(found) < limit:
-                bounds: Row = (*after, *through)
-                if ordering_key is not None:
-                    bounds = (after.run_at, through.run_at, ordering_key)
-                name, page = "read" if ordering_key is None else "read_of", max(limit, _LEAST_PAGE)
-                rows = reading.rows(name, *partition, hour, *bounds, page=page, scanned=scanned)
-                async with contextlib.aclosing(rows):
-                    async for row in rows:
-                        scheduled = _scheduled(row)
-                        if scheduled is not None and after < scheduled.key <= through:
-                            found[scheduled.key] = scheduled
-                            if len(found) == limit:
-                                break
+            async with contextlib.aclosing(rows):
+                async for row in rows:
+                    scheduled = _scheduled(partition, row)
+                    if scheduled is not None:
+                        found[scheduled.key] = scheduled
+                        if len(found) == limit:
+                            break
         owner = self._owners.get(partition)
         if owner is not None and not reading.is_whole:
             owner.is_whole = False
         return list(found.values())
+
+    async def _hours(
+        self,
+        reading: DatacentreReading,
+        partition: PartitionKey,
+        first: int,
+        last: int,
+        scanned: list[Scan] | None,
+    ) -> list[int]:
+        """Return the hours from `first` to `last` that may have rows, ascending."""
+        owner = self._owners.get(partition)
+        known = None if owner is None or first < owner.stored_hours.first else owner.stored_hours
+        unread = first if known is None else max(first, known.through + 1)
+        hours: set[int] = set()
+        if unread <= last:
+            unread = first if known is None else known.through + 1
+            hours = {
+                row[0]
+                async for row in reading.rows("hours", *partition, unread, last, scanned=scanned)
+            }
+            if known is not None and reading.is_whole:
+                known.on_read(hours, last)
+        if known is not None:
+            hours.update(known.within(first, last))
+        return sorted(hour for hour in hours if first <= hour)
+
+    async def _rows_of(
+        self,
+        reading: DatacentreReading,
+        partition: PartitionKey,
+        hour: int,
+        ordering_key: str,
+        after: TaskKey,
+        through: TaskKey,
+        limit: int,
+        scanned: list[Scan] | None,
+    ) -> AsyncGenerator[Row, None]:
+        """Yield the rows of one ordering key in an hour, also of completed tasks."""
+        bounds = (*_bound(after, ordering_key), *_bound(through, ordering_key))
+        keys = reading.rows(
+            "keys_of", *partition, hour, ordering_key, *bounds, page=limit, scanned=scanned
+        )
+        async with contextlib.aclosing(keys):
+            async for some in _lists(keys, min(limit, _KEYS_AT_ONCE)):
+                found = [
+                    row
+                    async for row in reading.rows(
+                        "read_keys", *partition, hour, some, scanned=scanned
+                    )
+                ]
+                for row in found:
+                    yield row
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         rows = [
@@ -393,7 +479,11 @@ class CassandraScheduleStore:
                 "find", *partition, hour_of(key), *key
             )
         ]
-        return _scheduled(rows[-1]) if rows else None
+        return _scheduled(partition, rows[-1]) if rows else None
+
+    async def now(self) -> int | None:
+        rows = await self.session.execute("clock")
+        return int(rows[0][0]) * 1000
 
     # for people -----------------------------------------------------------------------------------
 
@@ -444,7 +534,7 @@ class CassandraScheduleStore:
 
     async def _records(self, queue: str) -> dict[int, ScheduleRecord]:
         return {
-            row[1]: _record.decode(row[2])
+            row[1]: decode_record(PartitionKey(queue, row[1]), row[2])
             async for row in self.session.rows("records")
             if row[0] == queue
         }
@@ -464,7 +554,7 @@ class CassandraScheduleStore:
                 "unfinished", *partition, hour, *mark
             ):
                 if task_id is not None and not is_done:
-                    yield TaskKey(*key), _runs_of(task_id, runs) is not None
+                    yield TaskKey(*key), _has_run(task_id, runs)
 
 
 def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
@@ -474,34 +564,131 @@ def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
     )
 
 
-def _batches(writes: Iterable[tuple[int, str, Row, int]]) -> list[list[tuple[str, Row]]]:
-    """Return batches of the writes of one hour, each of at most MOST_BYTES. A write is (hour,
-    statement, parameters, bytes of its texts)."""
+class _Write(NamedTuple):
+    """Statements on one hour that stay in one batch."""
+
+    hour: int
+    statements: list[tuple[str, Row]]
+    size: int = 0
+    """Bytes of their texts."""
+
+
+def _batches(writes: Iterable[_Write]) -> list[list[tuple[str, Row]]]:
+    """Return batches of the writes of one hour, each of at most MOST_BYTES."""
     batches: list[list[tuple[str, Row]]] = []
     latest: dict[int, tuple[int, list[tuple[str, Row]]]] = {}
-    for hour, name, params, size in writes:
+    for hour, statements, texts in writes:
+        size = texts + len(statements) * _ROW_BYTES
         room, batch = latest.get(hour, (0, []))
-        if room < size + _ROW_BYTES:
+        if room < size:
             room, batch = MOST_BYTES, []
             batches.append(batch)
-        batch.append((name, params))
-        latest[hour] = (room - size - _ROW_BYTES, batch)
+        batch += statements
+        latest[hour] = (room - size, batch)
     return batches
 
 
-def _runs_of(task_id: str, runs: str | None) -> tuple[int, int, int | None] | None:
-    """Return (attempt, tries, retry_at) of a task, or None if it has not run."""
+def _insert(partition: PartitionKey, key: TaskKey, task_id: str, task: str, stamp: int) -> _Write:
+    """Return the write of a new row and of its key."""
+    hour = hour_of(key)
+    return _Write(
+        hour,
+        [
+            ("persist", (*partition, hour, *key, task_id, task, stamp)),
+            _key_insert(partition, key, stamp),
+        ],
+        bytes_of(task_id, task, *key, *key),
+    )
+
+
+def _key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str, Row]:
+    own = (key.ordering_key, key.run_at, key.unique_key)
+    return "persist_key", (*partition, hour_of(key), *own, stamp)
+
+
+def _end(partition: PartitionKey, end: RunEnd, stamp: int) -> _Write:
+    """Return the write of the end of a run."""
+    key, task_id = end.scheduled.key, end.scheduled.task.id
+    hour = hour_of(key)
+    row = (*partition, hour, *key)
+    if end.completes:
+        statements: list[tuple[str, Row]] = [
+            ("complete", (*row, end.finished_at, stamp)),
+            ("mark_done", (stamp, *row)),
+        ]
+        return _Write(hour, statements, 2 * bytes_of(*key))
+    runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
+    return _Write(hour, [("try_again", (stamp, runs, *row))], bytes_of(runs, *key))
+
+
+def _sweep_between(
+    partition: PartitionKey, hour: int, stamp: int, above: TaskKey, below: TaskKey
+) -> tuple[str, Row] | None:
+    """Return the deletion of the rows of an hour between two keys; None if none can be there."""
+    low = max(above, TaskKey(hour * HOUR, "", ""))
+    high = min(below, TaskKey((hour + 1) * HOUR, "", ""))
+    return ("sweep", (stamp, *partition, hour, *low, *high)) if low < high else None
+
+
+def _deletions(
+    partition: PartitionKey, hour: int, stamp: int, later_stamp: int, left: Sequence[TaskKey]
+) -> list[tuple[str, Row]]:
+    """Return one batch that deletes all of an hour but its unfinished tasks `left`."""
+    names = ["drop_completions"]
+    statements: list[tuple[str, Row]] = []
+    if not left:
+        names += ["sweep_hour", "sweep_keys"]
+    elif len(left) <= _MOST_LEFT:
+        names.append("sweep_keys")
+        ends = [TaskKey(hour * HOUR, "", ""), *left, TaskKey((hour + 1) * HOUR, "", "")]
+        for above, below in pairwise(ends):
+            if (statement := _sweep_between(partition, hour, stamp, above, below)) is not None:
+                statements.append(statement)
+        statements += [_key_insert(partition, key, later_stamp) for key in left]
+    return [*((name, (stamp, *partition, hour)) for name in names), *statements]
+
+
+def _bound(key: TaskKey, ordering_key: str) -> tuple[int, str]:
+    """Return (run_at, unique_key): the tasks of this ordering key at or below the pair are those
+    whose keys are at or below `key`. No task has an empty unique key."""
+    if key.ordering_key == ordering_key:
+        return key.run_at, key.unique_key
+    return key.run_at + (ordering_key < key.ordering_key), ""
+
+
+async def _lists(rows: AsyncIterator[Row], most: int) -> AsyncIterator[list[TaskKey]]:
+    """Yield the keys of the rows in lists of at most `most`."""
+    keys: list[TaskKey] = []
+    async for row in rows:
+        keys.append(TaskKey(*row))
+        if len(keys) == most:
+            yield keys
+            keys = []
+    if keys:
+        yield keys
+
+
+def _runs_of(task_id: str, runs: str | None) -> Runs:
+    """Return the counts of a task's runs. Raise ValueError for a text that is none."""
     if runs is None:
-        return None
+        return 0, 0, None
     of, attempt, tries, retry_at = _runs.decode(runs)
-    return (attempt, tries, retry_at) if of == task_id else None
+    return (attempt, tries, retry_at) if of == task_id else (0, 0, None)
 
 
-def _scheduled(row: Row) -> ScheduledTask | None:
+def _has_run(task_id: str, runs: str | None) -> bool:
+    """Return whether a task has run; also if its counts cannot be read."""
+    try:
+        return _runs_of(task_id, runs)[0] > 0
+    except (ValueError, RecursionError):
+        return True
+
+
+def _scheduled(partition: PartitionKey, row: Row) -> ScheduledTask | None:
     """Return the task of a row, or None if it is completed, or if only the runs of a deleted task
     are left of it."""
     run_at, ordering_key, unique_key, task_id, task, runs, is_done = row
     if is_done or task_id is None:
         return None
     key = TaskKey(run_at, ordering_key, unique_key)
-    return ScheduledTask(key, _task.decode(task), *(_runs_of(task_id, runs) or ()))
+    return decode_task(partition, key, task_id, task, lambda: _runs_of(task_id, runs))

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -61,7 +61,7 @@ _OUTAGES = (
     TraceUnavailable,
     OSError,
 )
-_TOMBSTONES = re.compile(r"Read \d+ live rows and (\d+) tombstone")
+_SCANNED = re.compile(r"Read (\d+) live rows and (\d+) tombstone")
 _NAME = r"[A-Za-z0-9_.-]+"
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 
@@ -76,6 +76,14 @@ def chunks(values: Iterable[T], most: int) -> Iterator[list[T]]:
     left = iter(values)
     while some := list(islice(left, most)):
         yield some
+
+
+class Scan(NamedTuple):
+    """Rows and tombstones that one request read on a replica."""
+
+    rows: int
+    tombstones: int
+    """A range tombstone counts twice, for its start and its end."""
 
 
 class CassandraUrl(msgspec.Struct, frozen=True):
@@ -187,15 +195,29 @@ class CassandraSession:
         self._cluster: Any = None
         self._session: Any = None
         self._prepared: dict[str, Any] = {}
+        self.received = 0
+        """Number of rows received so far."""
 
-    async def migrate(self) -> None:
-        """Create the keyspace and the tables that are missing."""
+    async def migrate(self, together: Sequence[str] = ()) -> None:
+        """Create the keyspace and the tables that are missing. Raise SchemaMismatch if the first
+        table of `together` exists and another one does not: its rows are those of an earlier
+        version."""
         with self.translate_errors():
-            await asyncio.to_thread(self._migrate)
+            await asyncio.to_thread(self._migrate, together)
 
-    def _migrate(self) -> None:
+    def _migrate(self, together: Sequence[str]) -> None:
         with self.make_cluster() as cluster:
             session = cluster.connect()
+            keyspace = cluster.metadata.keyspaces.get(self.url.keyspace)
+            tables = {} if keyspace is None else keyspace.tables
+            missing = [table for table in together if table not in tables]
+            if missing and together[0] in tables:
+                raise SchemaMismatch(
+                    f"Cassandra's keyspace {self.url.keyspace} has {together[0]} without"
+                    f" {', '.join(missing)}, from an earlier version: end its tasks with that"
+                    " version, drop its tables fairlead_schedule* and fairlead_completions, and run"
+                    " `fairlead migrate` again"
+                )
             session.execute(
                 f"CREATE KEYSPACE IF NOT EXISTS {self.url.keyspace} WITH replication ="
                 f" {self.url.strategy}"
@@ -223,13 +245,12 @@ class CassandraSession:
         *params: Any,
         page: int = _SCAN_PAGE,
         consistency: int | None = None,
-        scanned: list[int] | None = None,
+        scanned: list[Scan] | None = None,
     ) -> AsyncGenerator[Row, None]:
         """Yield the rows of a statement, `page` of them in one request.
 
-        `scanned` receives, for each request, the tombstones scanned by the replica that scanned the
-        most; a range tombstone is two tombstones, its start and its end. With `scanned`, also raise
-        StoreUnavailable if a trace is late.
+        `scanned` receives, for each request, what the replica scanned that scanned the most. With
+        `scanned`, also raise StoreUnavailable if a trace is late.
         """
         paging_state = None
         while True:
@@ -243,11 +264,12 @@ class CassandraSession:
                 if scanned is not None:
                     trace = await asyncio.to_thread(response.get_query_trace)
                     met = [
-                        int(count)
+                        Scan(int(rows), int(tombstones))
                         for event in trace.events
-                        for count in _TOMBSTONES.findall(event.description)
+                        for rows, tombstones in _SCANNED.findall(event.description)
                     ]
-                    scanned.append(max(met, default=0))
+                    scanned.append(Scan(*map(max, zip((0, 0), *met, strict=True))))
+            self.received += len(found.current_rows)
             for row in found.current_rows:
                 yield row
             paging_state = found.paging_state
@@ -255,7 +277,8 @@ class CassandraSession:
                 return
 
     async def batch(self, statements: Sequence[tuple[str, Row]]) -> list[Row]:
-        """Run all statements or none; all must have the same partition key in Cassandra."""
+        """Run all statements or none; all must have the same partition key in Cassandra, which
+        makes them one write of its replicas."""
         with self.translate_errors():
             response = await self._response(lambda: self._batch(statements))
             rows: list[Row] = response.result().current_rows
@@ -264,7 +287,7 @@ class CassandraSession:
     # run in a thread: a batch takes 20 microseconds a row -----------------------------------------
 
     def _batch(self, statements: Sequence[tuple[str, Row]]) -> Any:
-        batch = BatchStatement(BatchType.UNLOGGED)
+        batch = BatchStatement(BatchType.LOGGED)
         for name, params in statements:
             batch.add(self._prepared[name], params)
         return batch

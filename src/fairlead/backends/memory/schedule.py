@@ -108,13 +108,14 @@ class MemoryScheduleStore:
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         rows = self._fenced(partition, range_id)
         old = sorted(
-            key
-            for key, at in rows.completed.items()
-            if at < before and key <= rows.record.low_water_mark
+            key for key, at in rows.completed.items() if at < before and key.run_at < before
         )
         for key in old[:CLEANED_AT_ONCE]:
             del rows.completed[key]
         return len(old[:CLEANED_AT_ONCE])
+
+    async def now(self) -> int | None:
+        return None
 
     async def unfinished(self, queue: str, now: int) -> int:
         return sum(

@@ -34,7 +34,7 @@ RETURNING range_id, record, pg_postmaster_start_time()::text
 
 -- name: fence
 -- Allows one write of a partition at a time, so that no other write completes a key before this one commits.
-SELECT range_id, record, pg_postmaster_start_time()::text
+SELECT range_id, pg_postmaster_start_time()::text
   FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
 
 -- name: keep
@@ -57,7 +57,7 @@ ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
  WHERE fairlead_schedule.id <> excluded.id
 
 -- name: read
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
    AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
@@ -65,7 +65,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  LIMIT $9
 
 -- name: read_of
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = $1 AND partition = $2 AND ordering_key = $10 AND run_at >= $3
    AND (run_at, ordering_key, unique_key) > ($3, $4, $5) AND (run_at, ordering_key, unique_key) <= ($6, $7, $8)
@@ -73,7 +73,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  LIMIT $9
 
 -- name: find
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id::text, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = $1 AND partition = $2 AND run_at = $3 AND ordering_key = $4 AND unique_key = $5
 
@@ -125,6 +125,9 @@ DELETE FROM fairlead_completions
          ORDER BY run_at, ordering_key, unique_key
          LIMIT $7)
 RETURNING run_at
+
+-- name: clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: unfinished
 SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)

@@ -15,6 +15,7 @@ import msgspec
 from fairlead.backends.sql.fences import Fences
 from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.schedule_rows import decode_record, decode_task
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
@@ -24,8 +25,6 @@ from fairlead.ports.statements import Row, Statement, Steps
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
 
-_record = msgspec.json.Decoder(ScheduleRecord)
-_task = msgspec.json.Decoder(NewTask)
 _encode = msgspec.json.encode
 
 
@@ -58,7 +57,7 @@ class SqlScheduleStore:
         new = _encode(ScheduleRecord()).decode()
         range_id, record, server = (yield self._statement("take_over", *partition, new))[0]
         self._fences.taken(partition, range_id, server)
-        return Owned(range_id, _record.decode(record))
+        return Owned(range_id, decode_record(partition, record))
 
     async def persist(
         self,
@@ -126,16 +125,16 @@ class SqlScheduleStore:
         )
 
     def _clean(self, partition: PartitionKey, range_id: int, before: int) -> Steps[int]:
-        record = yield from self._fenced(partition, range_id)
-        through = min(record.low_water_mark, TaskKey(before, "", ""))
+        yield from self._fenced(partition, range_id)
+        # A key due at or after `before` stays: a person may have ended its task before it was due.
+        through = TaskKey(before, "", "")
         return len((yield self._statement("clean", *partition, *through, before, CLEANED_AT_ONCE)))
 
-    def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[ScheduleRecord]:
+    def _fenced(self, partition: PartitionKey, range_id: int) -> Steps[None]:
         rows = yield self._statement("fence", *partition)
-        current, record, server = rows[0] if rows else (None, "", "")
+        current, server = rows[0] if rows else (None, "")
         if reason := self._fences.void(partition, range_id, current, server):
             raise Fenced(reason)
-        return _record.decode(record)
 
     # reading --------------------------------------------------------------------------------------
 
@@ -152,11 +151,17 @@ class SqlScheduleStore:
             rows = await self._database.read(self._rows("read", *params))
         else:
             rows = await self._database.read(self._rows("read_of", *params, ordering_key))
-        return [_scheduled(row) for row in rows]
+        return [_scheduled(partition, row) for row in rows]
 
     async def find(self, partition: PartitionKey, key: TaskKey) -> ScheduledTask | None:
         rows = await self._database.read(self._rows("find", *partition, *key))
-        return _scheduled(rows[0]) if rows else None
+        return _scheduled(partition, rows[0]) if rows else None
+
+    async def now(self) -> int | None:
+        if "clock" not in self._sql:
+            return None
+        instant: int = (await self._database.read(self._rows("clock")))[0][0]
+        return instant
 
     async def unfinished(self, queue: str, now: int) -> int:
         count: int = (await self._database.read(self._rows("unfinished", queue, now)))[0][0]
@@ -176,7 +181,11 @@ class SqlScheduleStore:
             oldest = yield self._statement("oldest", queue, partition)
             first = TaskKey(*oldest[0]) if oldest else None
             found[partition] = ScheduleStatus(
-                range_id, _record.decode(record), unfinished, stale, first
+                range_id,
+                decode_record(PartitionKey(queue, partition), record),
+                unfinished,
+                stale,
+                first,
             )
         return found
 
@@ -235,8 +244,7 @@ def _key(task: NewTask) -> TaskKey:
     return TaskKey(task.run_at, task.ordering_key or "", task.unique_key or "")
 
 
-def _scheduled(row: Row) -> ScheduledTask:
-    run_at, ordering_key, unique_key, task, attempt, tries, retry_at = row
-    return ScheduledTask(
-        TaskKey(run_at, ordering_key, unique_key), _task.decode(task), attempt, tries, retry_at
-    )
+def _scheduled(partition: PartitionKey, row: Row) -> ScheduledTask:
+    run_at, ordering_key, unique_key, task_id, task, attempt, tries, retry_at = row
+    key = TaskKey(run_at, ordering_key, unique_key)
+    return decode_task(partition, key, task_id, task, lambda: (attempt, tries, retry_at))

@@ -30,7 +30,7 @@ ON CONFLICT (queue, partition) DO UPDATE SET range_id = range_id + 1
 RETURNING range_id, record, ''
 
 -- name: fence
-SELECT range_id, record, '' FROM fairlead_schedule_owners WHERE queue = ?1 AND partition = ?2
+SELECT range_id, '' FROM fairlead_schedule_owners WHERE queue = ?1 AND partition = ?2
 
 -- name: keep
 UPDATE fairlead_schedule_owners SET record = ?3 WHERE queue = ?1 AND partition = ?2
@@ -52,7 +52,7 @@ ON CONFLICT (queue, partition, run_at, ordering_key, unique_key) DO UPDATE
  WHERE id <> excluded.id
 
 -- name: read
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = ?1 AND partition = ?2 AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5)
    AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
@@ -60,7 +60,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  LIMIT ?9
 
 -- name: read_of
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
   FROM fairlead_schedule INDEXED BY fairlead_schedule_order
  WHERE queue = ?1 AND partition = ?2 AND ordering_key = ?10 AND run_at >= ?3
    AND (run_at, ordering_key, unique_key) > (?3, ?4, ?5) AND (run_at, ordering_key, unique_key) <= (?6, ?7, ?8)
@@ -68,7 +68,7 @@ SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
  LIMIT ?9
 
 -- name: find
-SELECT run_at, ordering_key, unique_key, task, attempt, tries, retry_at
+SELECT run_at, ordering_key, unique_key, id, task, attempt, tries, retry_at
   FROM fairlead_schedule
  WHERE queue = ?1 AND partition = ?2 AND run_at = ?3 AND ordering_key = ?4 AND unique_key = ?5
 

@@ -12,7 +12,8 @@ come:
 - Every unfinished stored task has a key above `low_water_mark`. So an owner that begins to read
   there misses no task, however old.
 
-One read may be under way at a time, and no write meanwhile; runs may end at any time.
+One read of a page may be under way at a time, or several of single ordering keys, and no write
+meanwhile; runs may end at any time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Schedule:
         self._lines: dict[str, Line] = {}
         """Tasks in memory, by ordering key."""
         self._held: set[str] = set()
-        """Ordering keys whose first task waits for a retry."""
+        """Ordering keys whose first task waits for a retry or cannot be read."""
         self._keys: list[TaskKey] = []
         """Keys of all tasks in memory, ascending."""
         self._ready: list[tuple[int, TaskKey]] = []
@@ -68,6 +69,8 @@ class Schedule:
         self._short: dict[str, None] = {}
         """Ordering keys of which more tasks must be read."""
         self._reading: ScheduleRead | None = None
+        self._beside: list[ScheduleRead] = []
+        """Reads of single ordering keys that are under way together with `_reading`."""
         self._ended_meanwhile: dict[TaskKey, ScheduledTask | None] = {}
         """Tasks whose runs ended during the current read: the task for its next run, or None if it
         is completed. The read may return these tasks as they were before."""
@@ -185,47 +188,73 @@ class Schedule:
             self._window.page if self._was_mostly_skipped else room,
         )
 
-    def _next_short(self) -> ScheduleRead | None:
+    def _next_short(self, coming: int = 0) -> ScheduleRead | None:
+        """`coming`: tasks that other reads may bring."""
         for ordering_key in list(self._short):
             line = self._lines.get(ordering_key)
             if line is not None and line.skipped_after is not None:
-                return ScheduleRead(
-                    ordering_key, line.skipped_after, self.read_through, self._window.per_key
-                )
+                room = self._window.line_room(len(line.tasks), len(self) + coming)
+                return ScheduleRead(ordering_key, line.skipped_after, self.read_through, room)
             del self._short[ordering_key]
         return None
+
+    def reads_beside(self, most: int) -> list[ScheduleRead]:
+        """Return at most `most` reads of other ordering keys to do together with the current read
+        of one. Each must be followed by `read_beside_done`, before `read_done` or `read_failed` of
+        the current read."""
+        if self._reading is None or self._reading.ordering_key is None:
+            return []
+        coming = self._reading.limit
+        while len(self._beside) < most and (read := self._next_short(coming)) is not None:
+            assert read.ordering_key is not None
+            del self._short[read.ordering_key]
+            coming += read.limit
+            self._beside.append(read)
+        return list(self._beside)
+
+    def read_beside_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask]) -> None:
+        """Record the tasks that a read beside the current one returned."""
+        self._beside.remove(read)
+        self._of_key_done(read, rows)
 
     def read_done(self, rows: Sequence[ScheduledTask]) -> None:
         """Record the tasks that the read returned."""
         read, self._reading = self._reading, None
-        assert read is not None
-        if read.ordering_key is None:
-            self.read_through = rows[-1].key if len(rows) == read.limit else read.through
+        assert read is not None and not self._beside
+        if read.ordering_key is not None:
+            self._of_key_done(read, rows)
         else:
-            self._lines[read.ordering_key].skipped_after = None
-        loaded_before = len(self)
-        for row in rows:
-            again = self._ended_meanwhile.get(row.key, row)
-            if again is not None:
-                self._take_in(again if again.task.id == row.task.id else row)
-        self._ended_meanwhile.clear()
-        if read.ordering_key is None:
+            self.read_through = rows[-1].key if len(rows) == read.limit else read.through
+            loaded_before = len(self)
+            self._take_in_all(rows)
             is_mostly_skipped = 2 * (len(self) - loaded_before) < len(rows)
             # If the page overflowed memory, limit the next page to the room, because an eviction
             # may drop a whole page.
             self._was_mostly_skipped = not self._evict() and is_mostly_skipped
-        else:
-            line = self._lines[read.ordering_key]
-            if line.skipped_after is None and len(rows) == read.limit:
-                line.skipped_after = rows[-1].key
-            self._changed(read.ordering_key)
+        self._ended_meanwhile.clear()
+
+    def _of_key_done(self, read: ScheduleRead, rows: Sequence[ScheduledTask]) -> None:
+        assert read.ordering_key is not None
+        self._lines[read.ordering_key].skipped_after = None
+        self._take_in_all(rows)
+        line = self._lines[read.ordering_key]
+        if line.skipped_after is None and len(rows) == read.limit:
+            line.skipped_after = rows[-1].key
+        self._changed(read.ordering_key)
+
+    def _take_in_all(self, rows: Sequence[ScheduledTask]) -> None:
+        for row in rows:
+            again = self._ended_meanwhile.get(row.key, row)
+            if again is not None:
+                self._take_in(again if again.task.id == row.task.id else row)
 
     def read_failed(self) -> None:
-        """Record that the read failed."""
-        read, self._reading = self._reading, None
+        """Record that the read failed, and those beside it."""
+        reads, self._reading, self._beside = [self._reading, *self._beside], None, []
         self._ended_meanwhile.clear()
-        if read is not None and read.ordering_key is not None:
-            self._short[read.ordering_key] = None
+        for read in reads:
+            if read is not None and read.ordering_key is not None:
+                self._short[read.ordering_key] = None
 
     # writing --------------------------------------------------------------------------------------
 
@@ -250,8 +279,9 @@ class Schedule:
         line = self._lines.get(task.key.ordering_key) or Line()
         known = line.get(task.key)
         if known is not None:
-            if known.task.id != task.task.id:  # a new task with the same key replaces the old one
-                line.put(task)
+            is_repaired = known.unreadable is not None and task.unreadable is None
+            if is_repaired or known.task.id != task.task.id:
+                line.put(task)  # a new task with the same key replaces the old one
                 self._changed(task.key.ordering_key)
             return
         if line.skipped_after is not None and task.key > line.skipped_after:
@@ -362,6 +392,13 @@ class Schedule:
             if self._is_beyond(line, key):
                 self._unload(key)
             self._changed(key.ordering_key)
+
+    def repaired(self, task: ScheduledTask) -> None:
+        """Record that the row of this task, which could not be read, can be read again."""
+        line = self._lines.get(task.key.ordering_key)
+        if line is not None and line.get(task.key) is not None:
+            line.put(task)
+            self._changed(task.key.ordering_key)
 
     def _is_beyond(self, line: Line, key: TaskKey) -> bool:
         """Return whether tasks before this one may be in the store and not in memory."""

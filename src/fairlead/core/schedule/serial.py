@@ -26,13 +26,20 @@ class Line:
 
     @property
     def is_held(self) -> bool:
-        """Whether the first task waits for a retry, so that all others wait behind it."""
-        return self.running is None and bool(self.tasks) and self.tasks[0].retry_at is not None
+        """Whether the first task waits for a retry, or cannot be read, so that all others wait
+        behind it."""
+        if self.running is not None or not self.tasks:
+            return False
+        first = self.tasks[0]
+        return first.retry_at is not None or first.unreadable is not None
 
     @property
     def next(self) -> ScheduledTask | None:
-        """The task that may be dispatched when it is due, or None while a task runs."""
-        return self.tasks[0] if self.running is None and self.tasks else None
+        """The task that may be dispatched when it is due; None while a task runs, or if the first
+        task cannot be read."""
+        if self.running is not None or not self.tasks or self.tasks[0].unreadable is not None:
+            return None
+        return self.tasks[0]
 
     @property
     def last_idle(self) -> ScheduledTask | None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LEAST_LINE = 2
+"""Tasks of an ordering key that are in memory even when there is little room: one that runs, and
+the next."""
+
 SPARE = 4
 """Multiple of `in_flight` tasks allowed in memory when most tasks wait behind others of their
 ordering key."""
@@ -38,7 +42,13 @@ class Window:
     def line(self, loaded: int) -> int:
         """Return how many tasks of one ordering key to keep in memory: fewer when there is less
         room, but at least two, one running and the next."""
-        return self.per_key if loaded < self.most_loaded // 2 else 2
+        return self.per_key if loaded < self.most_loaded // 2 else _LEAST_LINE
+
+    def line_room(self, in_line: int, loaded: int) -> int:
+        """Return how many tasks of one ordering key to read, at least one: as many as memory keeps,
+        because the others would be read again. `in_line`: tasks of the key in memory."""
+        room = max(self.most_loaded // 2 - loaded, _LEAST_LINE - in_line)
+        return max(1, min(self.per_key - in_line, room))
 
     def is_exceeded(self, live: int, loaded: int) -> bool:
         """Return whether there is more in memory than allowed."""

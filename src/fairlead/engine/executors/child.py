@@ -57,6 +57,7 @@ def _run(application: Any, job: Job) -> JobEnd:
         deadline,
         job.ready_at,
         job.started_at,
+        job.fence,
     )
     set_run(task)
     try:

@@ -46,6 +46,7 @@ class Job(msgspec.Struct, frozen=True):
     """Microseconds since the epoch; None without a timeout."""
     ready_at: int
     started_at: int
+    fence: int
     payload: bytes
     payload_format: str
 
@@ -215,6 +216,7 @@ def _job(execution: Execution) -> bytes:
             execution.deadline,
             claimed.ready_at,
             execution.started_at,
+            execution.current.fence,
             claimed.payload,
             claimed.payload_format,
         )

@@ -40,6 +40,13 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
                 f" row: {view.trouble}",
                 "cure this error; until then the tasks of the partition wait, and none is lost",
             )
+        if view.unreadable:
+            yield problem(
+                f"queue {name}, partition {view.partition}: {view.unreadable} stored tasks cannot"
+                " be read; each blocks its ordering key",
+                "the incidents task_unreadable name the rows: correct them, or end the tasks by"
+                f" `fairlead ordered drop {name} ORDERING_KEY`",
+            )
     if stale := sum(view.stale for view in views):
         late = sum(view.stale > 0 for view in views)
         yield problem(
