@@ -211,7 +211,7 @@ class Receiver:
         value: Any = message.value()
         try:
             return decode(key, value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             fields = {
                 "topic": message.topic(),
                 "partition": message.partition(),
