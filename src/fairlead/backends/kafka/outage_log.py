@@ -10,6 +10,7 @@ from confluent_kafka import ThrottleEvent
 log = logging.getLogger("fairlead.kafka")
 
 THROTTLE_WARN_EVERY = 300.0
+"""Seconds between two warnings of a client about a quota."""
 
 
 class KafkaOutageLog:
