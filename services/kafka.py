@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from functools import cached_property
 
 from services.jars import Jars
 from services.java_server import JavaServer
@@ -51,6 +52,8 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p [%t] %c{1} - %m%n
 _AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
+    # Short, so that a quota delays a test by seconds.
+    "quota.window.num": 2,
 }
 """Settings of a broker that refuses what its access control lists deny, and allows everything
 else."""
@@ -76,8 +79,16 @@ class KafkaServer(JavaServer):
         """Return a URL whose prefix of topics and consumer group is new."""
         return f"{self.url}/?prefix={self.fresh_name()}."
 
+    def configure(self, *arguments: str) -> None:
+        """Run kafka-configs.sh on this broker. Raise RuntimeError with its output."""
+        self._run("kafka.admin.ConfigCommand", "--bootstrap-server", self._client, *arguments)
+
+    @property
+    def _client(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
     def _prepare(self) -> None:
-        controller_port = free_port()
+        self.controller_port = controller_port = free_port()
         settings = _SETTINGS | {
             "listeners": f"CLIENT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"CLIENT://127.0.0.1:{self._port}",
@@ -89,26 +100,28 @@ class KafkaServer(JavaServer):
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )
         (self.folder / "log4j.properties").write_text(_LOG4J)
+        settings_file = str(self.folder / "server.properties")
+        cluster = f"--cluster-id={self.cluster}"
+        self._run("kafka.tools.StorageTool", "format", cluster, "-c", settings_file)
+
+    @cached_property
+    def cluster(self) -> str:
+        """Id of the cluster."""
         # The zero byte makes the first letter an A, because a dash would look like an option.
-        cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        made = subprocess.run(
-            [
-                *self._kafka("64m", "kafka.tools.StorageTool"),
-                "format",
-                f"--cluster-id={cluster}",
-                "-c",
-                str(self.folder / "server.properties"),
-            ],
+        return urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        ran = subprocess.run(
+            [*self._kafka("64m", program), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
             check=False,
         )
-        if made.returncode:
+        if ran.returncode:
             raise RuntimeError(
-                "Kafka's folder could not be created:\n"
-                f"{made.stdout.decode(errors='replace')[-3000:]}"
+                f"{program} of Kafka failed:\n{ran.stdout.decode(errors='replace')[-3000:]}"
             )
 
     def _more_settings(self, settings: Mapping[str, object]) -> dict[str, object]:
@@ -157,4 +170,25 @@ class GuardedKafkaServer(KafkaServer):
             protocols: f"{settings[protocols]},LOGIN:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.login.plain.sasl.jaas.config": _LOGIN,
+        }
+
+
+class JoiningKafkaServer(KafkaServer):
+    """The second broker of a cluster. The first broker is also the controller of both."""
+
+    def __init__(self, first: KafkaServer) -> None:
+        """Start nothing yet. `first`: the running first broker."""
+        super().__init__()
+        self._first = first
+
+    @cached_property
+    def cluster(self) -> str:
+        return self._first.cluster
+
+    def _more_settings(self, settings: Mapping[str, object]) -> dict[str, object]:
+        return {
+            "process.roles": "broker",
+            "node.id": 2,
+            "listeners": f"CLIENT://{self._client}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._first.controller_port}",
         }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Sequence
 
 from services.jars import Jars
 from services.java_server import JavaServer
+from services.process import free_port
 
 VERSION = "3.9.4"
 
@@ -55,11 +57,50 @@ class ZooKeeperServer(JavaServer):
 
         The response to `ruok` comes earlier, when a client may still get no response.
         """
+        return b"Mode: standalone" in self.status()
+
+    def status(self) -> bytes:
+        """Return the response to `srvr`; empty if there is none."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._port), 2) as connection,
         ):
             connection.sendall(b"srvr")
-            response = b"".join(iter(lambda: connection.recv(4096), b""))
-            return b"Mode: standalone" in response
-        return False
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+        return b""
+
+
+class ZooKeeperPeer(ZooKeeperServer):
+    """A server of an ensemble of two. Alone it has no quorum, and serves readers only."""
+
+    def __init__(self, number: int, ports: Sequence[tuple[int, int]]) -> None:
+        """Start nothing yet. `number`: of this server, from 1. `ports`: two ports of each server,
+        for its peers."""
+        super().__init__()
+        self._number = number
+        self._ports = ports
+
+    @classmethod
+    def pair(cls) -> tuple[ZooKeeperPeer, ZooKeeperPeer]:
+        """Return the two servers of a new ensemble."""
+        ports = [(free_port(), free_port()) for _ in range(2)]
+        return cls(1, ports), cls(2, ports)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        (self.folder / "data").mkdir(exist_ok=True)
+        (self.folder / "data" / "myid").write_text(str(self._number))
+        peers = [
+            f"server.{n}=127.0.0.1:{peer}:{election}"
+            for n, (peer, election) in enumerate(self._ports, 1)
+        ]
+        with (self.folder / "zoo.cfg").open("a") as settings:
+            settings.write("\n".join(["initLimit=10", "syncLimit=5", *peers, ""]))
+
+    def _command(self) -> list[str]:
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        options = ("-Xmx256m", "-Dreadonlymode.enabled=true")
+        return [*self._java(*options, program=main), str(self.folder / "zoo.cfg")]
+
+    def _is_ready(self) -> bool:
+        return b"Mode: " in self.status()

@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 
 from fairlead import App
+from fairlead.cli.output import expected
 from fairlead.engine.node import Node
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.operate.doctor import examine
 from fairlead.testing import running
-from services.kafka import GuardedKafkaServer, KafkaServer
+from services.kafka import GuardedKafkaServer, JoiningKafkaServer, KafkaServer
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from confluent_kafka import KafkaError  # noqa: E402
+from confluent_kafka import ElectionType, KafkaError, TopicPartition  # noqa: E402
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # noqa: E402
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -119,6 +125,31 @@ def open_shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
         shop.app.close()
 
 
+def set_in_sync(url: str, copies: int) -> None:
+    """Set how many copies must have an entry of the log."""
+    entry = ConfigEntry(
+        "min.insync.replicas", str(copies), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, log_topic(url), incremental_configs=[entry])
+    with KafkaEndpoint.of(url).asking() as admin:
+        admin.incremental_alter_configs([resource])[resource].result()
+
+
+def await_in_sync(admin: AdminClient, topic: str, copies: int) -> None:
+    """Return when every partition of the topic has this number of copies in sync."""
+    while True:
+        about = admin.list_topics(topic, timeout=5.0).topics[topic]
+        if about.partitions and all(len(p.isrs) == copies for p in about.partitions.values()):
+            return
+
+
+async def found_by_the_doctor(shop: Shop, text: str) -> list[str]:
+    """Return the problems with this text that the doctor finds."""
+    found = await examine(shop.app.operate_context)
+    logging.getLogger(__name__).info("findings: %s", found)
+    return [each.what for each in found if each.severity == "problem" and text in each.what]
+
+
 def log_topic(url: str) -> str:
     return KafkaEndpoint.of(url).log.topic("reminders")
 
@@ -162,6 +193,91 @@ async def test_a_deleted_topic_of_triggers_is_created_again_and_ends_no_worker(
 
 
 @pytest.mark.full("an outage")
+async def test_a_quota_slows_submits_down_with_one_line_and_ends_no_worker(
+    open_shop: Callable[..., Shop],
+    server: GuardedKafkaServer,
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quota = ("--alter", "--entity-type", "users", "--entity-default")
+    shop = open_shop(log=url)
+    async with serving(shop):
+        await shop.submit(0)
+        server.configure(*quota, "--add-config", "producer_byte_rate=500")
+        try:
+            for number in range(1, 8):
+                await shop.submit(number)
+            await shop.until_ran(7)
+        finally:
+            server.configure(*quota, "--delete-config", "producer_byte_rate")
+    lines = [record.getMessage() for record in caplog.records if record.name == "fairlead.kafka"]
+    assert lines == ["Kafka slows this client down: raise its quota"]
+
+
+@pytest.mark.full("an outage")
+async def test_a_moved_leader_ends_no_worker_and_loses_no_entry(
+    open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
+) -> None:
+    second = JoiningKafkaServer(own_kafka_server)
+    url, topic = f"{kafka_url}&replication=2", log_topic(kafka_url)
+    with second:
+        shop = open_shop(log=url, channel=url)
+        async with serving(shop):
+            await shop.submit(0)
+            await shop.until_ran(0)
+            for number in range(1, 4):
+                second.crash()  # the leaders on it move to the first broker
+                await shop.submit(10 * number)
+                await shop.until_ran(10 * number)
+                second.start()
+                with KafkaEndpoint.of(url).asking() as admin:
+                    await_in_sync(admin, topic, 2)
+                    parts = [TopicPartition(topic, n) for n in range(2)]
+                    admin.elect_leaders(ElectionType.PREFERRED, parts).result()
+                await shop.submit(10 * number + 1)
+                await shop.until_ran(10 * number + 1)
+
+
+@pytest.mark.full("an outage")
+async def test_a_log_whose_second_copy_is_down_says_so_and_goes_on_when_it_is_back(
+    open_shop: Callable[..., Shop],
+    own_kafka_server: KafkaServer,
+    kafka_url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    second = JoiningKafkaServer(own_kafka_server)
+    url = f"{kafka_url}&replication=2&message.timeout.ms=3000"
+    with second:
+        shop = open_shop(log=url)
+        async with serving(shop):
+            await shop.submit(0)
+            set_in_sync(kafka_url, 2)
+            second.crash()
+            error = await refusal_of(shop, 1)
+            while "min.insync.replicas=2" not in str(error):  # the leader may still move
+                error = await refusal_of(shop, 1)
+            assert "start the brokers that are down" in str(error)
+            caplog.clear()
+            await refusal_of(shop, 2)
+            await refusal_of(shop, 3)
+            lines = [each for each in caplog.records if each.name == "fairlead.kafka"]
+            assert len(lines) <= 1, lines
+            assert await found_by_the_doctor(shop, "min.insync.replicas=2")
+            second.start()
+            with KafkaEndpoint.of(url).asking() as admin:
+                await_in_sync(admin, log_topic(kafka_url), 2)
+            await shop.submit(4)
+            await shop.until_ran(4)
+
+
+async def refusal_of(shop: Shop, number: int) -> StoreUnavailable:
+    """Submit a reminder that the log cannot take now, and return the error."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await shop.submit(number)
+    return caught.value
+
+
+@pytest.mark.full("an outage")
 async def test_a_restarted_broker_ends_no_worker_and_loses_no_entry(
     open_shop: Callable[..., Shop], own_kafka_server: KafkaServer, kafka_url: str
 ) -> None:
@@ -189,6 +305,7 @@ async def test_a_worker_that_may_not_read_the_log_ends_with_the_cause(
     name = log_topic(url) if kind == "TOPIC" else KafkaEndpoint.of(url).log.group
     with denied(url, kind, name, operation):
         error = await end_of(shop)
+        assert await found_by_the_doctor(shop, "has the rights that each role needs")
     assert "has the rights that each role needs" in str(error)
     async with serving(shop):
         await shop.until_ran(1)
@@ -215,6 +332,7 @@ async def test_a_worker_that_may_not_read_triggers_ends_with_the_cause(
     name = endpoint.topic("mail") if kind == "TOPIC" else endpoint.group
     with denied(url, kind, name, operation):
         error = await end_of(shop)
+        assert await found_by_the_doctor(shop, "has the rights that each role needs")
     assert "has the rights that each role needs" in str(error)
 
 
@@ -228,7 +346,13 @@ async def test_a_submit_that_may_not_write_the_log_is_refused_with_the_cause(
         pytest.raises(ConfigurationError, match="has the rights that each role needs"),
     ):
         await shop.submit(2)
-    await shop.submit(3)
+    async with asyncio.timeout(SOON):
+        while True:
+            try:
+                await shop.submit(3)
+                break
+            except ConfigurationError:  # the client has not learnt of the right yet
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("part", ["log", "channel"])
@@ -239,13 +363,16 @@ async def test_a_wrong_password_ends_a_worker_with_the_cause_and_is_not_shown(
     async with serving(right):
         await right.mail.submit_async(number=1)
         await right.until_ran(1)
-    error = await end_of(open_shop(**{part: wrong}))
+    refused = open_shop(**{part: wrong})
+    error = await end_of(refused)
+    assert await found_by_the_doctor(refused, "check user and password in the URL")
     assert "check user and password in the URL" in str(error)
     assert "wrong-one" not in str(error)
 
 
 async def end_of(shop: Shop) -> ConfigurationError:
-    """Run a worker until it ends, and return the only error behind its end."""
+    """Run a worker until it ends, and return the only error behind its end, which the command shows
+    as one line with exit code 2."""
     with pytest.raises(BaseException) as caught:
         async with asyncio.timeout(SOON):
             await shop.app.node(lease_seconds=4.0).run()
@@ -253,6 +380,8 @@ async def end_of(shop: Shop) -> ConfigurationError:
     while isinstance(causes[0], BaseExceptionGroup):
         causes = [*causes[0].exceptions, *causes[1:]]
     assert all(isinstance(cause, ConfigurationError) for cause in causes), causes
+    found = expected(caught.value)
+    assert found is not None and len(found[0]) == 1 and found[1] == 2, found
     logging.getLogger(__name__).info("ended: %s", causes[0])
     return causes[0]  # type: ignore[return-value]
 

@@ -10,6 +10,7 @@ import pytest
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Outcome, State
+from tests.ids import id_named
 from tests.unit.test_ordered_partition import Bench
 
 HOUR = 3600
@@ -130,7 +131,7 @@ async def test_a_retry_waits_for_its_delay_when_the_clock_stepped(bench: Bench) 
     assert bench.start() == ["t"]
     now = bench.clock.now()
     bench.partition.in_flight.ended(
-        Finish("t", 2, Outcome.RETRIED, State.WAITING, now, now, run_at=now + 30 * MICROS)
+        Finish(id_named("t"), 2, Outcome.RETRIED, State.WAITING, now, now, run_at=now + 30 * MICROS)
     )
     await bench.wait(29)
     assert bench.start() == []

@@ -35,6 +35,7 @@ from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import Silent
 from fairlead.ports.schedule_store import HOUR, Fenced
 from fairlead.ports.task_log import Drop, Submit
+from tests.ids import id_named, name_of
 from tests.simulation.virtual_clock import VirtualClock
 
 KEY = PartitionKey("q", 0)
@@ -70,8 +71,8 @@ class Bench:
             store=self.store,
             table=self.table,
             dispatch=lambda: None,
-            stop_run=lambda *stop: self.stopped.append(stop),
-            settled=self.settled.extend,
+            stop_run=lambda id, *stop: self.stopped.append((name_of(id), *stop)),
+            settled=lambda ids: self.settled.extend(map(name_of, ids)),
             on_incidents=self.incidents.extend,
             observer=self.observer,
             clock=self.guard,
@@ -89,7 +90,7 @@ class Bench:
     def submit(self, after: float = 0.0, ordering_key: str = "a", id: str = "t") -> ScheduledTask:
         run_at = self.clock.now() + round(after * 1_000_000)
         task = NewTask(
-            id,
+            id_named(id),
             "q",
             0,
             "work",
@@ -116,11 +117,11 @@ class Bench:
         """Claim the triggers in the table."""
         triggers, _ = self.table.take(100, self.clock.monotonic())
         tasks = [self.partition.in_flight.claim(trigger, self.clock.now()) for trigger in triggers]
-        return [task.id for task in tasks if task is not None]
+        return [name_of(task.id) for task in tasks if task is not None]
 
     def done(self, id: str) -> None:
         now = self.clock.now()
-        self.partition.in_flight.ended(Finish(id, 2, Outcome.DONE, State.DONE, now, now))
+        self.partition.in_flight.ended(Finish(id_named(id), 2, Outcome.DONE, State.DONE, now, now))
 
     async def close(self) -> None:
         for task in self.tasks:
@@ -264,7 +265,7 @@ async def test_a_partition_that_leaves_starts_no_task_and_drains_and_can_be_kept
     bench.partition.leave()
     await bench.wait(1)
     assert len(bench.table) == 0 and not bench.partition.is_drained
-    bench.done(task.id)
+    bench.done(name_of(task.id))
     assert await _in_time(bench, bench.partition.drained(10.0))
     bench.partition.stay()
     await bench.wait(1)
@@ -310,10 +311,10 @@ async def test_a_lost_partition_still_tries_to_write_the_ends_of_its_runs_and_is
     await bench.wait(0.1)
     bench.tasks[0].cancel()
     ends = bench.partition.drop()
-    assert [end.scheduled.task.id for end in ends] == ["t0"]
+    assert [name_of(end.scheduled.task.id) for end in ends] == ["t0"]
     monkeypatch.setattr(bench.store, "finish", finish)
     await bench.partition.write_last(ends)
-    assert [end.scheduled.task.id for end in bench.store.history.values()] == ["t0"]
+    assert [name_of(end.scheduled.task.id) for end in bench.store.history.values()] == ["t0"]
     await bench.store.take_over(KEY)
     await bench.partition.write_last(ends)
     assert "ends of runs could not be written" in caplog.text
@@ -328,7 +329,21 @@ async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_in_its_new_form
     await bench.wait(1)
     assert len(bench.table) == 1
     again = NewTask(
-        "new", "q", 0, "work", b"[]", "json", 5, "", 1.0, "a", "u", first.key.run_at, 0, False, None
+        id_named("new"),
+        "q",
+        0,
+        "work",
+        b"[]",
+        "json",
+        5,
+        "",
+        1.0,
+        "a",
+        "u",
+        first.key.run_at,
+        0,
+        False,
+        None,
     )
     bench.log.append([Submit(again)])
     bench.log.poke()
@@ -388,6 +403,9 @@ async def test_a_cancellation_during_a_failure_still_ends_the_partition(
         ({"unique_key": "\x00"}, "must not hold a NUL"),
         ({"run_at": 10**30}, "within the years 1 to 9999"),
         ({"priority": 10}, "priority 10"),
+        ({"id": "broken"}, "$.id"),
+        ({"name": "a\x00b"}, "$.name"),
+        ({"submitted_at": 1 << 63}, "$.submitted_at"),
     ],
 )
 async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_no_other(
@@ -395,7 +413,9 @@ async def test_an_entry_that_no_schedule_can_hold_is_left_out_and_stops_no_other
 ) -> None:
     """Other programs may write to the log."""
     task = bench.submit(id="before").task
-    bench.log.append([Submit(msgspec.structs.replace(task, id="broken", **changes))])
+    bench.log.append(
+        [Submit(msgspec.structs.replace(task, **{"id": id_named("broken"), **changes}))]
+    )
     bench.log.append([Drop("q", 0, TaskKey(10**30, "a", "u"), "ada", 0)])
     bench.submit(ordering_key="b", id="after")
     bench.begin()

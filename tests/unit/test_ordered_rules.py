@@ -15,10 +15,11 @@ from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
-from fairlead.ordered.accept import Acceptance
+from fairlead.ordered.accept import Acceptance, check
 from fairlead.ordered.ending import end_of_run
 from fairlead.ports import task_log
 from fairlead.ports.task_log import Drop, Submit
+from tests.ids import id_of
 
 NOW = 1_700_000_000_000_000
 
@@ -206,3 +207,14 @@ def test_a_task_that_this_version_cannot_run_waits_for_another_version(
     )
     assert (end.completes, end.outcome) == (False, "retried")
     assert end.retry_at is not None and 40_000_000 <= end.retry_at - NOW <= 80_000_000
+
+
+@pytest.mark.parametrize("where", [PartitionKey("q", 1), PartitionKey("other", 0)])
+def test_an_entry_in_the_log_of_another_partition_is_refused(where: PartitionKey) -> None:
+    for entry in (
+        Submit(task(id=id_of(1))),
+        Drop("q", 0, TaskKey(NOW, "a", "u"), "ada", NOW),
+    ):
+        check(entry, PartitionKey("q", 0))
+        with pytest.raises(InvalidTask, match="is in the log of"):
+            check(entry, where)

@@ -9,15 +9,16 @@ import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.model import INCIDENT_LINGERS, Incident, IncidentKind, IncidentReport, TaskRecord
+from fairlead.model.fields import Micros
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
     """An incident with its times (microseconds since the epoch)."""
 
     incident: Incident
-    seen_at: int
+    seen_at: Micros
     """Instant of the last report."""
-    deliver_at: int
+    deliver_at: Micros
     """Earliest next delivery."""
 
 

@@ -13,6 +13,7 @@ import msgspec.inspect
 
 from fairlead.core import values
 from fairlead.errors import ConfigurationError, InvalidTask
+from fairlead.model.reading import json_reader
 
 _KINDS_REFUSED = {
     inspect.Parameter.VAR_POSITIONAL: "*args",
@@ -54,7 +55,7 @@ class Arguments:
             )
             for field in fields:
                 _check_is_json(field[0], msgspec.inspect.type_info(field[1]))
-            self._decoder = msgspec.json.Decoder(self._type)
+            self._read = json_reader(self._type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(
                 f"task {task_name!r}: its arguments cannot be encoded as JSON: {error}"
@@ -92,8 +93,8 @@ class Arguments:
         """Return the positional and keyword arguments of the handler. Raises InvalidTask for bytes
         that do not fit it."""
         try:
-            struct = self._decoder.decode(encoded)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            struct = self._read(encoded)
+        except msgspec.DecodeError as error:
             raise InvalidTask(f"payload does not fit task {self.task_name!r}: {error}") from error
         if self._positional:
             return msgspec.structs.astuple(struct), {}

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from fairlead.model.fields import Count, Micros, Pass, ReadThrough, Runs, Seq, Weight
+from fairlead.model.reading import json_reader
 from fairlead.model.trigger import LOWEST, Level
 
 
 class RunTimesRecord(msgspec.Struct, frozen=True):
     """Run times measured by a queue that charges run time, for the next owner and for people."""
 
-    unit: int = 0
+    unit: Micros = 0
     """Run time for which a key of weight 1 is charged a whole stride (microseconds); 0 while
     unknown."""
-    means: list[tuple[str, str, int, int]] = []
+    means: list[tuple[str, str, Micros, Runs]] = []
     """(task name, fairness key, mean run time in microseconds, number of runs) of the pairs that
     ran last."""
 
@@ -29,9 +31,9 @@ class ReweighingRecord(msgspec.Struct, frozen=True):
     """Level through which the entries have new levels."""
     last: Level
     """Highest level of an entry without a new level."""
-    first_id: int
+    first_id: Seq
     """Number of the last level given before it began."""
-    next_passes: list[tuple[str, int]]
+    next_passes: list[tuple[str, Pass]]
     """(fairness key, next pass) of the keys met so far."""
 
 
@@ -44,27 +46,27 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """Read level (R) at the time of the write; only for people."""
     max_level: Level = LOWEST
     """Maximum level (M): no row is above it."""
-    virtual_time: int = 0
+    virtual_time: Pass = 0
     """Highest pass dispatched."""
-    read_seq: int = 0
+    read_seq: ReadThrough = 0
     """Position in the channel up to which every trigger found has been given a level."""
-    highest_seq: int = 0
+    highest_seq: ReadThrough = 0
     """Highest position in the channel of a trigger that has been given a level; above `read_seq`
     while the lane is read by fairness key."""
-    buffered: int = 0
+    buffered: Count = 0
     """Triggers in the owner's memory at the time of the write; only for people."""
-    next_passes: list[tuple[str, int]] = []
+    next_passes: list[tuple[str, Pass]] = []
     """(fairness key, next pass) of the keys furthest ahead."""
     run_times: RunTimesRecord | None = None
     """None if the queue counts tasks."""
     reweighing: ReweighingRecord | None = None
     """None if every entry has its level at `weights`."""
-    weights: list[tuple[str, float]] | None = None
+    weights: list[tuple[str, Weight]] | None = None
     """(fairness key, weight) of the weights set at run time that the levels follow; None if an
     older version wrote the record."""
 
 
-_decode = msgspec.json.Decoder(LaneRecord).decode
+_read = json_reader(LaneRecord)
 
 
 def read_lanes(
@@ -76,7 +78,7 @@ def read_lanes(
     unreadable: dict[int, str] = {}
     for priority, record in records:
         try:
-            lanes[priority] = _decode(record)
-        except (msgspec.DecodeError, UnicodeError) as error:
+            lanes[priority] = _read(record)
+        except msgspec.DecodeError as error:
             unreadable[priority] = f"{name(priority)}: {error}"
     return lanes, unreadable

@@ -6,16 +6,26 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.model.fields import Key, Micros, Partition, Priority, Seq, TaskId, Version, Weight
+from fairlead.model.fields import (
+    Key,
+    Micros,
+    Partition,
+    Pass,
+    Priority,
+    Seq,
+    TaskId,
+    Version,
+    Weight,
+)
 from fairlead.model.states import TriggerPath
 
 
 class Level(NamedTuple):
     """Position of a task in a fair backlog; compared lexicographically."""
 
-    pass_: int
+    pass_: Pass
     """Virtual time at which the task starts (dimensionless; a task of weight 1 takes 1,000,000)."""
-    id: int
+    id: Seq
     """Unique in the lane; ascends in the order in which levels are given."""
 
 

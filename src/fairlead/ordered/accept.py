@@ -12,14 +12,28 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.options import Options
 from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask
-from fairlead.model import NewTask, ScheduledTask
-from fairlead.ports.task_log import Entry, Submit
+from fairlead.model import NewTask, PartitionKey, ScheduledTask
+from fairlead.model.fields import Key, TaskId, Time
+from fairlead.ports.task_log import Entry, Submit, partition_of
 
 
-def check(entry: Entry) -> None:
+class _StoredFields(msgspec.Struct):
+    """Ranges of the fields of a task that every store and the history can take."""
+
+    id: TaskId
+    name: Key
+    payload_format: Key
+    submitted_at: Time
+    context: Key | None
+
+
+def check(entry: Entry, partition: PartitionKey | None = None) -> None:
     """Raise InvalidTask for an entry that no schedule can hold, because it would stop its partition
     for good. Submits are checked earlier, but other programs may write to a log, and people type
-    the keys of tasks to drop."""
+    the keys of tasks to drop. `partition`: partition of the log that has the entry, if it comes
+    from a log."""
+    if partition not in (None, partition_of(entry)):
+        raise InvalidTask(f"an entry for {partition_of(entry)} is in the log of {partition}")
     if isinstance(entry, Submit):
         task = entry.task
         key = ScheduledTask.of(task).key
@@ -35,6 +49,11 @@ def check(entry: Entry) -> None:
         raise InvalidTask(
             f"run_at {key.run_at}: use microseconds since 1970, within the years 1 to 9999"
         ) from None
+    if isinstance(entry, Submit):
+        try:
+            msgspec.convert(entry.task, _StoredFields, from_attributes=True)
+        except msgspec.ValidationError as error:
+            raise InvalidTask(f"task {entry.task.id!r}: {error}") from None
 
 
 class Acceptance:

@@ -72,7 +72,7 @@ class OrderedIntake:
         fit: list[Entry] = []
         for entry in batch.entries:
             try:
-                check(entry)
+                check(entry, batch.partition)
                 fit.append(entry)
             except InvalidTask as error:
                 log.error(

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from fairlead.model.fields import Micros
 from fairlead.ports.statements import Database, Steps
 
 
@@ -24,8 +25,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """Record of a node that the other nodes read; instants in microseconds since the epoch."""
 
     node: str
-    started_at: int
-    heartbeat_at: int
+    started_at: Micros
+    heartbeat_at: Micros
     queues: list[str]
     names: list[str] = []
     """Names of the tasks that the node has handlers for."""

@@ -10,6 +10,7 @@ import msgspec
 from fairlead.model import NewTask, Submitted, Trigger
 from fairlead.model.fields import Micros, Partition, Priority, Seq
 from fairlead.model.peer import PeerMessage, split
+from fairlead.model.reading import json_reader
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -54,14 +55,14 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         )
 
 
-_decoder = msgspec.json.Decoder(Notification)
+_read = json_reader(Notification)
 encode = msgspec.json.Encoder().encode
 
 
 def decode(message: str | bytes) -> Notification:
     """Return the notification in a message; LOOK_EVERYWHERE, never an error, if unreadable."""
     try:
-        return _decoder.decode(message)
+        return _read(message)
     except msgspec.DecodeError:
         return LOOK_EVERYWHERE
 
@@ -120,7 +121,8 @@ def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
         return [piece for part in cut for piece in pieces(part, most_bytes)]
     if len(notification.ready) + len(notification.finished) <= 1:
         return [encode(LOOK_EVERYWHERE)]
-    r, f = (len(notification.ready) + 1) // 2, (len(notification.finished) + 1) // 2
+    # One rounds up and the other down, so that both halves are smaller than the whole.
+    r, f = (len(notification.ready) + 1) // 2, len(notification.finished) // 2
     left = Notification(
         notification.ready[:r],
         notification.due,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.model.reading import json_reader
 from fairlead.ports.task_store import TaskStore
 
 
@@ -46,14 +47,14 @@ class OwnedName(NamedTuple):
 
 
 encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(OwnerRecord)
+_read = json_reader(OwnerRecord)
 
 
 def decode(data: bytes | None) -> OwnerRecord | None:
     """Return the record in the data; None if the data cannot be read."""
     try:
-        return _decoder.decode(data or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _read(data or b"")
+    except msgspec.DecodeError:
         return None
 
 

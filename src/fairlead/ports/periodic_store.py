@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 
 from fairlead.model import NewTask, Submitted
+from fairlead.model.fields import Time, Version
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Steps
 
@@ -33,17 +34,17 @@ class PeriodicRecord(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     cron: str
     timezone: str
-    catch_up: str
+    catch_up: Annotated[str, msgspec.Meta(pattern=r"\A(last|all|none)\Z")]
     paused: bool = False
-    version: int = 1
+    version: Version = 1
     """Raised by each registration, pause, and submitted slot."""
-    registered_at: int
+    registered_at: Time
     """When a node first registered the record; no earlier slot runs."""
-    passed_at: int
+    passed_at: Time
     """Slots up to this instant are submitted, or skipped for good."""
-    last_slot_at: int | None = None
+    last_slot_at: Time | None = None
     """Slot that was submitted last, in microseconds since the epoch."""
-    declared_at: int
+    declared_at: Time
     """When a living node last declared the periodic task, by `PeriodicStore.clock`."""
     declared_by: str
     """Name of this node."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from fairlead.model import NewTask, PartitionKey, TaskKey
+from fairlead.model.reading import Reader
 from fairlead.ports.statements import Steps
 
 
@@ -36,14 +37,14 @@ Entry = Submit | Drop
 encode = msgspec.json.Encoder().encode
 """Encode an entry as a message in JSON, so that other languages may write entries."""
 
-_decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+_read: Reader[Entry] = Reader(msgspec.json.Decoder(Entry).decode)
 
 
 def decode(message: str | bytes) -> Entry | None:
     """Return the entry in a message; None if the message cannot be read."""
     try:
-        return _decoder.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _read(message)
+    except msgspec.DecodeError:
         return None
 
 

@@ -14,25 +14,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 from cassandra import (
     ConsistencyLevel,
-    InvalidRequest,
-    OperationTimedOut,
     ProtocolVersion,
-    RequestExecutionException,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
-from cassandra.connection import ConnectionException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     TokenAwarePolicy,
 )
-from cassandra.protocol import ErrorMessage
-from cassandra.query import BatchStatement, BatchType, TraceUnavailable, tuple_factory
+from cassandra.query import BatchStatement, BatchType, tuple_factory
 
+from fairlead.backends.cassandra.failures import translated
 from fairlead.backends.sql.sql_file import load
 from fairlead.config import hosts_of
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
 
 T = TypeVar("T")
@@ -52,15 +48,6 @@ _SCAN_PAGE = 10_000
 _PORT = 9042
 _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
-_OUTAGES = (
-    RequestExecutionException,
-    OperationTimedOut,
-    NoHostAvailable,
-    ConnectionException,
-    ErrorMessage,
-    TraceUnavailable,
-    OSError,
-)
 _SCANNED = re.compile(r"Read (\d+) live rows and (\d+) tombstone")
 _NAME = r"[A-Za-z0-9_.-]+"
 _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
@@ -170,7 +157,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
 class CassandraSession:
     """A session with Cassandra that connects at its first use.
 
-    Methods raise StoreUnavailable, and SchemaMismatch for a missing table.
+    Methods raise StoreUnavailable, SchemaMismatch for a missing table, and ConfigurationError for a
+    refused login or right.
     """
 
     def __init__(
@@ -346,14 +334,8 @@ class CassandraSession:
                     for name, cql in self._cql.items()
                     if name not in self._schema
                 }
-            except BaseException as error:
+            except BaseException:
                 cluster.shutdown()
-                if isinstance(error, InvalidRequest):
-                    what = (
-                        f"Cassandra's keyspace {self.url.keyspace} or one of its tables is missing:"
-                        " run `fairlead migrate`"
-                    )
-                    raise SchemaMismatch(what) from error
                 raise
             self._cluster, self._session = cluster, session
 
@@ -393,12 +375,6 @@ class CassandraSession:
             control_connection_timeout=_SCHEMA_SECONDS,
         )
 
-    @contextlib.contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        """Raise StoreUnavailable in place of the driver's errors."""
-        try:
-            yield
-        except _OUTAGES as error:
-            raise StoreUnavailable(
-                f"{self.url.location}: {type(error).__name__}: {error}"
-            ) from error
+    def translate_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Raise Fairlead's errors in place of the driver's."""
+        return translated(self.url.location, self.url.keyspace)

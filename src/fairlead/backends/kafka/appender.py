@@ -17,7 +17,7 @@ from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.kafka.failures import Refusals
 from fairlead.backends.kafka.log_topics import LARGEST, LogTopics
-from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.sender import Outgoing
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import (
@@ -46,6 +46,14 @@ MOST_KILOBYTES = 64 * 1024
 
 _POLL_SECONDS = 0.1
 
+_SHORTAGE_SECONDS = 5.0
+"""Seconds for which the state of a topic explains failed appends."""
+
+_ASK_SECONDS = 1.0
+
+_PROPAGATION_SECONDS = 5.0
+"""Seconds that a broker has to learn of a new topic."""
+
 
 class _Append:
     """One call of `append`: its future ends with the last of its messages."""
@@ -61,9 +69,10 @@ class _Append:
         self._left = messages
         self._error: FairleadError | None = None
 
-    def on_delivery(self, error: KafkaError | None, _: Message | None = None) -> None:
+    def on_delivery(self, error: KafkaError | None, message: Message | None = None) -> None:
         """Record the delivery report of one message."""
-        self.end_message(None if error is None else self._appender.translate(error))
+        topic = None if message is None else message.topic()
+        self.end_message(None if error is None else self._appender.translate(error, topic))
 
     def end_message(self, error: FairleadError | None) -> None:
         """Record the end of one message."""
@@ -77,6 +86,27 @@ class _Append:
             self.future.set_result(None)
         else:
             self.future.set_exception(self._error)
+
+
+class _Shortages:
+    """Reasons why topics accept no entry, which are asked for once in a while only."""
+
+    def __init__(self, topics: LogTopics) -> None:
+        self._topics = topics
+        self._known: dict[str, tuple[float, StoreUnavailable | None]] = {}
+        """Time of the question in monotonic seconds, and its response, by topic."""
+
+    def explain(self, topic: str) -> StoreUnavailable | None:
+        """Return the reason, or None if it is unknown. Blocks for some seconds at most."""
+        asked_at, found = self._known.get(topic, (float("-inf"), None))
+        if time.monotonic() - asked_at > _SHORTAGE_SECONDS:
+            try:
+                why = self._topics.shortage(topic, _ASK_SECONDS)
+                found = None if why is None else StoreUnavailable(why)
+            except FairleadError:  # Kafka does not respond, as the error of the message says
+                found = None
+            self._known[topic] = time.monotonic(), found
+        return found
 
 
 class _RoomRequest(NamedTuple):
@@ -102,6 +132,7 @@ class Appender:
     ) -> None:
         self._endpoint = endpoint
         self._log_topics = topics
+        self._shortages = _Shortages(topics)
         self._counted = counted
         self._refusals = Refusals()
         self._seconds = (
@@ -173,11 +204,14 @@ class Appender:
         settings = {
             "enable.idempotence": True,  # retries neither double nor reorder messages
             "acks": "all",
+            # the topic exists when the producer gets its name: after a deletion, fail soon
+            "topic.metadata.propagation.max.ms": round(_PROPAGATION_SECONDS * 1000),
             "linger.ms": 0,
             "message.timeout.ms": round(self._seconds * 1000),
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
             "error_cb": self._refusals,
+            "throttle_cb": ThrottleLog({"log": self._endpoint.location}),
         }
         producer = Producer(self._endpoint.settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
@@ -210,8 +244,8 @@ class Appender:
                 self._waiting.popleft()
         return True
 
-    def translate(self, error: KafkaError) -> FairleadError:
-        """Return the error for the submitter of a message that was not appended."""
+    def translate(self, error: KafkaError, topic: str | None = None) -> FairleadError:
+        """Return the error for the submitter of a message that was not appended to the topic."""
         if error.fatal():
             self._detach(self._thread)  # its producer sends nothing more
         if error.code() != KafkaError._MSG_TIMED_OUT:
@@ -224,6 +258,8 @@ class Appender:
                 " submit a smaller one, or raise the topic's max.message.bytes"
             )
         elif isinstance(refusal := self._refusals.translate(error, location), StoreUnavailable):
+            if error.code() == KafkaError._MSG_TIMED_OUT and topic is not None:
+                refusal = self._shortages.explain(topic) or refusal
             refusal = StoreUnavailable(f"{refusal}: the log may not have the task")
         refusal.__cause__ = KafkaException(error)
         return refusal

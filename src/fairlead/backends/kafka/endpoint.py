@@ -15,10 +15,21 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+)
 
-from fairlead.backends.kafka.failures import Refusals
+from fairlead.backends.kafka.failures import Refusals, refusal
 from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
@@ -260,10 +271,38 @@ class KafkaEndpoint:
             for result in admin.delete_records(partitions, request_timeout=ADMIN_SECONDS).values():
                 result.result()
 
+    def check_rights(self, topics: Collection[str]) -> None:
+        """Check that this client may read and write the topics that exist, and may read as the
+        group. Raise ConfigurationError that names the missing rights, StoreUnavailable while Kafka
+        is unavailable."""
+        timeout = {"request_timeout": ADMIN_SECONDS, "include_authorized_operations": True}
+        missing = []
+        with self.asking() as admin:
+            found = admin.describe_topics(TopicCollection(list(topics)), **timeout)
+            for topic, described in found.items():
+                try:
+                    granted = described.result().authorized_operations
+                except KafkaException as error:
+                    if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        continue
+                    raise
+                missing += [
+                    f"{right.name.capitalize()} on topic {topic}"
+                    for right in (AclOperation.READ, AclOperation.WRITE)
+                    if granted is not None and right not in granted
+                ]
+            about = admin.describe_consumer_groups([self.group], **timeout)[self.group].result()
+            granted = about.authorized_operations
+            if granted is not None and AclOperation.READ not in granted:
+                missing.append(f"Read on group {self.group}")
+        if missing:
+            raise ConfigurationError(refusal(self.location, ", ".join(missing)))
+
     def status(self, queues: Collection[str]) -> ChannelStatus:
         """Return the number of brokers, and the partitions with their owners and lags. Raise
-        StoreUnavailable while Kafka is unavailable."""
+        StoreUnavailable while Kafka is unavailable, ConfigurationError if it refuses."""
         topics = {self.topic(queue): queue for queue in queues}
+        self.check_rights(topics)
         with self.asking() as admin:
             about = admin.list_topics(timeout=ADMIN_SECONDS)
             partitions = [

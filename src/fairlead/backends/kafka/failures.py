@@ -63,6 +63,11 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in REFUSED
 
 
+def refusal(location: str, missing: str) -> str:
+    """Return the text of an error for missing rights."""
+    return f"{location} refused: no right to {missing}; {_GRANTS}"
+
+
 def translate(error: KafkaError, location: str) -> FairleadError:
     """Return Fairlead's error for an error of Kafka."""
     text, code = error.str(), error.code()

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
-from fairlead.errors import ConfigurationError, UnknownQueue
+from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
 
 LARGEST = 16 << 20
 """Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
@@ -41,6 +41,10 @@ class _Topic(NamedTuple):
     partitions: int
     copies: int
     """Least number of copies of a partition."""
+    in_sync: int
+    """Least number of copies in sync of a partition."""
+    leaderless: int
+    """Number of partitions without a leader."""
     settings: Mapping[str, str]
     """Settings that this process may read; empty if it may read none."""
 
@@ -74,11 +78,32 @@ class LogTopics:
         return self._checked(queue)
 
     def check(self, queue: str) -> Sequence[str]:
-        """Check the topic of a queue as `ensure` does, but create nothing."""
+        """Check the topic of a queue as `ensure` does, but create nothing. Also raise
+        StoreUnavailable if the topic accepts no entry now."""
         self._owner.check()
+        self._endpoint.check_rights([self._endpoint.topic(queue)])
         if self.count(queue) is None:
             return ()
+        if shortage := self.shortage(self._endpoint.topic(queue)):
+            raise StoreUnavailable(shortage)
         return self._checked(queue)
+
+    def shortage(self, topic: str, seconds: float = ADMIN_SECONDS) -> str | None:
+        """Return why a topic accepts no entry now, with the cure; None if nothing is known.
+        `seconds`: longest wait for each response. librdkafka tries an append again until its time
+        is over, and then names no cause."""
+        found = self._topic(topic, seconds)
+        if found is None:
+            return None
+        where = f"{self._endpoint.location}: the topic {topic}"
+        cure = "start the brokers that are down"
+        if found.leaderless:
+            return f"{where} has no leader for {found.leaderless} of its partitions: {cure}"
+        least = int(found.settings.get(_MIN_IN_SYNC, 1))
+        if found.in_sync < min(least, found.copies):
+            have = _copies(found.in_sync)
+            return f"{where} has {have} in sync and {_MIN_IN_SYNC}={least}: {cure}"
+        return None
 
     def count(self, queue: str) -> int | None:
         """Return the number of partitions in the topic of a queue; None if it has no topic."""
@@ -135,15 +160,18 @@ class LogTopics:
             )
         return [f"{where} {why}" for why in _warnings(found, alter)]
 
-    def _topic(self, topic: str) -> _Topic | None:
+    def _topic(self, topic: str, seconds: float = ADMIN_SECONDS) -> _Topic | None:
         """Return what a topic is like; None if there is none."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         with self._endpoint.asking() as admin:
-            about = admin.list_topics(timeout=ADMIN_SECONDS).topics.get(topic)
+            about = admin.list_topics(timeout=seconds).topics.get(topic)
             if about is None or about.error is not None:
                 return None
-            copies = min(len(partition.replicas) for partition in about.partitions.values())
-            reads = admin.describe_configs([resource], request_timeout=ADMIN_SECONDS)
+            partitions = about.partitions.values()
+            copies = min(len(partition.replicas) for partition in partitions)
+            in_sync = min(len(partition.isrs) for partition in partitions)
+            leaderless = sum(partition.leader < 0 for partition in partitions)
+            reads = admin.describe_configs([resource], request_timeout=seconds)
             try:
                 entries = reads[resource].result()
             except KafkaException as error:
@@ -153,7 +181,7 @@ class LogTopics:
                     raise
                 entries = {}
             settings = {name: str(entry.value) for name, entry in entries.items()}
-            return _Topic(len(about.partitions), copies, settings)
+            return _Topic(len(partitions), copies, in_sync, leaderless, settings)
 
 
 def _losses(topic: _Topic) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import msgspec
 
 from fairlead.model import PartitionKey, Trigger
 from fairlead.model.fields import Key, Micros, Priority, Seq, TaskId, Version, Weight
+from fairlead.model.reading import Reader
 from fairlead.ports.notification import Lane
 
 
@@ -32,7 +33,7 @@ class _Hint(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="l1"):
     first_seq: Seq
 
 
-_decoder = msgspec.json.Decoder(_StoredTrigger | _Hint)
+_read: Reader[_StoredTrigger | _Hint] = Reader(msgspec.json.Decoder(_StoredTrigger | _Hint).decode)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -68,7 +69,7 @@ def encode_hint(lane: Lane) -> bytes:
 def decode(key: PartitionKey, message: bytes | None) -> Trigger | Lane:
     """Return the trigger or the lane of a message of this partition. Raise msgspec.DecodeError for
     any other message."""
-    found = _decoder.decode(message or b"")
+    found = _read(message or b"")
     if isinstance(found, _Hint):
         return Lane(*key, found.priority, found.first_seq)
     f = found

@@ -21,7 +21,7 @@ from fairlead.backends.kafka.client import ClientThread, next_page
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, KafkaEndpoint, reason
 from fairlead.backends.kafka.failures import is_refused, translate
 from fairlead.backends.kafka.messages import decode
-from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.model import PartitionKey, Trigger
 from fairlead.ports.notification import Lane
@@ -97,6 +97,7 @@ class Receiver:
             {
                 "group.id": endpoint.group,
                 "client.id": node,
+                "throttle_cb": ThrottleLog({"channel": endpoint.location}),
                 "error_cb": lambda error: self._outages.report(error.str()),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -211,7 +212,7 @@ class Receiver:
         value: Any = message.value()
         try:
             return decode(key, value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             fields = {
                 "topic": message.topic(),
                 "partition": message.partition(),

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error
-from fairlead.backends.kafka.outage_log import KafkaOutageLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.memory.notifier import drop_when_forked
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -105,6 +105,7 @@ class KafkaSender:
                     "delivery.report.only.error": True,
                     "on_delivery": self._on_delivery,
                     "error_cb": ignore_error,
+                    "throttle_cb": ThrottleLog({"channel": self._endpoint.location}),
                 }
                 producer = Producer(self._endpoint.settings(settings))
                 self._thread = ClientThread("sender", producer, self, self._outages)

@@ -269,7 +269,7 @@ class RedisChannel(DatabaseChannel):
             claim = LaneClaim(PriorityLane(queue, priority), message.id)
             try:
                 trigger = decode(queue, priority, message)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except msgspec.DecodeError as error:
                 fields = {
                     "queue": queue,
                     "priority": priority,

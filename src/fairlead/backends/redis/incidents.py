@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,11 +13,13 @@ from fairlead.backends.redis.registry import RedisSteps
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.core.incident_ledger import IncidentLedger, LedgerEntry, error_of, key_of
 from fairlead.model import Incident, IncidentReport
+from fairlead.model.reading import json_reader
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Database
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(LedgerEntry).decode
+_read = json_reader(LedgerEntry)
+log = logging.getLogger("fairlead.redis")
 
 
 class RedisIncidents:
@@ -95,7 +98,8 @@ class RedisIncidents:
 
     def _read(self) -> RedisSteps[IncidentLedger]:
         found: dict[bytes, bytes] = yield RedisCall(("HGETALL", self._hash))
-        return IncidentLedger({key.decode(): _decode(value) for key, value in found.items()})
+        entries = (_readable(value) for value in found.values())
+        return IncidentLedger({key_of(entry.incident): entry for entry in entries if entry})
 
     def _add(
         self, ledger: IncidentLedger, reports: Sequence[IncidentReport], now: int
@@ -115,3 +119,12 @@ class RedisIncidents:
             yield RedisCall(("HSET", self._hash, *kept))
         if dropped := [key for key in keys if key not in ledger.entries]:
             yield RedisCall(("HDEL", self._hash, *dropped))
+
+
+def _readable(entry: bytes) -> LedgerEntry | None:
+    """Return an entry; None if it cannot be read. A condition that lasts is reported again."""
+    try:
+        return _read(entry)
+    except msgspec.DecodeError as error:
+        log.error("an incident cannot be read", extra={"error": str(error)})
+        return None

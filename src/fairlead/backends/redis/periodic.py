@@ -7,6 +7,7 @@ keeps unique keys.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, Protocol
@@ -16,12 +17,14 @@ import msgspec
 from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.model import NewTask, Submitted
+from fairlead.model.reading import json_reader
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration, PeriodicRecord
 
 _SWAP = resources.files(__package__).joinpath("swap.lua").read_text()
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(PeriodicRecord).decode
+_read = json_reader(PeriodicRecord)
+log = logging.getLogger("fairlead.redis")
 replace = msgspec.structs.replace
 
 
@@ -72,8 +75,9 @@ class RedisPeriodics:
             yield from self._change(name, declared)
 
     def records(self) -> RedisSteps[list[PeriodicRecord]]:
-        found = [_decode(value) for value in (yield RedisCall(("HVALS", self._key)))]
-        return sorted(found, key=lambda record: record.name)
+        found = [_readable(value) for value in (yield RedisCall(("HVALS", self._key)))]
+        readable = [record for record in found if record is not None]
+        return sorted(readable, key=lambda record: record.name)
 
     def clock(self, now: int) -> RedisSteps[int]:
         return (yield from self._registry.clock())
@@ -115,7 +119,7 @@ class RedisPeriodics:
 
     def _record(self, name: str) -> RedisSteps[tuple[bytes, PeriodicRecord | None]]:
         raw = (yield RedisCall(("HGET", self._key, name))) or b""
-        return raw, _decode(raw) if raw else None
+        return raw, _readable(raw) if raw else None
 
     def _swap(self, name: str, old: bytes, new: bytes) -> RedisSteps[bool]:
         return bool((yield RedisCall(("EVAL", _SWAP, 1, self._key, name, old, new))))
@@ -132,3 +136,13 @@ class RedisPeriodics:
                 return False
             if (yield from self._swap(name, raw, _encode(new))):
                 return True
+
+
+def _readable(record: bytes) -> PeriodicRecord | None:
+    """Return a record; None if it cannot be read. The next worker that declares the periodic task
+    writes its record again."""
+    try:
+        return _read(record)
+    except msgspec.DecodeError as error:
+        log.error("the record of a periodic task cannot be read", extra={"error": str(error)})
+        return None

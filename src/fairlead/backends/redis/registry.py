@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 
 from fairlead.backends.redis.sharded.steps import RedisCall
 from fairlead.clock import MICROS
+from fairlead.model.reading import json_reader
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 T = TypeVar("T")
@@ -16,7 +18,8 @@ RedisSteps = Generator[Any, Any, T]
 """Steps that yield commands for Redis and receive the responses."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(NodeRecord).decode
+_read = json_reader(NodeRecord)
+log = logging.getLogger("fairlead.redis")
 
 
 class Registry:
@@ -51,24 +54,29 @@ class Registry:
     ) -> RedisSteps[None]:
         """Record the queues of the node, and its heartbeat."""
         now = yield from self.clock()
-        known = yield RedisCall(("HGET", self._nodes, node))
-        started = now if known is None else _decode(known).started_at
+        known = yield from self._node(node)
+        started = now if known is None else known.started_at
         record = NodeRecord(node, started, now, list(queues), list(names))
         yield RedisCall(("HSET", self._nodes, node, _encode(record)))
 
     def beat(self, node: str) -> RedisSteps[bool]:
-        """Record that the node lives; return False for an unknown node."""
+        """Record that the node lives; return False for a node without a readable record."""
         now = yield from self.clock()
-        known = yield RedisCall(("HGET", self._nodes, node))
+        known = yield from self._node(node)
         if known is None:
             return False
-        record = msgspec.structs.replace(_decode(known), heartbeat_at=now)
+        record = msgspec.structs.replace(known, heartbeat_at=now)
         yield RedisCall(("HSET", self._nodes, node, _encode(record)))
         return True
 
     def nodes(self) -> RedisSteps[list[NodeRecord]]:
-        """Return all nodes that have not left."""
-        return [_decode(found) for found in (yield RedisCall(("HVALS", self._nodes)))]
+        """Return all nodes that have not left and have a readable record."""
+        found = [_readable(record) for record in (yield RedisCall(("HVALS", self._nodes)))]
+        return [record for record in found if record is not None]
+
+    def _node(self, node: str) -> RedisSteps[NodeRecord | None]:
+        record = yield RedisCall(("HGET", self._nodes, node))
+        return None if record is None else _readable(record)
 
     def silent(self, silent_for: int) -> RedisSteps[list[str]]:
         """Return the nodes without a heartbeat for `silent_for` microseconds."""
@@ -87,3 +95,13 @@ class Registry:
         """Return microseconds since the epoch, by the server's clock, which all nodes share."""
         seconds, micros = yield RedisCall(("TIME",))
         return int(seconds) * MICROS + int(micros)
+
+
+def _readable(record: bytes) -> NodeRecord | None:
+    """Return the record of a node; None if the record cannot be read. A living node writes its
+    record again."""
+    try:
+        return _read(record)
+    except msgspec.DecodeError as error:
+        log.error("the record of a node cannot be read", extra={"error": str(error)})
+        return None

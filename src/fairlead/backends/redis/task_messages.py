@@ -19,33 +19,36 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
+from fairlead.model.fields import Key, Micros, Runs, TaskId, Weight
+from fairlead.model.reading import msgpack_reader
 
 RETRY = "retry/"
 """The prefix of the ticket of a task that waits for its retry."""
 
 _FIELD = "task"
+_ERROR = ("error_type", "error_text")
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k1"):
     """The stored form of a task. The tag is its format: a field may be added at the end; any other
     change needs another tag."""
 
-    id: str
-    name: str
+    id: TaskId
+    name: Key
     payload: bytes
     payload_format: str
     context: str | None
-    weight: float
-    run_at: int
-    submitted_at: int
-    attempts: int = 0
+    weight: Weight
+    run_at: Micros
+    submitted_at: Micros
+    attempts: Runs = 0
     """Runs that have ended."""
-    tries: int = 0
+    tries: Runs = 0
     """Runs that counted against the retry policy."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Body)
+_read = msgpack_reader(Body)
 
 
 class HeldTask(msgspec.Struct, frozen=True, gc=False):
@@ -155,7 +158,7 @@ def held(queue: str, delivery: Delivery) -> HeldTask:
     no task."""
     found = delivery.message
     at = int(found.id.partition("/")[2].partition("-")[0])
-    body = _decoder.decode(found.values[_FIELD])
+    body = _read(found.values[_FIELD])
     return HeldTask(body, queue, delivery.priority, found.shard_key, found.deliveries, at * 1000)
 
 
@@ -167,7 +170,7 @@ def error_fields(finish: Finish) -> Entry:
 def dead(letter: RemovedMessage) -> Body | None:
     """Return the task of a dead letter; None if the letter is no task."""
     try:
-        return _decoder.decode(letter.values[_FIELD])
+        return _read(letter.values[_FIELD])
     except (msgspec.DecodeError, KeyError):
         return None
 
@@ -176,11 +179,8 @@ def record(queue: str, priority: int, letter: RemovedMessage, body: Body) -> Tas
     """Return the record of a task in ERROR."""
     attempts = body.attempts + letter.deliveries
     lost = NODE_LOST, f"the task was lost with its worker {letter.deliveries} times"
-    error = (
-        (letter.values["error_type"].decode(), letter.values["error_text"].decode(errors="replace"))
-        if "error_type" in letter.values
-        else lost
-    )
+    texts = [letter.values.get(name, b"").decode(errors="replace") for name in _ERROR]
+    error = (texts[0], texts[1]) if _ERROR[0] in letter.values else lost
     return TaskRecord(
         body.id,
         queue,

@@ -8,6 +8,7 @@ import msgspec
 from fairlead.backends.redis.sharded.message import RESERVED, Entry, Field, Message
 from fairlead.model import DEFAULT_WEIGHT, Trigger, TriggerPath
 from fairlead.model.fields import Key, Micros, Partition, Seq, TaskId, Version, Weight
+from fairlead.model.reading import json_reader
 
 FIELD = "trigger"
 
@@ -28,7 +29,7 @@ class _TriggerBody(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="
     order_at: Micros
 
 
-_decoder = msgspec.json.Decoder(_TriggerBody)
+_read = json_reader(_TriggerBody)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -64,8 +65,8 @@ def encode(trigger: Trigger) -> Entry:
 
 def decode(queue: str, priority: int, message: Message) -> Trigger:
     """Return the trigger of a message; a message delivered again has the path HEAL. Raise
-    msgspec.DecodeError for a foreign message, UnicodeDecodeError for bytes that are no text."""
-    f = _decoder.decode(message.values.get(FIELD, b""))
+    msgspec.DecodeError for a foreign message."""
+    f = _read(message.values.get(FIELD, b""))
     path = f.path if message.deliveries == 1 else TriggerPath.HEAL
     return Trigger(
         f.id,

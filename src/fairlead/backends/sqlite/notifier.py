@@ -24,6 +24,7 @@ import logging
 import os
 import select
 import sqlite3
+import stat
 import threading
 import time
 import uuid
@@ -131,6 +132,8 @@ class _PipeWriters:
         self._lock = threading.Lock()
         self._ends = {}
         self._folder_changed_at: int | None = None
+        self._foreign: set[str] = set()
+        """Files of the folder that are no pipes, or that this process may not write."""
 
     def notify(self, notification: Notification) -> None:
         self._notify(notification, "")
@@ -191,15 +194,21 @@ class _PipeWriters:
         for path in self._ends.keys() - paths:
             self._drop(path)
         for path in paths - self._ends.keys():
+            if path in self._foreign:
+                continue
             try:
-                self._ends[path] = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                self._ends[path] = _open_writing(path)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                with suppress(FileNotFoundError):  # no reader: its listener was killed
-                    os.unlink(path)
+                if error.errno == errno.ENXIO:
+                    with suppress(OSError):  # no reader: its listener was killed
+                        os.unlink(path)
+                    continue
+                # The other pipes get their notifications all the same.
+                self._foreign.add(path)
+                log.warning("cannot notify", extra={"path": path, "error": str(error)})
+        self._foreign &= paths
 
     def _write(self, path: str, end: int, lines: Sequence[bytes]) -> None:
         try:
@@ -215,6 +224,15 @@ class _PipeWriters:
     def _drop(self, path: str) -> None:
         with suppress(OSError):
             os.close(self._ends.pop(path))
+
+
+def _open_writing(path: str) -> int:
+    """Open the writing end of a pipe. Raise OSError for any other file."""
+    end = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if stat.S_ISFIFO(os.fstat(end).st_mode):
+        return end
+    os.close(end)
+    raise OSError(errno.EINVAL, "it is no pipe")
 
 
 class _Pipe:

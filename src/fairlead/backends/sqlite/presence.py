@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -83,8 +84,8 @@ class FilePresence:
         change of an unmarked file is the start of its node, not the node's death."""
         for file in self._folder.iterdir():
             with suppress(OSError):
-                about = file.stat()
-                if not _is_released(file):
+                about = file.lstat()
+                if not stat.S_ISREG(about.st_mode) or not _is_released(file):
                     continue
                 if not about.st_size:
                     file.write_bytes(_MARK_OF_DEATH)  # sets the time of change
@@ -97,7 +98,8 @@ def _is_released(file: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        descriptor = os.open(file, os.O_RDONLY)
+        # No wait for the writer of a pipe, which only another program puts there.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

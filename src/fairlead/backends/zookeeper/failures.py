@@ -8,11 +8,13 @@ changes something.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionLoss,
     InvalidACLError,
     KazooException,
     NoAuthError,
@@ -26,6 +28,11 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
+
+_ASK_SECONDS = 0.5
+"""Longest wait for a server to say in which mode it is."""
+
+_SIGNS_OF_NO_QUORUM = (b"Mode: read-only", b"not currently serving requests")
 
 _LOGIN = "check user and password in its URL"
 
@@ -53,9 +60,10 @@ def is_refused(error: object) -> bool:
 
 
 @contextmanager
-def translated(location: str, folder: str) -> Iterator[None]:
+def translated(location: str, folder: str, hosts: Sequence[tuple[str, int]]) -> Iterator[None]:
     """Raise StoreUnavailable or ConfigurationError in place of kazoo's errors. `location`: the
-    servers. `folder`: the path of the znodes in use."""
+    servers. `folder`: the path of the znodes in use. `hosts`: the servers again, which may be asked
+    why they serve no client."""
     try:
         yield
     except tuple(REFUSED) as error:
@@ -63,12 +71,28 @@ def translated(location: str, folder: str) -> Iterator[None]:
             f"{location} refused access to {folder} ({_name(error)}): {_find(REFUSED, error)}"
         ) from error
     except (KazooException, KazooTimeoutError) as error:
-        why = f": {cure}" if (cure := _find(_CURES, error)) else ""
+        cure = _find(_CURES, error)
+        if isinstance(error, KazooTimeoutError | ConnectionLoss):
+            cure = _no_quorum(hosts) or cure
+        why = f": {cure}" if cure else ""
         raise StoreUnavailable(f"{location} does not respond ({_name(error)}{why})") from error
 
 
 def _find(cures: Mapping[type[Exception], str], error: Exception) -> str | None:
     return next((cure for kind, cure in cures.items() if isinstance(error, kind)), None)
+
+
+def _no_quorum(hosts: Sequence[tuple[str, int]]) -> str | None:
+    """Return the explanation if a server has no quorum, which a client sees as a lost connection;
+    None if no server says so."""
+    for host in hosts:
+        with suppress(OSError), socket.create_connection(host, _ASK_SECONDS) as connection:
+            connection.settimeout(_ASK_SECONDS)
+            connection.sendall(b"srvr")
+            response = connection.recv(4096)
+            if any(sign in response for sign in _SIGNS_OF_NO_QUORUM):
+                return "it has no quorum: start the other servers"
+    return None
 
 
 def _name(error: Exception) -> str:

@@ -4,18 +4,24 @@ change."""
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-import msgspec
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from fairlead.backends.zookeeper.session import Session
+from fairlead.model.reading import json_reader
 
 log = logging.getLogger("fairlead.zookeeper")
+
+_read_owner = json_reader(str)
+
+_MOST_VERSION = (1 << 31) - 1
+"""Greatest version of a znode, and so the greatest range id."""
 
 
 class HeldLease(NamedTuple):
@@ -84,9 +90,8 @@ class LeaseCache:
             if isinstance(result, Exception):
                 raise result
             data, stat = result
-            name, range_id = parse_znode(node)
-            owner = msgspec.json.decode(data, type=str)
-        except (NoAuthError, ValueError, msgspec.DecodeError) as error:
+            return decode_lease(node, data, stat.ephemeralOwner)
+        except (NoAuthError, ValueError) as error:
             log.error(
                 "a znode among the leases cannot be read: delete it, so that workers can acquire"
                 " its lease",
@@ -96,7 +101,6 @@ class LeaseCache:
                 },
             )
             return None
-        return HeldLease(name, owner, range_id, stat.ephemeralOwner)
 
     def _on_event(self, event: WatchedEvent) -> None:
         self._is_listed = False
@@ -112,8 +116,25 @@ def held_znode(name: str, range_id: int) -> str:
     return f"{znode_name(name)};{range_id}"
 
 
+def decode_lease(node: str, data: bytes, session: int) -> HeldLease:
+    """Return the lease of a znode. `session`: id of the session that owns the znode; 0 if the znode
+    outlives all sessions. Raise ValueError for a znode that is no lease."""
+    name, range_id = parse_znode(node)
+    owner = _read_owner(data)
+    if not owner:
+        raise ValueError("it names no owner")
+    if not session:
+        raise ValueError("it is not ephemeral, so that its lease would never end")
+    return HeldLease(name, owner, range_id, session)
+
+
 def parse_znode(node: str) -> tuple[str, int]:
     """Return the lease and the range id of a znode. Raise ValueError for a name that `held_znode`
     does not make."""
-    name, _, range_id = node.rpartition(";")
-    return unquote(name), int(range_id)
+    name, _, number = node.rpartition(";")
+    if re.fullmatch(r"[1-9][0-9]{0,9}", number) is None or int(number) > _MOST_VERSION:
+        raise ValueError("its name does not end with ; and a range id")
+    found = unquote(name), int(number)
+    if held_znode(*found) != node:
+        raise ValueError("its name is no quoted name of a lease")
+    return found

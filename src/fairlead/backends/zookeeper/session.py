@@ -20,6 +20,13 @@ from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError
 
 log = logging.getLogger("fairlead.zookeeper")
+_kazoo_log = logging.getLogger("fairlead.zookeeper.client")
+# kazoo logs several lines for each try to connect; the session logs one line for each cause.
+_kazoo_log.addFilter(
+    lambda record: (
+        record.levelno >= logging.ERROR or _kazoo_log.getEffectiveLevel() <= logging.DEBUG
+    )
+)
 
 KNOWN = "zookeeper://[user:password@]host[:2181][,host...][/folder]"
 DEFAULT_FOLDER = "/fairlead"
@@ -53,6 +60,11 @@ class ZooKeeperEndpoint(NamedTuple):
         hosts_of(where, hosts, 2181)
         return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None)
 
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each server."""
+        return hosts_of("the URL of ZooKeeper", self.hosts, 2181)
+
     def __str__(self) -> str:
         """Return the servers for logs and errors, without the password."""
         return f"ZooKeeper at {self.hosts}"
@@ -82,7 +94,7 @@ class Session:
                 default_acl=CREATOR_ALL_ACL if secret else None,
                 auth_data=[("digest", secret)] if secret else None,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
-                logger=log,
+                logger=_kazoo_log,
             )
             self.client.add_listener(self._on_state)
             with (
@@ -153,10 +165,17 @@ class Session:
             self.client.ensure_path(path)
 
     def _on_state(self, state: str) -> None:
+        fields = {"coordinator": str(self._endpoint)}
         if state == KazooState.CONNECTED:
             self._connected.set()
+            return
+        self._connected.clear()
+        if self.is_closed:
+            return
+        if state == KazooState.SUSPENDED:
+            log.warning("the connection to ZooKeeper is lost", extra=fields)
         else:
-            self._connected.clear()
+            log.warning("the session with ZooKeeper has expired; its leases are free", extra=fields)
 
     @staticmethod
     def _result(sent: Any, ignored: tuple[type[Exception], ...]) -> Any:
@@ -174,7 +193,7 @@ class Session:
         self.close()
 
     def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
-        return translated(str(self._endpoint), self._endpoint.folder)
+        return translated(str(self._endpoint), self._endpoint.folder, self._endpoint.addresses)
 
 
 class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]

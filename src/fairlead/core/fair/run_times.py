@@ -35,6 +35,10 @@ LONG_MEMORY = 1000
 STEADY = 2.0
 """Factor within which the queue's mean may move without a change of the unit."""
 
+MOST_UNITS = 1 << 20
+"""Longest charge of one run, in units of the queue, so that passes keep to 64 bits even after a
+damaged record."""
+
 MOST_PAIRS = 10_000
 MOST_NAMES = 1000
 
@@ -90,8 +94,10 @@ class RunTimes:
 
     def virtual(self, cost: int) -> int:
         """Return a run time as virtual time of weight 1. While the unit is unknown, treat all runs
-        as equally long."""
-        return STRIDE_SCALE * cost // self.unit if self.unit else STRIDE_SCALE * (cost > 0)
+        as equally long, and longer ones than MOST_UNITS as that long."""
+        if not self.unit:
+            return STRIDE_SCALE * (cost > 0)
+        return min(STRIDE_SCALE * cost // self.unit, STRIDE_SCALE * MOST_UNITS)
 
     def charge(self, name: str, key: str) -> int:
         """Return the advance charge of the next run: virtual time of weight 1, at least 1."""

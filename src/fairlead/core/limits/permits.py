@@ -19,6 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.model.fields import Count
+from fairlead.model.reading import json_reader
+
 DRIFT = 0.05
 """Fraction by which one clock may run faster than another; those of today's machines differ by less
 than a thousandth."""
@@ -40,17 +43,17 @@ orders."""
 class Share(msgspec.Struct, array_like=True, frozen=True):
     """Share of a node in one pool: a level of a limit, or one key of it."""
 
-    held: int
-    wanted: int
+    held: Count
+    wanted: Count
     """Permits that the node could use now."""
-    rotation: int = 0
+    rotation: Count = 0
     """Number of the rotation in which the node began to wait, or got or returned a permit last."""
 
 
 class Holding(msgspec.Struct, array_like=True, frozen=True):
     """Permits of a limit that a node holds."""
 
-    beat: int
+    beat: Count
     """Heartbeat: a number that each write of this node raises."""
     shares: dict[str, Share]
     ends_at_once: bool = False
@@ -61,11 +64,14 @@ class PermitLedger(msgspec.Struct, array_like=True, frozen=True):
     """Permits of one shard of a limit, by node."""
 
     nodes: dict[str, Holding] = {}
-    rotation: int = 0
+    rotation: Count = 0
     """Number of the last rotation: of the last write after which a node waits or holds another
     number of permits."""
     is_closed: bool = False
     """Whether the pools move to smaller shards; the only change to come removes the nodes."""
+
+
+_read = json_reader(PermitLedger)
 
 
 def encode(ledger: PermitLedger) -> bytes:
@@ -75,7 +81,7 @@ def encode(ledger: PermitLedger) -> bytes:
 
 def decode(data: bytes) -> PermitLedger:
     """Return the ledger of stored bytes. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(data, type=PermitLedger) if data else PermitLedger()
+    return _read(data) if data else PermitLedger()
 
 
 def fair_shares(total: int, shares: Mapping[str, Share]) -> dict[str, int]:

@@ -14,6 +14,7 @@ import msgspec
 from fairlead.backends.redis.sharded.errors import InvalidMessage
 from fairlead.clock import to_datetime, to_micros
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.model.reading import json_reader
 
 Value = bytes | str | int | float
 """Content of a field; readers get bytes, as Redis keeps them."""
@@ -27,6 +28,8 @@ MOST_FIELDS = 1000
 
 RESERVED = "fairlead:"
 """The beginning of the names of fields that belong to the queue itself."""
+
+_read_context = json_reader(dict[str, str])
 
 _ID = re.compile(
     r"(default|0|[1-9][0-9]{0,5})/([0-9]{1,20}-[0-9]{1,20})|(later)/([0-9a-zA-Z_.:-]{1,200})"
@@ -233,7 +236,7 @@ def _context(found: bytes | None) -> dict[str, str]:
     if found is None:
         return {}
     try:
-        return msgspec.json.decode(found, type=dict[str, str])
+        return _read_context(found)
     except msgspec.DecodeError:
         return {}  # another writer may have put something else there
 

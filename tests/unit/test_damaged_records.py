@@ -1,0 +1,404 @@
+"""Readers of records that another process may have written: damaged records raise the documented error
+of the reader, and no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from fairlead.clock import to_datetime
+from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.steps import BacklogWrite, Timing
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.incident_ledger import LedgerEntry
+from fairlead.core.limits import permits, sharded_permits
+from fairlead.core.payload import unpack
+from fairlead.core.policies.catch_up import CatchUp
+from fairlead.declare.arguments import Arguments
+from fairlead.errors import InvalidTask
+from fairlead.model import (
+    Incident,
+    IncidentKind,
+    LaneRecord,
+    Level,
+    NewTask,
+    PartitionKey,
+    TaskKey,
+    Trigger,
+    read_lanes,
+)
+from fairlead.model.lane import ReweighingRecord, RunTimesRecord
+from fairlead.model.peer import Call, Grant, Offer, Report
+from fairlead.ports import notification, owner_record, task_log
+from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.notification import Lane, Notification
+from fairlead.ports.periodic_store import PeriodicDeclaration, PeriodicRecord
+from tests import tiers
+from tests.damage import damaged, fuzz_count
+
+ID = "01977420-e271-7173-b85e-7c76d9bd202d"
+TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
+TASK = NewTask(
+    ID, "mail", 2, "send", b"{}", "json", 5, "acme", 1.0, "k", "u", 5, 5, True, '{"a":"b"}'
+)  # fmt: skip
+DEEP = b"[" * 5000
+FEW = 500
+DIGITS = ("0", "_1", " ", "\u0664", "9999999999", "9" * 5000, "a")
+
+
+class Reader(NamedTuple):
+    """A reader, and good records for it."""
+
+    read: Callable[[bytes], object]
+    good: list[bytes]
+    refusals: tuple[type[Exception], ...]
+    """The documented errors; without any, the reader returns something for every record."""
+
+
+def kafka_triggers() -> Reader:
+    kafka = pytest.importorskip("fairlead.backends.kafka.messages", reason="needs the extra kafka")
+    return Reader(
+        lambda record: kafka.decode(PartitionKey("mail", 2), record),
+        [kafka.encode_trigger(TRIGGER), kafka.encode_hint(Lane("mail", 2, 7, 99))],
+        (msgspec.DecodeError,),
+    )
+
+
+def redis_triggers() -> Reader:
+    triggers = pytest.importorskip(
+        "fairlead.backends.redis.trigger_messages", reason="needs the extra redis"
+    )
+    from fairlead.backends.redis.sharded.message import message, removed_message
+
+    fields = triggers.encode(TRIGGER).fields
+    good = [part for part in fields if isinstance(part, bytes)]
+
+    def read(record: bytes) -> object:
+        """Read the record in the field of the trigger, and in every other place of a message."""
+        for name in (
+            b"fairlead:key",
+            b"fairlead:deadline",
+            b"fairlead:context",
+            record,
+            b"trigger",
+        ):
+            flat = [name, record, b"trigger", record]
+            found = message((b"3", b"1767225600000-0", 1, 1767225600000, flat))
+            letter = [b"id", b"3/1767225600000-0", b"deliveries", b"1", *flat]
+            removed_message((b"1767225600000-0", letter))
+            triggers.decode("mail", 1, found)
+        return found
+
+    return Reader(read, [*good, b'{"traceparent": "00-1-2"}'], (msgspec.DecodeError,))
+
+
+def redis_tasks() -> Reader:
+    tasks = pytest.importorskip(
+        "fairlead.backends.redis.task_messages", reason="needs the extra redis"
+    )
+    from fairlead.backends.redis.sharded.lanes import Delivery
+    from fairlead.backends.redis.sharded.message import message, removed_message
+
+    def read(record: bytes) -> object:
+        flat = [b"fairlead:key", b"acme", b"task", record]
+        found = message((b"3", b"1767225600000-0", 2, 1767225600000, flat))
+        errors = [b"error_type", record, b"error_text", record]
+        letter = removed_message((b"1-0", [b"id", b"3/1-0", b"deliveries", b"1", *flat, *errors]))
+        if (body := tasks.dead(letter)) is not None:
+            msgspec.json.encode(tasks.record("mail", 5, letter, body))
+        held = tasks.held("mail", Delivery(5, found))
+        held.again()
+        return held.trigger(), held.claimed(), msgspec.json.encode(held)
+
+    good = tasks.new_entry(TASK, 1000).fields[-1]
+    return Reader(read, [good], (msgspec.DecodeError,))
+
+
+def notifications() -> Reader:
+    good = [
+        Notification(),
+        Notification([Lane("mail", 2, 7, 99)], 17, True, [ID], ["log"], [TRIGGER]),
+        Notification(peer=Call("n", [("mail", "send")])),
+        Notification(peer=Offer("o", "n", 1, 7, [("mail", "send", 3)])),
+        Notification(peer=Grant("n", "o", 1, 0.5, True, [TRIGGER])),
+        Notification(peer=Report("o", "n", [ID], [ID], [(ID, 3)])),
+    ]
+
+    def read(record: bytes) -> object:
+        # Pipes carry bytes, and PostgreSQL carries text.
+        text = record.decode(errors="surrogateescape")
+        found = [notification.decode(record), notification.decode(text)]
+        return [notification.pieces(each, 4000) for each in found]
+
+    return Reader(read, [notification.encode(each) for each in good], ())
+
+
+def leases() -> Reader:
+    leases = pytest.importorskip(
+        "fairlead.backends.zookeeper.leases", reason="needs the extra zookeeper"
+    )
+    random, owners = Random(3), [b'"node-1"', b'"a"']
+
+    def read(record: bytes) -> object:
+        good = leases.held_znode("partition/mail/1", 4)
+        foreign = (record.decode(errors="replace"), f"{good}{random.choice(DIGITS)}", f"%;{good}")
+        node = good if record in owners else random.choice((good, *foreign))
+        found = leases.decode_lease(node, record, 7)
+        assert node == leases.held_znode(found.name, found.range_id)
+        assert found.owner and 0 < found.range_id < 1 << 31
+        return found
+
+    return Reader(read, owners, (ValueError,))
+
+
+def permit_ledgers() -> Reader:
+    share = permits.Share(2, 3, 4)
+    good = [
+        permits.PermitLedger({}, 3),
+        permits.PermitLedger({"a": permits.Holding(7, {"": share, "k": share}, True)}, 9),
+        permits.PermitLedger({"b": permits.Holding(7, {"k": share})}, 9, True),
+    ]
+
+    def read(record: bytes) -> object:
+        ledger = permits.decode(record)
+        for steps in (
+            sharded_permits.held_permits(),
+            _round(sharded_permits.Permits("me", 30.0)),
+            _round(sharded_permits.Permits("a", 30.0)),
+        ):
+            _follow(steps, record)
+        held = sum(s.held for holding in ledger.nodes.values() for s in holding.shares.values())
+        assert held >= 0
+        return permits.encode(ledger)
+
+    return Reader(read, [permits.encode(each) for each in good], (msgspec.DecodeError,))
+
+
+def _round(mine: Any) -> Any:
+    mine.take("k", 5, 0.0)
+    return mine.round("", lambda: 1.0)
+
+
+def _follow(steps: Any, record: bytes) -> None:
+    """Carry out steps on a ledger of which every shard has this record at first."""
+    shards: dict[str, bytes] = {}
+    result: Any = None
+    while True:
+        try:
+            step = steps.send(result)
+        except (StopIteration, sharded_permits.LedgerFull):
+            return
+        if isinstance(step, sharded_permits.ReadShard):
+            result = shards.get(step.shard, b"" if step.shard else record), 1
+        elif isinstance(step, sharded_permits.WriteShard):
+            assert permits.decode(step.ledger) is not None
+            shards[step.shard] = step.ledger
+            result = True
+        else:
+            result = set()
+
+
+def task_logs() -> Reader:
+    from fairlead.backends.sql.schedule import attempt_row
+    from fairlead.model import RunEnd, ScheduledTask
+    from fairlead.ordered.accept import check
+
+    good = [
+        task_log.Submit(TASK),
+        task_log.Drop("mail", 2, TaskKey(5, "k", "u"), "me", 17),
+    ]
+
+    def read(record: bytes) -> object:
+        found = task_log.decode(record)
+        task_log.decode(record.decode(errors="surrogateescape"))
+        if found is None:
+            return None
+        try:
+            check(found, PartitionKey("mail", 2))
+        except InvalidTask:
+            return None
+        assert task_log.partition_of(found) == ("mail", 2)
+        if isinstance(found, task_log.Submit):
+            end = RunEnd(ScheduledTask.of(found.task), 1, 1, "DONE", "DONE", 5)
+            for value in attempt_row(end):
+                assert not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+                assert not isinstance(value, str) or "\x00" not in value
+        return task_log.encode(found)
+
+    return Reader(read, [task_log.encode(each) for each in good], ())
+
+
+def lane_records() -> Reader:
+    good = [
+        LaneRecord(),
+        LaneRecord(
+            Level(5, 1), Level(6, 2), Level(7, 3), 5, 8, 9, 1, [("a", 6)],
+            RunTimesRecord(1000, [("send", "a", 500, 3)]),
+            ReweighingRecord(["a"], Level(5, 1), Level(7, 3), 2, [("a", 6)]),
+            [("a", 2.0)],
+        ),
+    ]  # fmt: skip
+
+    def read(record: bytes) -> object:
+        text = record.decode(errors="surrogateescape")
+        lanes, unreadable = read_lanes([(1, text)], str)
+        assert len(lanes) + len(unreadable) == 1
+        return [_serve(lane) for lane in lanes.values()], msgspec.json.encode(lanes)
+
+    return Reader(read, [msgspec.json.encode(each) for each in good], ())
+
+
+def _serve(record: LaneRecord) -> object:
+    """Give levels to some triggers in a backlog that continues from the record."""
+    backlog = Backlog(3, record, TimePasses(Counters(), None, RunTimes()), 100, Timing())
+    if backlog.can_add:
+        triggers = [msgspec.structs.replace(TRIGGER, seq=seq) for seq in (1, 900)]
+        write = backlog.add(triggers)
+        assert isinstance(write, BacklogWrite)
+        for entry in write.entries:
+            assert entry.level is not None and max(entry.level) < 1 << 63
+        backlog.written(write)
+    backlog.next_read()
+    return msgspec.json.encode(backlog.record())
+
+
+def owner_records() -> Reader:
+    good = owner_record.encode(owner_record.OwnerRecord("id", "SQLite"))
+    return Reader(owner_record.decode, [good], ())
+
+
+def redis_records() -> Reader:
+    """Return a reader of the records of nodes, periodic tasks and incidents on Redis."""
+    pytest.importorskip("fairlead.backends.redis.registry", reason="needs the extra redis")
+    from fairlead.backends.redis.incidents import RedisIncidents
+    from fairlead.backends.redis.periodic import RedisPeriodics
+    from fairlead.backends.redis.registry import Registry
+
+    registry = Registry("p")
+    parts: Any = None
+    periodics = RedisPeriodics("p", registry, parts)
+    incidents = RedisIncidents("p", parts, parts)
+    incident = Incident(1, IncidentKind.ERROR, ID, "why", 5, "mail", "send", 3, 0, None)
+    good: list[Any] = [
+        NodeRecord("n", 5, 6, ["mail"], ["send"]),
+        PeriodicRecord(
+            name="p", task="send", queue="mail", cron="* * * * *", timezone="UTC",
+            catch_up="last", registered_at=5, passed_at=6, declared_at=7, declared_by="n",
+        ),
+        LedgerEntry(incident, 5, 6),
+    ]  # fmt: skip
+
+    def read(record: bytes) -> object:
+        def response(call: Any) -> object:
+            match call.arguments[0]:
+                case "HVALS":
+                    return [record]
+                case "HGETALL":
+                    return {b"key": record}
+                case "TIME":
+                    return b"5", b"6"
+                case "HGET":
+                    return record
+            return 1
+
+        for steps in (
+            registry.nodes(),
+            registry.silent(1000),
+            registry.beat("n"),
+            registry.register_node("n", ["mail"], []),
+            periodics.register(
+                [PeriodicDeclaration("p", "t", "q", "* * * * *", "UTC", "all")], "n", 9
+            ),
+            periodics.pause("p", True, 9),
+            periodics.remove("p", 9),
+        ):
+            _drive(steps, response)
+        for each in _drive(periodics.records(), response):
+            to_datetime(each.passed_at), CatchUp(each.catch_up)
+        ledger = _drive(incidents._read(), response)
+        return ledger.claim(9, 10, 100), ledger.counts(), ledger.undelivered(9)
+
+    return Reader(read, [msgspec.json.encode(each) for each in good], ())
+
+
+def _drive(steps: Any, response: Callable[[Any], object]) -> Any:
+    result: Any = None
+    while True:
+        try:
+            result = response(steps.send(result))
+        except StopIteration as end:
+            return end.value
+
+
+def arguments() -> Reader:
+    def handler(name: str, count: int = 1, tags: list[str] | None = None) -> None:
+        """Do nothing."""
+
+    types = Arguments(handler, "send")
+    good = [b'{"name":"a","count":3,"tags":["x"]}']
+
+    def read(record: bytes) -> object:
+        for form in ("json", "json+zlib", "other"):
+            try:
+                types.decode(unpack(record, form))
+            except InvalidTask:
+                if form == "json":
+                    raise
+        return None
+
+    return Reader(read, good, (InvalidTask,))
+
+
+READERS = [
+    redis_records,
+    arguments,
+    kafka_triggers,
+    redis_triggers,
+    redis_tasks,
+    notifications,
+    leases,
+    permit_ledgers,
+    task_logs,
+    lane_records,
+    owner_records,
+]
+
+
+def records(reader: Reader, name: str) -> Iterator[bytes]:
+    yield from reader.good
+    yield from (b"", DEEP, b'{"x":' + DEEP, b'["t1",' + DEEP, b'"\xff"', b"\xc1", b"\x91" * 5000)
+    seed = f"{tiers.seed()} {name}"
+    yield from damaged(reader.good, fuzz_count(FEW), Random(seed).getrandbits(32))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("make", READERS)
+def test_a_damaged_record_raises_nothing_but_the_documented_error(
+    make: Callable[[], Reader],
+) -> None:
+    reader = make()
+    refused = 0
+    for record in records(reader, make.__name__):
+        try:
+            reader.read(record)
+        except reader.refusals:
+            refused += 1
+        except Exception as error:
+            shown = record if len(record) < 500 else record[:200] + b"..." + record[-200:]
+            raise AssertionError(f"{type(error).__name__} for {shown!r}") from error
+    for record in reader.good[:1]:
+        reader.read(record)
+    assert refused or not reader.refusals
+
+
+def test_json_of_the_generator_reaches_deep_values() -> None:
+    good = [json.dumps({"a": [1, {"b": "c"}]}).encode()]
+    found = set(damaged(good, 1000, 7))
+    assert len(found) > 500 and b'{"a": [1, {"b": -1}]}' in found
