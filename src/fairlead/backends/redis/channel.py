@@ -40,7 +40,7 @@ from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.trigger_messages import decode, encode
 from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
 from fairlead.clock import Clock
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import LaneKey, NewTask, Submitted, Trigger
 from fairlead.ports.notification import Lane as NotifiedLane
 from fairlead.ports.notification import Notification, with_triggers
@@ -105,6 +105,11 @@ class RedisChannel(DatabaseChannel):
         """Raise ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
         endpoint = RedisEndpoint.of(url)
+        if endpoint.server.confirmation is not None:
+            raise ConfigurationError(
+                f"{endpoint.location}: a channel needs no wait_replicas, because rows restore lost"
+                " triggers; leave it out"
+            )
         # A longer prefix separates these queues from the queues of an application that keeps its
         # tasks in the same Redis.
         self._endpoint = replace(endpoint, prefix=f"{endpoint.prefix}:triggers")
