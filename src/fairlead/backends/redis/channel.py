@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.redis import free_order
+from fairlead.backends.redis.durability import risks
 from fairlead.backends.redis.probe import probed
 from fairlead.backends.redis.sender import RedisSender
 from fairlead.backends.redis.sharded.claims import LaneClaim, PriorityLane
@@ -228,7 +229,8 @@ class RedisChannel(DatabaseChannel):
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         async with probed(self._endpoint) as (redis, took):
             loads = [await self._load(redis, queue) for queue in queues]
-        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], loads)
+            found = await risks(redis, self._endpoint.prefix, False, None)
+        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], loads, found)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
         lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)
