@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -53,7 +54,7 @@ class MemberServer(RedisServer):
         super()._prepare()
         with Path(self.folder / "redis.conf").open("a") as settings:
             settings.write(f"masterauth {self._password}\nrepl-diskless-sync-delay 0\n")
-            settings.write("repl-diskless-load swapdb\nenable-debug-command local\n")
+            settings.write("enable-debug-command local\n")
             if self._certificates is not None:
                 settings.write(self._certificates.lines(self._port))
 
@@ -208,21 +209,51 @@ class RedisGroup:
         self.master.crash()
         return self.wait_for_new_master()
 
+    def hold_back_replicas(self) -> None:
+        """Let the master send all its data to the replicas again, and never end it: they keep
+        their old data, and receive no write."""
+        with self.master.operator() as client:
+            client.config_set("rdb-key-save-delay", 10_000_000)  # microseconds
+            client.execute_command("DEBUG", "CHANGE-REPL-ID")
+            client.client_kill_filter(_type="replica")
+
     def hand_over(self) -> MemberServer:
         """Let the Sentinels make a replica the master, while the master lives; return it."""
         with self._sentinels[0].operator() as client:
             client.execute_command("SENTINEL", "FAILOVER", SERVICE)
         return self.wait_for_new_master()
 
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """Let the Sentinels take no master for dead until the end of the block."""
+        self._set_down_after(60_000)
+        yield
+        self._set_down_after(self.down_after)
+
+    def _set_down_after(self, millis: int) -> None:
+        for sentinel in self._sentinels:
+            with sentinel.operator() as client:
+                client.execute_command(
+                    "SENTINEL", "SET", SERVICE, "down-after-milliseconds", millis
+                )
+
     def repair(self) -> None:
         """Start the members that have died, make them replicas, and wait until all Sentinels know
-        it."""
+        it. A slow machine may make the Sentinels replace a living master meanwhile."""
         for member in self.members:
             if member.pid is None:
                 member.start()
+        wait_until(self._is_repaired)
+
+    def _is_repaired(self) -> bool:
+        self.master = self.named()
+        for member in self.members:
             if member is not self.master:
-                self.follow(member)
-        self.wait_for_sentinels()
+                with member.operator() as client:
+                    state = client.info("replication")
+                    if state.get("master_port") != self.master.port:
+                        client.replicaof("127.0.0.1", self.master.port)
+        return all(self._is_complete(each) for each in self._sentinels)
 
     def wait_for_sentinels(self) -> None:
         """Wait until every Sentinel knows the others, and every replica as one that may become

@@ -20,7 +20,8 @@ from tests import tiers  # noqa: E402
 from tests.sharded_queues import Awaited, until  # noqa: E402
 
 kinds = pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
-QUEUES = [f"queue{n}" for n in range(6)]
+QUEUES = [f"queue{n}" for n in range(4)]
+"""Names of queues, of which each server has one or two, with each prefix."""
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def client(pair: RedisGroup) -> Iterator[Any]:
         for name, value in SAFE.items():
             found.config_set(name, value)
         wait_until(lambda: not found.info("persistence")["aof_rewrite_in_progress"])
+        wait_until(lambda: found.info("replication")["min_slaves_good_slaves"] > 0)
         yield found
         for name, value in before.items():
             found.config_set(name, value)

@@ -17,6 +17,7 @@ from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
 from services.redis_group import SERVICE, Certificates, RedisGroup  # noqa: E402
 from tests import tiers  # noqa: E402
+from tests.redis_states import NO_MASTER  # noqa: E402
 from tests.sharded_queues import Awaited, until  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("redis_server")  # skips the tests without Redis
@@ -56,7 +57,8 @@ def queue_on(url: str, kind: str) -> Any:
     return ShardedQueue(url, "q") if kind == "asynchronous" else Awaited(SyncShardedQueue(url, "q"))
 
 
-@pytest.mark.parametrize("kind", tiers.matrix("asynchronous", "synchronous"))
+@pytest.mark.full("an outage")
+@kinds
 async def test_a_queue_goes_on_at_the_master_that_sentinel_names_next(
     group: RedisGroup, url: str, kind: str
 ) -> None:
@@ -105,6 +107,24 @@ async def test_a_planned_failover_needs_no_new_client(group: RedisGroup, url: st
         second = await persist(lambda: queue.write({"n": 2}))
         assert (await reading).id == second
         assert first != second
+
+
+@kinds
+async def test_a_master_that_refuses_writes_while_sentinel_still_names_it_is_said(
+    group: RedisGroup, url: str, kind: str
+) -> None:
+    queue = queue_on(url, kind)
+    await queue.write({"n": 1})
+    with group.patient(), group.master.operator() as client:
+        client.replicaof(*NO_MASTER)
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await queue.write({"n": 2})
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await queue.read("g", "c")
+        client.replicaof("NO", "ONE")
+        await queue.write({"n": 3})
+        assert await queue.len() == 2
+    await queue.close()
 
 
 @kinds

@@ -79,6 +79,10 @@ _DEMOTED = "instance state changed"
 """Part of the error of a wait on a server that has become a replica."""
 
 
+_DEMOTED_OF_SENTINEL = "previous master is now a slave"
+"""Part of the text by which redis-py replaces READONLY if it has asked Sentinel for the server."""
+
+
 class ServerMoved(StoreUnavailable):
     """Raised if the server is a replica; the connections to it must be dropped, since its
     name may lead to the new master. The server has not executed the command."""
@@ -161,7 +165,8 @@ def _of_discovery(error: Exception) -> FairleadError | None:
 def is_demotion(error: Exception) -> bool:
     """Return whether the server has sent this error because it is a replica."""
     code = code_of(error)
-    return code in _MOVED or (code == "UNBLOCKED" and _DEMOTED in str(error))
+    is_told = code in _MOVED or (code == "UNBLOCKED" and _DEMOTED in str(error))
+    return is_told or _DEMOTED_OF_SENTINEL in str(error)
 
 
 def code_of(error: Exception) -> str:
