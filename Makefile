@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONHASHSEED ?= 0
 TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=10
 
-.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis
+.PHONY: help demo docs picture test test-all test-again test-matrix test-pipeline test-fleets fuzz coverage lint bench bench-fair bench-pipeline bench-limits bench-kafka bench-redis bench-sharded bench-ordered bench-alerts bench-cost bench-fleet bench-open-transaction bench-failover bench-pooler soak services clean postgresql pgbouncer java redis bench-redis-failover
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
@@ -114,6 +114,9 @@ bench-open-transaction: $(STAMP) postgresql  ## measure PostgreSQL beside a tran
 
 bench-failover: $(STAMP) postgresql  ## measure ten failovers of PostgreSQL under load, with synchronous replication and without; ten minutes
 	@for run in "synchronous" "asynchronous" "asynchronous --lag 0.5"; do $(BIN)/python bench/failover.py $$run; done
+
+bench-redis-failover: $(STAMP) redis  ## measure ten failovers of Redis by Sentinel under load, with confirmed submits and without; fifteen minutes
+	@for run in "cost" "cost --wait" "" "--wait" "--lag 0.5" "--wait --lag 0.5"; do $(BIN)/python bench/redis_failover.py $$run; done
 
 bench-pooler: $(STAMP) postgresql pgbouncer  ## measure submits and a worker through PgBouncer, beside direct connections; three minutes
 	@$(BIN)/python bench/pooler.py

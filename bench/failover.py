@@ -71,12 +71,12 @@ def measure(failovers: int, rate: int, lag: float, is_synchronous: bool) -> dict
         "acknowledged": len(load.acknowledged),
         "lost": sum(name not in runs for name in load.acknowledged),
         "twice": sum(count > 1 for count in runs.values()),
-        "until_submit_s": _pauses(killed, load.instants),
-        "until_start_s": _pauses(killed, starts),
+        "until_submit_s": pauses(killed, load.instants),
+        "until_start_s": pauses(killed, starts),
     }
 
 
-def _pauses(killed: list[float], instants: list[float]) -> dict[str, float]:
+def pauses(killed: list[float], instants: list[float]) -> dict[str, float]:
     """Return the longest pause after each kill: median and maximum."""
     ordered = sorted(instants)
     longest = [

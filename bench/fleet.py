@@ -119,6 +119,8 @@ class Load:
         """Names of tasks: instants, no two of which are equal."""
         self.instants: list[float] = []
         """Instants of acknowledgements."""
+        self.refusals: Counter[type[StoreUnavailable]] = Counter()
+        """Submits that were not acknowledged, by their error."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -131,11 +133,12 @@ class Load:
         while not self._is_over.is_set():
             due = max(due + EVERY, time.monotonic() - 1.0)
             time.sleep(max(0.0, due - time.monotonic()))
-            now = time.time()
-            names = [round(now + n / 1_000_000, 6) for n in range(self._count)]
+            first = round(time.time() * 1_000_000)
+            names = [(first + n) / 1_000_000 for n in range(self._count)]
             try:
                 self._task.submit_many([{"at": name} for name in names])
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.refusals[type(error)] += 1
                 continue  # these may have been written
             self.acknowledged += names
             self.instants.append(time.time())

@@ -41,9 +41,9 @@ def backend(kind: Kind, url: str) -> Backend:
 
 
 def without_secret(url: str) -> str:
-    """Return the URL without user and password, for messages."""
+    """Return the URL without user, password and options, for messages."""
     parts = _split(url)
-    return parts._replace(netloc=parts.hostname or "").geturl()
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _split(url: str) -> SplitResult:

@@ -45,6 +45,11 @@ class StoreUnavailable(FairleadError):
     """Raised while the database, or a part of it, cannot be reached; trying again may work."""
 
 
+class NotReplicated(StoreUnavailable):
+    """Raised if Redis has written, but too few replicas have confirmed the write in time, so that a
+    failover may lose it; submitting again is safe with a unique key."""
+
+
 class SchemaMismatch(FairleadError):
     """Raised if the tables in the store are older or newer than this code; the message says which,
     and what to run."""

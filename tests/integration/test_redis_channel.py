@@ -79,7 +79,7 @@ def sweeps_every(app: App, seconds: float) -> None:
 def stats(app: App, queue: str = "default") -> tuple[int, int]:
     """Return the triggers that wait in Redis, and those held by nodes."""
     lanes = app.channel._endpoint.lanes(queue, 1)
-    with redis.Redis.from_url(app.channel._endpoint.url) as client:
+    with redis.Redis.from_url(app.channel._endpoint.server.url) as client:
         each = [run(client, queue, lanes.at(priority).stats(GROUP)) for priority in PRIORITIES]
     return sum(found.waiting for found in each), sum(found.pending for found in each)
 

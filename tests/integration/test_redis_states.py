@@ -17,7 +17,14 @@ from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.operate.doctor import examine  # noqa: E402
 from fairlead.sharded import Empty, ShardedQueue, SyncShardedQueue  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
-from tests.redis_states import PASSING, DrivenServer, driven_server, no_permission  # noqa: E402
+from tests.redis_states import (  # noqa: E402
+    PASSING,
+    DrivenServer,
+    driven_server,
+    new_password,
+    no_permission,
+    restarting_replica,
+)
 from tests.sharded_queues import Awaited, until  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("redis_server")  # skips the tests without Redis
@@ -201,6 +208,93 @@ async def test_the_doctor_names_the_state(code: str, role: str, sqlite_url: str)
 
 
 @pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+async def test_a_queue_works_again_when_the_replica_of_its_master_has_restarted(kind: str) -> None:
+    with driven_server() as (server, client), a_queue(kind, server.url) as queue:
+        kept = await queue.write({"n": 1})
+        with restarting_replica(server, client):
+            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+                await queue.write({"n": 2})
+            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+                await queue.read("g", "c")
+        assert (await queue.read("g", "c")).id == kept
+        assert await queue.ack("g", kept) == 1
+        await queue.close()
+
+
+@pytest.mark.parametrize("role", ["store", "channel"])
+async def test_a_worker_goes_on_when_the_replica_of_its_master_has_restarted(
+    role: str, sqlite_url: str, waiting: Waiting
+) -> None:
+    with driven_server() as (server, client), app_on(role, server, sqlite_url) as app:
+        submits = role == "channel"
+        ran = await run_through(
+            app, lambda: restarting_replica(server, client), waiting, "NOREPLICAS", submits
+        )
+    assert sorted(ran) == ([1, 2, 3] if submits else [1, 3])
+
+
+def without_password(server: DrivenServer, client: Any) -> str:
+    """Let the server need no password, and return a URL without one."""
+    client.config_set("requirepass", "")
+    return f"redis://127.0.0.1:{server.port}/0"
+
+
+@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
+async def test_a_password_that_a_queue_does_not_have_is_an_error_with_its_cure(kind: str) -> None:
+    with (
+        driven_server() as (server, client),
+        a_queue(kind, without_password(server, client)) as queue,
+    ):
+        written = await queue.write({"n": 1})
+        with new_password(server, client):
+            with suppress(StoreUnavailable, ConfigurationError):
+                await queue.len()  # the killed connection may show first
+            for call in (lambda: queue.write({"n": 2}), lambda: queue.read("g", "c")):
+                with pytest.raises(ConfigurationError, match="check user and password"):
+                    await call()
+        assert (await queue.read("g", "c")).id == written
+        await queue.close()
+
+
+@pytest.mark.parametrize("role", ["store", "channel"])
+async def test_a_worker_without_the_new_password_ends_with_one_cause(
+    role: str, sqlite_url: str
+) -> None:
+    with driven_server() as (server, client):
+        url = without_password(server, client)
+        app = App(url) if role == "store" else App(sqlite_url, channel=url)
+        app.migrate()
+        started = asyncio.Event()
+
+        @app.task
+        async def note(n: int) -> None:
+            started.set()
+
+        work = asyncio.create_task(app.node().run())
+        await note.submit_async(1)
+        await started.wait()
+        with new_password(server, client):
+            with pytest.raises((ExceptionGroup, ConfigurationError)) as raised:
+                await work
+            try:
+                examined = await examine(app.operate_context)
+                found = [each.what for each in examined if each.severity == "problem"]
+            except ConfigurationError as error:  # the command prints this line alone
+                found = [str(error)]
+        app.close()
+        assert isinstance(cause(raised.value), ConfigurationError)
+        assert "check user and password" in str(cause(raised.value))
+        assert sum("check user and password" in line for line in found) == 1, found
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return the only error of a group."""
+    while isinstance(error, ExceptionGroup):
+        (error,) = error.exceptions
+    return error
+
+
+@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
 async def test_a_missing_permission_is_an_error_with_its_cure(kind: str) -> None:
     with driven_server() as (server, client), a_queue(kind, server.url) as queue:
         await queue.write({"n": 1})
@@ -242,8 +336,6 @@ async def test_a_worker_without_permission_ends_with_one_cause(role: str, sqlite
         client.client_kill_filter(skipme=True, _type="normal")
         with pytest.raises((ExceptionGroup, ConfigurationError)) as raised:
             await work
-        error: BaseException = raised.value
-        while isinstance(error, ExceptionGroup):
-            (error,) = error.exceptions
+        error = cause(raised.value)
         assert isinstance(error, ConfigurationError) and "NOPERM" in str(error)
         client.execute_command("ACL", "SETUSER", "default", "+@all")

@@ -149,6 +149,26 @@ async def test_a_task_for_later_runs_at_its_time_in_an_idle_queue(app: App) -> N
     assert status.waiting == 1
 
 
+async def test_a_worker_registers_its_queues_again_when_redis_comes_back_empty(
+    app: App, client: Any
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    async with running(app) as node:
+        note.submit(1)
+        await until(lambda: bool(ran))
+        client.flushall()
+        await node.parts.membership.beat()
+        note.submit(2)
+        await until(lambda: len(ran) == 2)
+        assert [status.queue for status in app.management.queues()] == ["default"]
+    assert ran == [1, 2]
+
+
 async def test_a_better_priority_overtakes_a_backlog_that_no_node_has_in_memory(app: App) -> None:
     order: list[str] = []
 
@@ -353,7 +373,7 @@ class Dead:
 
     def __init__(self, url: str, queue: str = "default", priority: int = 5) -> None:
         endpoint = RedisEndpoint.of(url)
-        self._queue = SyncShardedQueue(endpoint.url, "unused")
+        self._queue = SyncShardedQueue(endpoint.server.url, "unused")
         self._steps = endpoint.lanes(queue, 5).at(priority)
 
     def read_tasks(self, count: int) -> list[str]:
@@ -372,7 +392,7 @@ def test_unfinished_tasks_count_a_retry_that_becomes_due_during_the_count(app: A
     worker with `--until-empty` would end too early."""
     lane = app.store.endpoint.lanes("default", 5).at(5)
     body = Body("7", "note", b"{}", "json", None, 1.0, 0, 0, attempts=1)
-    with SyncShardedQueue(app.store.endpoint.url, "unused") as redis:
+    with SyncShardedQueue(app.store.endpoint.server.url, "unused") as redis:
         for moment in count():
             redis._do(one(RedisCall(("FLUSHALL",))))
             seconds, micros = redis._do(one(RedisCall(("TIME",))))

@@ -13,7 +13,7 @@ import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, connect
 from fairlead.config import Settings, hosts_of
-from fairlead.connect import backend
+from fairlead.connect import backend, without_secret
 from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend
 
@@ -192,3 +192,8 @@ def test_a_settings_file_that_cannot_be_opened_is_a_configuration_error(
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(ConfigurationError, match=r"fairlead\.toml: not yours"):
         Settings.load(tmp_path)
+
+
+def test_a_message_shows_the_hosts_of_a_url_and_no_secret() -> None:
+    url = "redis+sentinel://me:secret@a:1,b:2/shop/0?sentinel_password=secret"
+    assert without_secret(url) == "redis+sentinel://a:1,b:2/shop/0"

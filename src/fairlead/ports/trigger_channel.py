@@ -77,6 +77,16 @@ class QueueLoad(NamedTuple):
     """Age in seconds of the oldest waiting trigger; None if no trigger waits."""
 
 
+class Risk(NamedTuple):
+    """Something that the servers of a channel could lose, as they are configured."""
+
+    what: str
+    """Setting and effect, for people."""
+    cure: str
+    is_severe: bool
+    """True if a person must act, False if a person may have chosen it."""
+
+
 class ChannelStatus(NamedTuple):
     """Status of a channel with servers of its own."""
 
@@ -86,6 +96,7 @@ class ChannelStatus(NamedTuple):
     """Partitions of the queues in question that exist in the channel."""
     loads: Sequence[QueueLoad] = ()
     """Loads of the queues in question, in a channel that has no partitions."""
+    risks: Sequence[Risk] = ()
 
 
 class QueueDeclaration(Protocol):

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.redis import free_order
+from fairlead.backends.redis.durability import risks
 from fairlead.backends.redis.probe import probed
 from fairlead.backends.redis.sender import RedisSender
 from fairlead.backends.redis.sharded.claims import LaneClaim, PriorityLane
@@ -40,7 +41,7 @@ from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.trigger_messages import decode, encode
 from fairlead.backends.sql.channel import PAGE, DatabaseChannel, healed
 from fairlead.clock import Clock
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import LaneKey, NewTask, Submitted, Trigger
 from fairlead.ports.notification import Lane as NotifiedLane
 from fairlead.ports.notification import Notification, with_triggers
@@ -105,6 +106,11 @@ class RedisChannel(DatabaseChannel):
         """Raise ConfigurationError for a bad URL."""
         super().__init__(store, notifier, clock, heal_every)
         endpoint = RedisEndpoint.of(url)
+        if endpoint.server.confirmation is not None:
+            raise ConfigurationError(
+                f"{endpoint.location}: a channel needs no wait_replicas, because rows restore lost"
+                " triggers; leave it out"
+            )
         # A longer prefix separates these queues from the queues of an application that keeps its
         # tasks in the same Redis.
         self._endpoint = replace(endpoint, prefix=f"{endpoint.prefix}:triggers")
@@ -223,7 +229,8 @@ class RedisChannel(DatabaseChannel):
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
         async with probed(self._endpoint) as (redis, took):
             loads = [await self._load(redis, queue) for queue in queues]
-        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], loads)
+            found = await risks(redis, self._endpoint.prefix, False, None)
+        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], loads, found)
 
     async def _load(self, redis: Any, queue: str) -> QueueLoad:
         lanes = self._endpoint.lanes(queue, MOST_DELIVERIES)

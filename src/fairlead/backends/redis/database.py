@@ -6,8 +6,6 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NoReturn, TypeVar
 
-from redis import Redis
-
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
 from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.running import run
@@ -25,10 +23,11 @@ class RedisDatabase:
         self.endpoint = endpoint
         self.location = endpoint.location
         # The client connects on first use, and its pool notices a fork.
-        self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
+        self._redis: Any = endpoint.server.client(max_connections=MOST_CONNECTIONS)
 
     def run(self, steps: Any) -> Any:
-        return run(self._redis, self.endpoint.prefix, steps)
+        confirmation = self.endpoint.server.confirmation
+        return run(self._redis, self.endpoint.prefix, steps, confirmation)
 
     read_now = run
 

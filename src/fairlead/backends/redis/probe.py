@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis.asyncio import Redis
-
 from fairlead.backends.redis.sender import RESPONSE_SECONDS
 from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.running import run_async
@@ -20,8 +18,8 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 async def probed(endpoint: RedisEndpoint) -> AsyncIterator[tuple[Any, float]]:
     """Yield a client of the Redis, and the milliseconds that it took to respond, once Redis has
     accepted a write that changes nothing. Raise StoreUnavailable with the cause otherwise."""
-    redis = Redis.from_url(
-        endpoint.url, socket_timeout=RESPONSE_SECONDS, socket_connect_timeout=RESPONSE_SECONDS
+    redis = endpoint.server.client_async(
+        socket_timeout=RESPONSE_SECONDS, socket_connect_timeout=RESPONSE_SECONDS
     )
     try:
         began = time.monotonic()

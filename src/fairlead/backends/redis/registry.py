@@ -46,7 +46,7 @@ class Registry:
         """Pause or resume a queue. Return False if the queue is not registered."""
         if queue not in (yield from self.settings()):
             return False
-        yield RedisCall(("SADD" if paused else "SREM", self._paused, queue))
+        yield RedisCall(("SADD" if paused else "SREM", self._paused, queue), is_relied_on=True)
         return True
 
     def register_node(
@@ -93,7 +93,8 @@ class Registry:
 
     def clock(self) -> RedisSteps[int]:
         """Return microseconds since the epoch, by the server's clock, which all nodes share."""
-        seconds, micros = yield RedisCall(("TIME",))
+        # The key chooses the same server of a cluster for every node.
+        seconds, micros = yield RedisCall(("EVAL", "return redis.call('TIME')", 1, self._nodes))
         return int(seconds) * MICROS + int(micros)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -84,8 +83,7 @@ class RedisSender:
         with self._lock:
             if self._thread is None:
                 self._is_over = threading.Event()
-                redis = Redis.from_url(
-                    self._endpoint.url,
+                redis = self._endpoint.server.client(
                     socket_timeout=RESPONSE_SECONDS,
                     socket_connect_timeout=RESPONSE_SECONDS,
                     # One retry, since an idle connection may have been lost. Writing a trigger

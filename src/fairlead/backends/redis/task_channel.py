@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fairlead.backends.redis import free_order
+from fairlead.backends.redis.durability import risks
 from fairlead.backends.redis.probe import probed
 from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
@@ -173,8 +174,10 @@ class RedisTaskChannel:
         await self._notifier.close()
 
     async def status(self, queues: Collection[str]) -> ChannelStatus | None:
-        async with probed(self._endpoint) as (_, took):
-            return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [])
+        server = self._endpoint.server
+        async with probed(self._endpoint) as (redis, took):
+            found = await risks(redis, self._endpoint.prefix, True, server.confirmation)
+        return ChannelStatus(f"accepts writes, responds within {took:,.0f} ms", [], (), found)
 
     def close_sender(self) -> None:
         """Do nothing: there is nothing to send."""

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
+from fairlead.backends.redis.sharded.confirmation import Confirmation
+from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.settings import Reads, ShardedSettings
 from fairlead.backends.redis.sharded.steps import QueueSteps
 from fairlead.errors import ConfigurationError
 
 MOST_CONNECTIONS = 10_000
 """Connections of one client. Each reader that waits holds one."""
-
-KNOWN = "redis://[user:password@]host[:6379][/0], rediss:// or unix://"
-
-
-def check_url(url: str) -> None:
-    """Raise ConfigurationError, without the password in its text, if `url` is no URL of Redis."""
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:
-        scheme = ""
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ConfigurationError(f"no URL of Redis: use {KNOWN}")
 
 
 def refuse_text(settings: Mapping[str, Any]) -> None:
@@ -37,8 +26,8 @@ def refuse_text(settings: Mapping[str, Any]) -> None:
 class Connected:
     """A queue with its client of Redis."""
 
-    _client: ClassVar[Any]
-    """The class of the client, for a queue that is given a URL."""
+    _connect: ClassVar[Callable[..., Any]]
+    """The function that makes the client, for a queue that is given a URL."""
 
     # Eight parameters on purpose: the settings of a queue, spelt out for the user.
     def __init__(
@@ -69,9 +58,11 @@ class Connected:
         )
         self._steps = QueueSteps(self._settings, time.monotonic)
         self._is_ours = isinstance(redis, str)
+        self._confirmation: Confirmation | None = None
         if isinstance(redis, str):
-            check_url(redis)
-            redis = self._client.from_url(redis, max_connections=MOST_CONNECTIONS)
+            url = RedisUrl.of(redis)
+            self._confirmation = url.confirmation
+            redis = type(self)._connect(url, max_connections=MOST_CONNECTIONS)
         else:
             refuse_text(redis.get_connection_kwargs())
         self._redis: Any = redis

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fairlead.backends.redis.sharded.claims import Claims, LaneClaim, PriorityLane, by_lane
+from fairlead.backends.redis.sharded.clients import is_cluster
 from fairlead.backends.redis.sharded.connecting import MOST_CONNECTIONS
 from fairlead.backends.redis.sharded.endpoint import GROUP, RedisEndpoint
 from fairlead.backends.redis.sharded.errors import QueueDamaged, cause_of
@@ -109,7 +109,7 @@ class Consumer:
         self._on_deliveries = on_deliveries
         self._room = room
         self._clock = clock
-        self._redis: Any = Redis.from_url(endpoint.url, max_connections=MOST_CONNECTIONS)
+        self._redis: Any = endpoint.server.client_async(max_connections=MOST_CONNECTIONS)
         self.claims = Claims()
         self._readings: dict[str, _QueueReading] = {}
         self._served = asyncio.Event()
@@ -196,7 +196,8 @@ class Consumer:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def stop_claiming(self) -> None:
-        """Stop claiming messages; no claim is under way when this returns."""
+        """Stop claiming messages; no claim is under way when this returns. On a cluster, wait for
+        the end of the waits, at most WAIT_SECONDS."""
         self._claims_nothing = True
         for waiter in self._waiters():
             # Unblock the wait, and do not cancel it: a cancelled wait may have claimed a message
@@ -272,9 +273,13 @@ class Consumer:
                 self._on_deliveries(queue, [Delivery(priority, message) for message in found])
 
     async def _wait(self, queue: str, reading: _QueueReading, empty: EmptyScan) -> list[Delivery]:
+        wait = reading.lanes.wait(GROUP, self._name, empty)
+        if is_cluster(self._redis):
+            # The client finds the server and the connection, so no other client can unblock it.
+            return await self._claim(queue, self._redis, queue, wait)
         waiter = reading.waiter
         if waiter is None:
-            redis: Any = Redis.from_url(self._endpoint.url, single_connection_client=True)
+            redis: Any = self._endpoint.server.client_async(single_connection_client=True)
             waiter = reading.waiter = _Waiter(redis)
         if waiter.connection == 0:
             with translated_errors(queue):
@@ -282,9 +287,7 @@ class Consumer:
             if self._claims_nothing:
                 return []
         try:
-            return await self._claim(
-                queue, waiter.redis, queue, reading.lanes.wait(GROUP, self._name, empty)
-            )
+            return await self._claim(queue, waiter.redis, queue, wait)
         except StoreUnavailable:
             waiter.connection = 0  # the next connection has another number
             raise

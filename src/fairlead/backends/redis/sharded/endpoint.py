@@ -6,12 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from redis import ConnectionPool
-
-from fairlead.backends.redis.sharded.connecting import KNOWN, check_url
 from fairlead.backends.redis.sharded.lanes import Lanes
+from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.errors import ConfigurationError
 
@@ -27,10 +24,8 @@ _TTL = 30 * 86_400.0
 class RedisEndpoint:
     """A Redis server, and how the queues of an application are stored there."""
 
-    url: str
-    """The URL for redis-py, without Fairlead's own options."""
-    location: str
-    """The URL for people, without secrets."""
+    server: RedisUrl
+    """The server, or the servers behind Sentinel or of a cluster."""
     prefix: str = "fairlead"
     streams: int = 64
     per_shard: int = 6
@@ -43,22 +38,17 @@ class RedisEndpoint:
     ttl: float = _TTL
     """Seconds without a write or read after which an empty queue expires."""
 
+    @property
+    def location(self) -> str:
+        """The URL for people, without secrets."""
+        return self.server.location
+
     @classmethod
     def of(cls, url: str) -> RedisEndpoint:
         """Parse a URL. Raise ConfigurationError, without the password in its text, if it is no
         usable URL of Redis."""
-        check_url(url)
-        parts = urlsplit(url)
-        given = parse_qsl(parts.query, keep_blank_values=True)
-        own = {name: value for name, value in given if name in _OPTIONS}
-        rest = urlencode([(name, value) for name, value in given if name not in _OPTIONS])
-        path = parts.path if parts.scheme == "unix" else parts.path.rstrip("/")
-        host = parts.hostname or ""
-        try:
-            port = f":{parts.port}" if parts.port else ""
-        except ValueError as error:
-            raise ConfigurationError(f"URL {parts.scheme}://{host}: {error}; use {KNOWN}") from None
-        location = f"{parts.scheme}://{host}{port}{path}"
+        server = RedisUrl.of(url, _OPTIONS)
+        own, location = server.own, server.location
 
         def number(option: str, kind: Callable[[str], T], default: T) -> T:
             try:
@@ -69,8 +59,7 @@ class RedisEndpoint:
                 ) from error
 
         found = cls(
-            urlunsplit(parts._replace(path=path, query=rest)),
-            location,
+            server,
             own.get("prefix", cls.prefix),
             number("streams", int, cls.streams),
             number("per_shard", int, cls.per_shard),
@@ -79,17 +68,6 @@ class RedisEndpoint:
             number("unique", float, cls.unique),
             number("ttl", float, cls.ttl),
         )
-        try:
-            ConnectionPool.from_url(found.url).make_connection()  # no connection yet
-        except (TypeError, ValueError) as error:
-            # redis-py does not know an option, or cannot read its value.
-            option = next(
-                (name for name, _ in given if name not in _OPTIONS and name in str(error)), ""
-            )
-            why = f"option {option!r} is unknown, or has a bad value" if option else str(error)
-            raise ConfigurationError(
-                f"{location}: {why}; use {KNOWN}?streams=64&per_shard=6"
-            ) from error
         if found.reclaim < 1 or found.unique < 0:
             raise ConfigurationError(f"{location}: reclaim is 1 s or more, unique 0 s or more")
         found.settings("queue", 1)

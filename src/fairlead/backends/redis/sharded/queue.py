@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self, TypeVar
 
-from redis.asyncio import Redis
-
 from fairlead.backends.redis.sharded.connecting import Connected
 from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
+from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.steps import Steps
@@ -32,7 +31,7 @@ class ShardedQueue(Connected):
     Replicate; docs/explanation/sharded.md lists the faults that are cured here.
     """
 
-    _client = Redis
+    _connect = RedisUrl.client_async
 
     # Eight parameters on purpose: the message and its destination, spelt out for the user.
     async def write(
@@ -186,4 +185,4 @@ class ShardedQueue(Connected):
         await self.close()
 
     async def _do(self, steps: Steps[T]) -> T:
-        return await run_async(self._redis, self._settings.name, steps)
+        return await run_async(self._redis, self._settings.name, steps, self._confirmation)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from redis import exceptions
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
+from redis.sentinel import MasterNotFoundError
 
 from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
@@ -50,8 +52,22 @@ _REFUSED_TEXTS: Mapping[str, str] = {
 """Refusals without a code of their own, by a part of the error's text."""
 
 _CLUSTER = (
-    "this Redis is a node of a cluster; use one Redis server, or give ShardedQueue a client of"
-    " class RedisCluster"
+    "this Redis is a node of a cluster; begin the URL with redis+cluster:// instead of redis://, or"
+    " give ShardedQueue a client of class RedisCluster"
+)
+_NO_CLUSTER = (
+    "this Redis is no cluster; begin the URL with redis:// instead of redis+cluster://, or give"
+    " ShardedQueue a client of class Redis"
+)
+_NO_SERVER = (
+    "no server of the Redis cluster responds; start the servers, or check the hosts in the URL"
+)
+_NO_MASTER = (
+    "no Sentinel names a master of this name now; wait for the end of the election, or check the"
+    " hosts and the name in the URL"
+)
+_SENTINEL_LOGIN = (
+    "Sentinel refused the login: check sentinel_username and sentinel_password in the URL"
 )
 _FULL_POOL = (
     "every connection of the client is in use (a waiting reader holds one): give the client"
@@ -61,6 +77,10 @@ _OF_CLUSTERS = (exceptions.ClusterError, exceptions.RedisClusterException)
 _DAMAGED = "FAIRLEAD_DAMAGED "
 _DEMOTED = "instance state changed"
 """Part of the error of a wait on a server that has become a replica."""
+
+
+_DEMOTED_OF_SENTINEL = "previous master is now a slave"
+"""Part of the text by which redis-py replaces READONLY if it has asked Sentinel for the server."""
 
 
 class ServerMoved(StoreUnavailable):
@@ -83,6 +103,8 @@ def translated(error: Exception, queue: str) -> FairleadError:
     StoreUnavailable with its text, since servers have states that this module does not know."""
     if isinstance(error, exceptions.MaxConnectionsError):
         return ConfigurationError(_FULL_POOL)
+    if (found := _of_discovery(error)) is not None:
+        return found
     code, text = code_of(error), str(error)
     if is_demotion(error):
         return ServerMoved(_MOVED.get(code, _MOVED["READONLY"]))
@@ -112,10 +134,39 @@ def translated(error: Exception, queue: str) -> FairleadError:
     return StoreUnavailable(f"Redis refused a command of queue {queue} ({_short(text)})")
 
 
+def _of_discovery(error: Exception) -> FairleadError | None:
+    """Return the failure to find the server of a key or the master; None for any other error."""
+    text = str(error)
+    if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
+        if "AuthenticationError" in text or "AuthenticationWrongNumberOfArgs" in text:
+            return ConfigurationError(_SENTINEL_LOGIN)
+        return StoreUnavailable(f"{_NO_MASTER} ({_short(text.partition(' : ')[0])})")
+    if not isinstance(error, exceptions.RedisClusterException):
+        return None
+    if "not covered" in text:
+        return StoreUnavailable(f"{_TRANSIENT['CLUSTERDOWN']} ({_short(text)})")
+    cause = error.__cause__ or error  # the failure of the last server that was asked
+    if "Cluster mode is not enabled" in str(cause):
+        refusal = cause.__context__
+        return (
+            translated(refusal, "")
+            if isinstance(refusal, exceptions.ResponseError) and code_of(refusal) in _REFUSED
+            else ConfigurationError(_NO_CLUSTER)
+        )
+    if "cannot be connected" not in text:
+        return None
+    return (
+        ConfigurationError(_REFUSED["NOAUTH"])
+        if isinstance(cause, exceptions.AuthenticationError)
+        else StoreUnavailable(_NO_SERVER)
+    )
+
+
 def is_demotion(error: Exception) -> bool:
     """Return whether the server has sent this error because it is a replica."""
     code = code_of(error)
-    return code in _MOVED or (code == "UNBLOCKED" and _DEMOTED in str(error))
+    is_told = code in _MOVED or (code == "UNBLOCKED" and _DEMOTED in str(error))
+    return is_told or _DEMOTED_OF_SENTINEL in str(error)
 
 
 def code_of(error: Exception) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
-from redis.asyncio import RedisCluster as AsyncRedisCluster
-from redis.cluster import RedisCluster
+from redis import exceptions
 from redis.exceptions import NoScriptError, ResponseError
 
+from fairlead.backends.redis.sharded.clients import is_cluster
+from fairlead.backends.redis.sharded.confirmation import Confirmation
 from fairlead.backends.redis.sharded.redis_errors import (
     ServerMoved,
     code_of,
     is_demotion,
     translated_errors,
 )
+from fairlead.backends.redis.sharded.script import DELETE, REVIVE, REWEIGH, WEIGH, WRITE
 from fairlead.backends.redis.sharded.steps import (
     Command,
     ReadGroup,
@@ -26,8 +28,18 @@ from fairlead.backends.redis.sharded.steps import (
     Steps,
     WaitForEntry,
 )
+from fairlead.errors import NotReplicated
 
 T = TypeVar("T")
+
+RELIED_ON = (WRITE, REVIVE, DELETE, WEIGH, REWEIGH)
+"""Scripts on whose effect a submit or an operator relies."""
+
+_MOST_RACES = 5
+"""Tries of a command whose connection is closed before the command is sent."""
+
+_CONFIRMED_MILLIS = 60_000
+"""Milliseconds after which the key that each confirmed write also writes expires."""
 
 
 class Cancelled:
@@ -47,9 +59,14 @@ class Cancelled:
             raise asyncio.CancelledError
 
 
-async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
+async def run_async(
+    redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None
+) -> T:
     """Run the steps and return their result. Raise the errors of the steps, and ConfigurationError,
-    StoreUnavailable or QueueDamaged."""
+    StoreUnavailable or QueueDamaged.
+
+    `confirmation`: the replicas that must confirm those writes that somebody relies on. Raise
+    NotReplicated if they do not."""
     response: Any = None
     cancelled = Cancelled()
     while True:
@@ -58,12 +75,12 @@ async def run_async(redis: Any, queue: str, steps: Steps[T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         try:
-            response = await _respond_async(redis, queue, command)
+            response = await _respond_async(redis, queue, command, confirmation)
         finally:
             cancelled.check()
 
 
-def run(redis: Any, queue: str, steps: Steps[T]) -> T:
+def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
     """Run the steps with a synchronous client and return their result. Raise the same errors as
     `run_async`."""
     response: Any = None
@@ -72,32 +89,34 @@ def run(redis: Any, queue: str, steps: Steps[T]) -> T:
             command = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        response = _respond(redis, queue, command)
+        response = _respond(redis, queue, command, confirmation)
 
 
-async def _respond_async(redis: Any, queue: str, command: Command) -> Any:
+async def _respond_async(
+    redis: Any, queue: str, command: Command, confirmation: Confirmation | None
+) -> Any:
     """Run one command. If its server has become a replica, drop the idle connections, and run the
     command once more: the new connection goes where the server's name leads now."""
     try:
         with translated_errors(queue):
-            return await _do_async(redis, command)
+            return await _execute_async(redis, command, confirmation)
     except ServerMoved:
         await _drop_connections_async(redis)
         if isinstance(command, ReadGroup):
             raise  # its caller knows the connection by number
         with translated_errors(queue):
-            return await _do_async(redis, command)
+            return await _execute_async(redis, command, confirmation)
 
 
-def _respond(redis: Any, queue: str, command: Command) -> Any:
+def _respond(redis: Any, queue: str, command: Command, confirmation: Confirmation | None) -> Any:
     """Run one command as `_respond_async` does."""
     try:
         with translated_errors(queue):
-            return _do(redis, command)
+            return _do(redis, command, confirmation)
     except ServerMoved:
         _drop_connections(redis)
         with translated_errors(queue):
-            return _do(redis, command)
+            return _do(redis, command, confirmation)
 
 
 async def _drop_connections_async(redis: Any) -> None:
@@ -118,7 +137,26 @@ def _drop_connections(redis: Any) -> None:
         pool.disconnect(inuse_connections=False)
 
 
-async def _do_async(redis: Any, command: Command) -> Any:
+async def _execute_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    """Run one command. A client of a cluster may close a connection that another task has just
+    begun to open, while it refreshes the slots; redis-py 8.1 then raises AttributeError."""
+    for _ in range(_MOST_RACES):
+        try:
+            return await _do_async(redis, command, confirmation)
+        except AttributeError as error:
+            if not is_cluster(redis) or "'NoneType' object" not in str(error):
+                raise
+            if "writelines" not in str(error):  # the command may have been sent
+                raise exceptions.ConnectionError("closed during a refresh") from error
+    raise exceptions.ConnectionError("closed during refreshes")
+
+
+async def _do_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    if confirmation is not None and _is_relied_on(command):
+        responses = await _confirmable(redis, command, confirmation, False).execute(False)
+        if isinstance(responses[0], NoScriptError):
+            responses = await _confirmable(redis, command, confirmation, True).execute(False)
+        return _confirmed(responses, confirmation)
     if isinstance(command, WaitForEntry):
         with _ignored_end_of_wait():
             return bool(await redis.xread(command.after, count=1, block=command.millis))
@@ -135,7 +173,12 @@ async def _do_async(redis: Any, command: Command) -> Any:
         return await redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
 
 
-def _do(redis: Any, command: Command) -> Any:
+def _do(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+    if confirmation is not None and _is_relied_on(command):
+        responses = _confirmable(redis, command, confirmation, False).execute(False)
+        if isinstance(responses[0], NoScriptError):
+            responses = _confirmable(redis, command, confirmation, True).execute(False)
+        return _confirmed(responses, confirmation)
     if isinstance(command, WaitForEntry):
         with _ignored_end_of_wait():
             return bool(redis.xread(command.after, count=1, block=command.millis))
@@ -152,9 +195,50 @@ def _do(redis: Any, command: Command) -> Any:
         return redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
 
 
+def _is_relied_on(command: Command) -> TypeGuard[RunScript | RedisCall]:
+    """Return whether somebody relies on the effect: a submit, or an operator. If a failover loses
+    the end of a claim instead, the message is only delivered again."""
+    if isinstance(command, RunScript):
+        return command.script in RELIED_ON
+    return isinstance(command, RedisCall) and command.is_relied_on
+
+
+def _confirmable(
+    redis: Any, command: RunScript | RedisCall, confirmation: Confirmation, as_text: bool
+) -> Any:
+    """Return a pipeline of one connection: the command, a write, and the wait for the replicas.
+
+    WAIT waits for the last write of its connection only, and the command of a repeated submit
+    writes nothing. The additional write comes after all writes that the server has executed."""
+    if isinstance(command, RunScript):
+        script = ("EVAL", command.script.text) if as_text else ("EVALSHA", command.script.sha)
+        key, arguments = command.key, (*script, *_keys(redis, command), *command.arguments)
+    else:
+        key, arguments = str(command.arguments[1]), command.arguments
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.execute_command(*arguments)
+    pipeline.execute_command("SET", f"{key}:confirmed", 1, "PX", _CONFIRMED_MILLIS)
+    pipeline.execute_command("WAIT", confirmation.replicas, confirmation.millis)
+    return pipeline
+
+
+def _confirmed(responses: Sequence[Any], confirmation: Confirmation) -> Any:
+    """Return the response of the command if enough replicas have confirmed it."""
+    for response in responses:
+        if isinstance(response, Exception):
+            raise response
+    if responses[-1] < confirmation.replicas:
+        raise NotReplicated(
+            f"Redis has written, but {responses[-1]} of {confirmation.replicas} replicas confirmed"
+            f" it within {confirmation.millis} ms, so a failover may lose it; submit again with the"
+            " same unique key, start the replicas, or lower wait_replicas"
+        )
+    return responses[0]
+
+
 def _keys(redis: Any, command: RunScript) -> tuple[int | str, ...]:
     """Return the number of keys of a script, and its keys. One server needs only the first key."""
-    if isinstance(redis, RedisCluster | AsyncRedisCluster):
+    if is_cluster(redis):
         return 1 + len(command.others), command.key, *command.others
     return 1, command.key
 

@@ -82,6 +82,8 @@ class RedisCall(NamedTuple):
     """Run one command of Redis."""
 
     arguments: tuple[bytes | str | int | float, ...]
+    is_relied_on: bool = False
+    """Whether replicas should confirm the command, whose second argument is then its key."""
 
 
 class ReadGroup(NamedTuple):

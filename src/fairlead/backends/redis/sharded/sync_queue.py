@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self, TypeVar
 
-from redis import Redis
-
 from fairlead.backends.redis.sharded.connecting import Connected
 from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
+from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.running import run
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.steps import Steps
@@ -20,7 +19,7 @@ T = TypeVar("T")
 class SyncShardedQueue(Connected):
     """The synchronous twin of `ShardedQueue`, method by method, for any number of threads."""
 
-    _client = Redis
+    _connect = RedisUrl.client
 
     # Eight parameters on purpose: see `ShardedQueue.write`.
     def write(
@@ -133,4 +132,4 @@ class SyncShardedQueue(Connected):
         self.close()
 
     def _do(self, steps: Steps[T]) -> T:
-        return run(self._redis, self._settings.name, steps)
+        return run(self._redis, self._settings.name, steps, self._confirmation)

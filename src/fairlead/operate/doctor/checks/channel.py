@@ -28,6 +28,9 @@ async def check_channel(survey: Survey) -> AsyncIterator[Finding]:
         yield problem(str(status), cure)
         return
     yield ok(f"{channel.location}: reachable, {status.servers}")
+    for risk in status.risks:
+        say = problem if risk.is_severe else note
+        yield say(f"{channel.location}: {risk.what}", risk.cure)
     for load in status.loads:
         yield _load(load)
     if channel.shares_partitions:

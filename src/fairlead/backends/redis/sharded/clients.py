@@ -1,0 +1,143 @@
+"""Clients of redis-py for one server, for the master that Sentinel names, and for a cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import redis
+from redis import asyncio, sentinel
+from redis.asyncio import retry as retry_async
+from redis.asyncio import sentinel as sentinel_async
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+SENTINEL_SECONDS = 1.0
+"""Seconds without a response after which a client asks the next Sentinel."""
+
+Hosts = Sequence[tuple[str, int]]
+Settings = Mapping[str, Any]
+
+
+def one(url: str, settings: Settings) -> Any:
+    """Return a client of one server."""
+    return redis.Redis.from_url(url, **settings)
+
+
+def one_async(url: str, settings: Settings) -> Any:
+    """Return a client of one server, for an event loop."""
+    return asyncio.Redis.from_url(url, **settings)
+
+
+def of_sentinel(hosts: Hosts, service: str, of_sentinels: Settings, settings: Settings) -> Any:
+    """Return a client of the master that the Sentinels name. Each new connection asks them."""
+    retry = Retry(NoBackoff(), 0)  # the next Sentinel is asked instead
+    manager = sentinel.Sentinel(  # type: ignore[no-untyped-call]
+        hosts, sentinel_kwargs=_quick(of_sentinels, retry)
+    )
+    settings, is_single = _without_single(settings)
+    pool = sentinel.SentinelConnectionPool(  # type: ignore[no-untyped-call]
+        service, manager, **settings
+    )
+    return _OfSentinel(connection_pool=pool, single_connection_client=is_single)
+
+
+def of_sentinel_async(
+    hosts: Hosts, service: str, of_sentinels: Settings, settings: Settings
+) -> Any:
+    """Return a client of the master that the Sentinels name, for an event loop."""
+    retry = retry_async.Retry(NoBackoff(), 0)
+    manager = sentinel_async.Sentinel(  # type: ignore[no-untyped-call]
+        hosts, sentinel_kwargs=_quick(of_sentinels, retry)
+    )
+    settings, is_single = _without_single(settings)
+    pool = sentinel_async.SentinelConnectionPool(  # type: ignore[no-untyped-call]
+        service, manager, **settings
+    )
+    return _OfSentinelAsync(connection_pool=pool, single_connection_client=is_single)
+
+
+def cluster_async(hosts: Hosts, settings: Settings) -> Any:
+    """Return a client of a cluster, for an event loop."""
+    nodes = [asyncio.cluster.ClusterNode(host, port) for host, port in hosts]
+    return asyncio.RedisCluster(startup_nodes=nodes, **settings)
+
+
+def is_cluster(client: object) -> bool:
+    """Return whether a client finds the server of a key in a cluster."""
+    return isinstance(client, redis.RedisCluster | asyncio.RedisCluster | LazyCluster)
+
+
+class LazyCluster:
+    """A client of a cluster for threads. It connects at first use, and anew in a forked process,
+    since the client of redis-py asks the servers for their slots when it is made."""
+
+    def __init__(self, hosts: Hosts, settings: Settings) -> None:
+        self._hosts = hosts
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._made: tuple[int, Any] | None = None
+        """The process that made the client, and the client."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client(), name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. The client may be used again."""
+        made, self._made = self._made, None
+        if made is not None and made[0] == os.getpid():
+            made[1].close()
+
+    def _client(self) -> Any:
+        made = self._made
+        if made is not None and made[0] == os.getpid():
+            return made[1]
+        with self._lock:
+            if self._made is None or self._made[0] != os.getpid():
+                nodes = [
+                    redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
+                    for host, port in self._hosts
+                ]
+                client = redis.RedisCluster(startup_nodes=nodes, **self._settings)
+                self._made = os.getpid(), client
+            return self._made[1]
+
+
+class _OfSentinel(redis.Redis):
+    """A client that closes its pool and its connections to Sentinels too."""
+
+    connection_pool: sentinel.SentinelConnectionPool
+
+    def close(self) -> None:
+        super().close()
+        self.connection_pool.disconnect()
+        self.connection_pool.sentinel_manager.close()
+
+
+class _OfSentinelAsync(asyncio.Redis):
+    """A client that closes its pool and its connections to Sentinels too."""
+
+    connection_pool: sentinel_async.SentinelConnectionPool
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        await self.connection_pool.disconnect()
+        await self.connection_pool.sentinel_manager.aclose()
+
+
+def _quick(of_sentinels: Settings, retry: Any) -> dict[str, Any]:
+    times = {"socket_timeout": SENTINEL_SECONDS, "socket_connect_timeout": SENTINEL_SECONDS}
+    return {**times, **of_sentinels, "retry": retry}
+
+
+def _without_single(settings: Settings) -> tuple[dict[str, Any], bool]:
+    found = dict(settings)
+    return found, bool(found.pop("single_connection_client", False))
