@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps
+from fairlead.backends.redis.sharded.errors import UnknownMessage
+from fairlead.backends.redis.sharded.message import RemovedMessage
 from fairlead.backends.redis.sharded.settings import Reads, ShardedSettings
 from fairlead.backends.redis.sharded.steps import QueueSteps
 from fairlead.errors import ConfigurationError
@@ -32,6 +35,15 @@ def refuse_text(settings: Mapping[str, Any]) -> None:
     bytes."""
     if settings.get("decode_responses"):
         raise ConfigurationError("values are bytes: give a client without decode_responses=True")
+
+
+def found_letter(id: str, letter: RemovedMessage | None) -> RemovedMessage:
+    """Return the dead letter. Raise UnknownMessage if there is none."""
+    if letter is None:
+        raise UnknownMessage(
+            f"no dead letter of message {id}: requeued, deleted, expired, or never there"
+        )
+    return letter
 
 
 class Connected:
@@ -68,6 +80,7 @@ class Connected:
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries
         )
         self._steps = QueueSteps(self._settings, time.monotonic)
+        self._dead_letters = DeadLetterSteps(self._steps)
         self._is_ours = isinstance(redis, str)
         if isinstance(redis, str):
             check_url(redis)
