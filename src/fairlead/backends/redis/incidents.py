@@ -17,7 +17,7 @@ from fairlead.model import Incident, IncidentKind, IncidentReport, TaskRecord
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Database
 
-PAGE = 200
+PAGE = 100
 """Incidents that one command reads or writes, at most."""
 
 _KEEP = resources.files(__package__).joinpath("keep_incidents.lua").read_text()

@@ -16,8 +16,11 @@ from fairlead.backends.redis.sharded.message import (
 )
 from fairlead.backends.redis.sharded.steps import MOST_BYTES, QueueSteps, Steps
 
-PAGE = 200
-"""Heads that one run of a script lists, and dead letters that it moves, at most."""
+PAGE = 100
+"""Heads that one run of a script lists, at most."""
+
+MOST_MOVED = 50
+"""Dead letters that one run of a script writes again or removes, at most."""
 
 
 class Place(NamedTuple):
@@ -131,8 +134,8 @@ class DeadLetterSteps:
     def drop(self, positions: Sequence[str]) -> Steps[list[bool]]:
         """Remove dead letters. Return for each whether it was there."""
         replies: list[bool] = []
-        for start in range(0, len(positions), PAGE):
-            piece = positions[start : start + PAGE]
+        for start in range(0, len(positions), MOST_MOVED):
+            piece = positions[start : start + MOST_MOVED]
             arguments = [part for position in piece for part in (position, 0, 0, 0)]
             replies += yield from self._revive(len(piece), arguments)
         return replies
@@ -162,7 +165,7 @@ def _pieces(revivals: Sequence[Revival]) -> Iterator[list[Revival]]:
     piece: list[Revival] = []
     size = 0
     for revival in revivals:
-        if piece and (len(piece) == PAGE or size + revival.head.size > MOST_BYTES):
+        if piece and (len(piece) == MOST_MOVED or size + revival.head.size > MOST_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(revival)

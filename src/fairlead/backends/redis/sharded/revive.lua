@@ -42,7 +42,7 @@ for i = 1, tonumber(ARGV[3]) do
         local letter = redis.call('XRANGE', dead_letters, position, position)[1]
         is_there = letter ~= nil
         if letter then
-            count = grow(count, wanted)
+            if not has_news then count = grow(count, wanted) end
             local fields = message_of(letter[2], replaced, omitted)
             put(streams, fields)
             local mark = named(fields, 'fairlead:once')
