@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import msgspec
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.claims import PriorityLane
-from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps, Revival
+from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps, Place, Revival
 from fairlead.backends.redis.sharded.message import DeadLetterHead
 from fairlead.backends.redis.task_messages import (
     PAYLOAD,
@@ -64,18 +64,28 @@ class DeadLetters:
         return position, [letter.task for letter in letters]
 
     def matching(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
-        """Return at most `limit` tasks that match, by id and so the oldest first. Reads all heads
-        of the queues, and keeps only `limit` tasks."""
+        """Return at most `limit` tasks that match, by id and so the oldest first."""
         found: list[TaskRecord] = []
-        for lane in (yield from self.lanes(where.queue)):
-            after = ""
-            while True:
-                after, letters = yield from self._page(lane, after)
-                if not after:
-                    break
-                of_page = (letter.task for letter in letters if _matches(letter.task, where))
-                found = nsmallest(limit, chain(found, of_page), key=lambda task: task.id)
-        return found
+        for queue in (yield from self._registry.settings()):
+            if where.queue in (None, queue):
+                found += yield from self._matching(queue, where, limit)
+        return nsmallest(limit, found, key=lambda task: task.id)
+
+    def _matching(self, queue: str, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
+        steps = self._steps(PriorityLane(queue, PRIORITIES[0]))
+        found: list[TaskRecord] = []
+        after = where.after or ""
+        while len(found) < limit:
+            page = yield from steps.by_name(after)
+            if not page:
+                break
+            after = page[-1][0]
+            letters = yield from self._at(queue, [place for _, place in page])
+            found += sorted(
+                (letter.task for letter in letters if _matches(letter.task, where)),
+                key=lambda task: task.id,
+            )
+        return found[:limit]
 
     def of(self, task_id: str) -> RedisSteps[DeadLetter | None]:
         """Return the dead letter of a task; None if the task is not in ERROR."""
@@ -148,7 +158,11 @@ class DeadLetters:
     def _named(self, queue: str, ids: Sequence[str]) -> RedisSteps[list[DeadLetter]]:
         """Return the dead letters of tasks of one queue."""
         any_lane = PriorityLane(queue, PRIORITIES[0])
-        places = chain.from_iterable((yield from self._steps(any_lane).places(ids)))
+        places = yield from self._steps(any_lane).places(ids)
+        return (yield from self._at(queue, chain.from_iterable(places)))
+
+    def _at(self, queue: str, places: Iterable[Place]) -> RedisSteps[list[DeadLetter]]:
+        """Return the dead letters of tasks at these places of one queue."""
         by_lane: defaultdict[PriorityLane, list[str]] = defaultdict(list)
         for section, position in places:
             by_lane[PriorityLane(queue, int(section))].append(position)

@@ -9,7 +9,7 @@
 --   {queue}:unique:<key>    name of the first message with that unique key
 --   {queue}:dead            stream: dead letters, messages delivered too often
 --   {queue}:dead:heads      stream: small heads of the dead letters, under the ids of the letters
---   {queue}:dead:names      hash of all sections: name of a dead letter -> <section>/<id in {queue}:dead>, with spaces between
+--   {queue}:dead:names      zset of all sections, in the order of texts: <name of a dead letter> <section>/<id in {queue}:dead>
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
@@ -223,15 +223,7 @@ local function drop_letter(position, head)
         head = found and found[2]
     end
     if head then
-        local name, others = name_of(head), {}
-        for place in string.gmatch(redis.call('HGET', dead_names, name) or '', '%S+') do
-            if place ~= section .. '/' .. position then others[#others + 1] = place end
-        end
-        if #others > 0 then
-            redis.call('HSET', dead_names, name, table.concat(others, ' '))
-        else
-            redis.call('HDEL', dead_names, name)
-        end
+        redis.call('ZREM', dead_names, name_of(head) .. ' ' .. section .. '/' .. position)
         redis.call('XDEL', dead_heads, position)
     end
     return redis.call('XDEL', dead_letters, position) == 1
@@ -374,7 +366,7 @@ local function bury(stream, id, flat, deliveries, reasons)
     -- Check the keys first, so that a damaged key leaves no half of a letter.
     length(dead_letters)
     length(dead_heads)
-    local names = redis.pcall('HLEN', dead_names)
+    local names = redis.pcall('ZCARD', dead_names)
     if type(names) == 'table' then fail(dead_names, names) end
     while #flat + #reasons > 7000 do flat[#flat] = nil end
     for i = 1, #reasons do flat[#flat + 1] = reasons[i] end
@@ -387,9 +379,7 @@ local function bury(stream, id, flat, deliveries, reasons)
         redis.call('XADD', dead_letters, position, unpack(letter))
         redis.call('XADD', dead_heads, position, unpack(head))
     end
-    local name = name_of(head)
-    local others = redis.call('HGET', dead_names, name)
-    redis.call('HSET', dead_names, name, (others and others .. ' ' or '') .. section .. '/' .. position)
+    redis.call('ZADD', dead_names, 0, name_of(head) .. ' ' .. section .. '/' .. position)
 end
 
 local function cordon(stream, id, flat, deliveries)

@@ -69,8 +69,15 @@ class DeadLetterSteps:
         found: list[list[Place]] = []
         for start in range(0, len(names), PAGE):
             replies = yield self._queue.run(script.NAMES, *names[start : start + PAGE])
-            found += [[_place(each) for each in (reply or b"").split()] for reply in replies]
+            found += [[_place(each) for each in reply] for reply in replies]
         return found
+
+    def by_name(self, after: str) -> Steps[list[tuple[str, Place]]]:
+        """Return the next names after one ("" for the first), and the places of their dead letters
+        in all sections, ascending by name."""
+        found = yield self._queue.run(script.BY_NAME, after, PAGE)
+        pairs = (each.decode(errors="replace").rpartition(" ") for each in found)
+        return [(name, _place(place.encode())) for name, _, place in pairs]
 
     def heads_at(self, positions: Sequence[str]) -> Steps[list[DeadLetterHead | None]]:
         """Return for each position its head, or None."""
