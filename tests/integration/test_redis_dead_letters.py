@@ -16,6 +16,7 @@ from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
 from fairlead.backends.redis.sharded.message import ClaimEnd  # noqa: E402
 from fairlead.backends.redis.task_messages import reasons  # noqa: E402
 from fairlead.model import State  # noqa: E402
+from fairlead.operate.changes import Fail, Retry  # noqa: E402
 from fairlead.ports.task_records import TaskFilter  # noqa: E402
 from fairlead.sharded import SyncShardedQueue  # noqa: E402
 
@@ -148,5 +149,12 @@ def test_tasks_in_error_are_listed_by_id_over_all_priorities_and_after_an_id(
     where = TaskFilter(state=State.ERROR, after=ids[3])
     found = store.database.read_now(store.tasks(where, 3))
     assert [task.id for task in found] == ids[4:7]
+    result = management.bulk(Retry(), state=State.ERROR, limit=4)
+    assert (result.changed, result.refused) == (4, 0)
+    assert [task.id for task in management.find(state=State.ERROR)] == ids[4:]
+    assert management.bulk(Fail(), state=State.ERROR).changed == 5
+    assert management.find(state=State.ERROR) == []
+    assert management.queues()[0].submitted == 4
+    (ids[0],) = failing.fail({"n": 1}, priority=9)
     assert management.find(state=State.ERROR, older_than=timedelta(hours=1)) == []
     assert management.find(state=State.ERROR, queue="other") == []

@@ -26,7 +26,7 @@ from fairlead.backends.redis.task_messages import (
     replaced,
 )
 from fairlead.model import PRIORITIES, TaskRecord
-from fairlead.ports.task_records import TaskFilter
+from fairlead.ports.task_records import TaskFilter, TaskVersion
 
 
 class DeadLetter(NamedTuple):
@@ -123,29 +123,43 @@ class DeadLetters:
                 found[letter.task.id, letter.task.version] = letter.task
         return found
 
-    def requeue(self, task_id: str, version: int, reset_tries: bool) -> RedisSteps[bool]:
-        """Put the task back into its queue, to run at once. Return False if the task is not in
+    def requeue(self, tasks: Sequence[TaskVersion], reset_tries: bool) -> RedisSteps[set[str]]:
+        """Put tasks back into their queues, to run at once. Return the ids of those that were in
         ERROR in this version."""
-        letter = yield from self._in_version(task_id, version)
-        if letter is None:
-            return False
-        tries = 0 if reset_tries else letter.body.tries
-        body = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
-        revival = Revival(letter.head, replaced(body), REASONS)
-        (is_there,) = yield from self._steps(letter.lane).revive([revival])
-        return is_there
+        moved: set[str] = set()
+        for lane, letters in (yield from self._in_version(tasks)).items():
+            revivals = []
+            for letter in letters:
+                tries = 0 if reset_tries else letter.body.tries
+                body = msgspec.structs.replace(
+                    letter.body, attempts=letter.task.attempt, tries=tries
+                )
+                revivals.append(Revival(letter.head, replaced(body), REASONS))
+            are_there = yield from self._steps(lane).revive(revivals)
+            moved |= _ids(letters, are_there)
+        return moved
 
-    def drop(self, task_id: str, version: int) -> RedisSteps[bool]:
-        """Remove the task for good. Return False if the task is not in ERROR in this version."""
-        letter = yield from self._in_version(task_id, version)
-        if letter is None:
-            return False
-        (was_there,) = yield from self._steps(letter.lane).drop([letter.head.position])
-        return was_there
+    def drop(self, tasks: Sequence[TaskVersion]) -> RedisSteps[set[str]]:
+        """Remove tasks for good. Return the ids of those that were in ERROR in this version."""
+        dropped: set[str] = set()
+        for lane, letters in (yield from self._in_version(tasks)).items():
+            positions = [letter.head.position for letter in letters]
+            dropped |= _ids(letters, (yield from self._steps(lane).drop(positions)))
+        return dropped
 
-    def _in_version(self, task_id: str, version: int) -> RedisSteps[DeadLetter | None]:
-        letter = yield from self.of(task_id)
-        return letter if letter is not None and letter.task.version == version else None
+    def _in_version(
+        self, tasks: Sequence[TaskVersion]
+    ) -> RedisSteps[dict[PriorityLane, list[DeadLetter]]]:
+        """Return one dead letter of each task that is in ERROR in this version, by lane."""
+        left = dict(tasks)
+        found: defaultdict[PriorityLane, list[DeadLetter]] = defaultdict(list)
+        for queue in (yield from self._registry.settings()):
+            if left:
+                for letter in (yield from self._named(queue, list(left))):
+                    if left.get(letter.task.id) == letter.task.version:
+                        del left[letter.task.id]
+                        found[letter.lane].append(letter)
+        return found
 
     def _steps(self, lane: PriorityLane) -> DeadLetterSteps:
         return DeadLetterSteps(self._queues.at(lane))
@@ -186,6 +200,12 @@ class DeadLetters:
             if body is not None:
                 found.append(DeadLetter(head, record(*lane, head, body), body))
         return found
+
+
+def _ids(letters: Sequence[DeadLetter], were_there: Sequence[bool]) -> set[str]:
+    return {
+        letter.task.id for letter, was_there in zip(letters, were_there, strict=True) if was_there
+    }
 
 
 def _matches(record: TaskRecord, where: TaskFilter) -> bool:

@@ -167,11 +167,7 @@ class RedisTaskStore:
         self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool
     ) -> RedisSteps[tuple[set[str], Notification]]:
         """Move tasks in ERROR, to run at once; any other move is refused."""
-        moved = set()
-        for task_id, version in tasks:
-            if (yield from self._dead_letters.requeue(task_id, version, reset_tries)):
-                moved.add(task_id)
-        return moved, Notification()
+        return (yield from self._dead_letters.requeue(tasks, reset_tries)), Notification()
 
     def change(
         self,
@@ -187,10 +183,7 @@ class RedisTaskStore:
         self, tasks: Sequence[TaskVersion], to: State, now: int, actor: str
     ) -> RedisSteps[tuple[set[str], Notification]]:
         """End tasks in ERROR; any other task is refused."""
-        ended = set()
-        for task_id, version in tasks:
-            if (yield from self._dead_letters.drop(task_id, version)):
-                ended.add(task_id)
+        ended = yield from self._dead_letters.drop(tasks)
         return ended, Notification(control=True, finished=sorted(ended))
 
     def queue_statuses(self) -> RedisSteps[list[QueueStatus]]:
