@@ -7,13 +7,21 @@ from fairlead.backends.redis.sharded.errors import (
     QueueDamaged,
     UnknownMessage,
 )
-from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage
+from fairlead.backends.redis.sharded.heartbeat import Heartbeat, SyncHeartbeat
+from fairlead.backends.redis.sharded.message import (
+    DeadLetterHead,
+    Message,
+    NewMessage,
+    RemovedMessage,
+)
 from fairlead.backends.redis.sharded.queue import ShardedQueue
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.sharded.sync_queue import SyncShardedQueue
 
 __all__ = [
+    "DeadLetterHead",
     "Empty",
+    "Heartbeat",
     "InvalidMessage",
     "Message",
     "NewMessage",
@@ -21,6 +29,7 @@ __all__ = [
     "RemovedMessage",
     "ShardedQueue",
     "Stats",
+    "SyncHeartbeat",
     "SyncShardedQueue",
     "UnknownMessage",
 ]

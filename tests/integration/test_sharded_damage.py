@@ -23,6 +23,8 @@ KEYS = (
     "deadlines",
     "cordoned",
     "dead",
+    "dead:heads",
+    "dead:names",
     "weights",
     "passes:one",
     "heads:one",
@@ -67,6 +69,8 @@ class UsedQueue:
             "set_weight": lambda: queue.set_weight("k2", 3.0),
             "stats": lambda: queue.stats("one"),
             "dead_letters": queue.dead_letters,
+            "dead_letter_heads": queue.dead_letter_heads,
+            "nack": lambda: queue.nack("one", "c", *self.held[2:]),
             "cordoned": queue.cordoned,
         }
 

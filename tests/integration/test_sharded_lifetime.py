@@ -6,14 +6,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("redis", reason="needs the extra redis")
 from redis import Redis  # noqa: E402
 
 from fairlead import App  # noqa: E402
+from fairlead.backends.redis.sharded.dead_letters import Revival  # noqa: E402
 from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, NewMessage, entry  # noqa: E402
-from fairlead.backends.redis.sharded.steps import MOST_AT_ONCE  # noqa: E402
 from fairlead.sharded import Empty, QueueDamaged, SyncShardedQueue  # noqa: E402
 from fairlead.testing import running, settled  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
@@ -317,13 +318,14 @@ def test_a_dead_letter_stays_if_it_cannot_be_written_back(redis_url, client) -> 
         queue.write({"n": 1}, shard_key=key_of(2, 0))
         queue.read("g", "c")
         queue.reclaim("g", "c", min_idle=0)
-        ((position, _),) = queue._do(queue._steps.dead(MOST_AT_ONCE))
+        (head,) = queue.dead_letter_heads()
+        revival = Revival(msgspec.structs.replace(head, shard_key=key_of(2, 1)))
         client.set("{q}:s1", "foreign")
         with pytest.raises(QueueDamaged):
-            queue._do(queue._steps.revive(position, Entry(["n", 1], key_of(2, 1))))
+            queue._do(queue._dead_letters.revive([revival]))
         assert len(queue.dead_letters()) == 1
         client.delete("{q}:s1")
-        assert queue._do(queue._steps.revive(position, Entry(["n", 1], key_of(2, 1))))
+        assert queue._do(queue._dead_letters.revive([revival])) == [True]
         assert (queue.len(), len(queue.dead_letters())) == (1, 0)
 
 

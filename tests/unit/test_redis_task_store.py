@@ -34,8 +34,8 @@ async def test_a_lost_claim_refuses_no_task_with_an_equal_message_id_in_another_
     store = RedisTaskStore(RedisEndpoint.of("redis://127.0.0.1:1/0"))
     store.consumer = consumer = Losing()
     for task_id, lane in (("kept", KEPT), ("lost", LOST)):
-        body = Body(task_id, "send", b"{}", "json", None, 1.0, 0, 0)
-        store.claimed[task_id] = HeldTask(body, lane.queue, lane.priority, "", 1, 0)
+        body = Body(task_id, "send", "json", None, 1.0, 0, 0, 2)
+        store.claimed[task_id] = HeldTask(body, b"{}", lane.queue, lane.priority, "", 1, 0)
         consumer.claims.add(task_id, LaneClaim(lane, "1-0"))
     finishes = [
         Finish(task_id, held.version + 1, "COMPLETED", "COMPLETED", 0, 1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -9,19 +13,26 @@ import msgspec
 from fairlead.backends.redis.queues import Queues
 from fairlead.backends.redis.registry import RedisSteps, Registry
 from fairlead.backends.redis.sharded.claims import PriorityLane
-from fairlead.backends.redis.task_messages import Body, dead, entry, record
-from fairlead.model import TaskRecord
-from fairlead.ports.task_records import TaskFilter
-
-MOST_LISTED = 10_000
-"""Greatest number of dead letters of a lane that a search reads."""
+from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps, Place, Revival
+from fairlead.backends.redis.sharded.message import DeadLetterHead
+from fairlead.backends.redis.task_messages import (
+    PAYLOAD,
+    REASONS,
+    TASK,
+    Body,
+    dead,
+    is_cut,
+    record,
+    replaced,
+)
+from fairlead.model import PRIORITIES, TaskRecord
+from fairlead.ports.task_records import TaskFilter, TaskVersion
 
 
 class DeadLetter(NamedTuple):
-    """A task in ERROR."""
+    """A task in ERROR, without its payload."""
 
-    position: str
-    """Position among the dead letters of the lane."""
+    head: DeadLetterHead
     task: TaskRecord
     body: Body
 
@@ -32,56 +43,169 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters:
-    """The dead letters of all queues."""
+    """The dead letters of all queues. Lists read the heads of dead letters, a page at a time."""
 
     def __init__(self, registry: Registry, queues: Queues) -> None:
         self._registry = registry
         self._queues = queues
 
-    def all(self) -> RedisSteps[list[DeadLetter]]:
-        """Return the dead letters in any order, without messages that are no tasks."""
-        found = []
-        for queue in (yield from self._registry.settings()):
-            for lane in (yield from self._queues.written(queue)):
-                for position, letter in (yield from self._queues.at(lane).dead(MOST_LISTED)):
-                    if (body := dead(letter)) is not None:
-                        found.append(
-                            DeadLetter(position, record(queue, lane.priority, letter, body), body)
-                        )
+    def lanes(self, queue: str | None = None) -> RedisSteps[list[PriorityLane]]:
+        """Return the lanes of a queue, or of every queue, that were ever written to."""
+        found: list[PriorityLane] = []
+        for each in (yield from self._registry.settings()):
+            if queue in (None, each):
+                found += yield from self._queues.written(each)
         return found
+
+    def page(self, lane: PriorityLane, after: str) -> RedisSteps[tuple[str, list[TaskRecord]]]:
+        """Return the tasks of the next dead letters of a lane after a position, and the position of
+        the last letter; "" if there are no more."""
+        position, letters = yield from self._page(lane, after)
+        return position, [letter.task for letter in letters]
 
     def matching(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         """Return at most `limit` tasks that match, by id and so the oldest first."""
-        found = [letter.task for letter in (yield from self.all()) if _matches(letter.task, where)]
-        return sorted(found, key=lambda task: task.id)[:limit]
+        found: list[TaskRecord] = []
+        for queue in (yield from self._registry.settings()):
+            if where.queue in (None, queue):
+                found += yield from self._matching(queue, where, limit)
+        return nsmallest(limit, found, key=lambda task: task.id)
+
+    def _matching(self, queue: str, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
+        steps = self._steps(PriorityLane(queue, PRIORITIES[0]))
+        found: list[TaskRecord] = []
+        after = where.after or ""
+        while len(found) < limit:
+            page = yield from steps.by_name(after)
+            if not page:
+                break
+            after = page[-1][0]
+            letters = yield from self._at(queue, [place for _, place in page])
+            found += sorted(
+                (letter.task for letter in letters if _matches(letter.task, where)),
+                key=lambda task: task.id,
+            )
+        return found[:limit]
 
     def of(self, task_id: str) -> RedisSteps[DeadLetter | None]:
         """Return the dead letter of a task; None if the task is not in ERROR."""
-        return next(
-            (letter for letter in (yield from self.all()) if letter.task.id == task_id), None
-        )
+        for queue in (yield from self._registry.settings()):
+            for letter in (yield from self._named(queue, [task_id])):
+                return letter
+        return None
 
-    def requeue(self, task_id: str, version: int, reset_tries: bool) -> RedisSteps[bool]:
-        """Put the task back into its queue, to run at once. Return False if the task is not in
+    def task(self, task_id: str) -> RedisSteps[TaskRecord | None]:
+        """Return a task in ERROR, with the whole text of its error."""
+        found = yield from self.of(task_id)
+        if found is None or not is_cut(found.head):
+            return None if found is None else found.task
+        letter = yield from self._steps(found.lane).letter(found.head.position)
+        return None if letter is None else record(*found.lane, letter, found.body)
+
+    def payload(self, task_id: str) -> RedisSteps[tuple[bytes, str] | None]:
+        """Return the payload of a task in ERROR, and its format."""
+        found = yield from self.of(task_id)
+        if found is None:
+            return None
+        letter = yield from self._steps(found.lane).letter(found.head.position)
+        return None if letter is None else (letter.values[PAYLOAD], found.body.payload_format)
+
+    def records(
+        self, wanted: Sequence[tuple[str, str]]
+    ) -> RedisSteps[dict[tuple[str, int], TaskRecord]]:
+        """Return those of the tasks (queue, id) that are in ERROR, by id and version."""
+        ids: defaultdict[str, list[str]] = defaultdict(list)
+        for queue, task_id in wanted:
+            ids[queue].append(task_id)
+        found = {}
+        for queue, of_queue in ids.items():
+            for letter in (yield from self._named(queue, of_queue)):
+                found[letter.task.id, letter.task.version] = letter.task
+        return found
+
+    def requeue(self, tasks: Sequence[TaskVersion], reset_tries: bool) -> RedisSteps[set[str]]:
+        """Put tasks back into their queues, to run at once. Return the ids of those that were in
         ERROR in this version."""
-        letter = yield from self._in_version(task_id, version)
-        if letter is None:
-            return False
-        tries = 0 if reset_tries else letter.body.tries
-        message = msgspec.structs.replace(letter.body, attempts=letter.task.attempt, tries=tries)
-        steps = self._queues.at(letter.lane)
-        return (yield from steps.revive(letter.position, entry(message, letter.task.fairness_key)))
+        moved: set[str] = set()
+        for lane, letters in (yield from self._in_version(tasks)).items():
+            revivals = []
+            for letter in letters:
+                tries = 0 if reset_tries else letter.body.tries
+                body = msgspec.structs.replace(
+                    letter.body, attempts=letter.task.attempt, tries=tries
+                )
+                revivals.append(Revival(letter.head, replaced(body), REASONS))
+            are_there = yield from self._steps(lane).revive(revivals)
+            moved |= _ids(letters, are_there)
+        return moved
 
-    def drop(self, task_id: str, version: int) -> RedisSteps[bool]:
-        """Remove the task for good. Return False if the task is not in ERROR in this version."""
-        letter = yield from self._in_version(task_id, version)
-        return letter is not None and (
-            yield from self._queues.at(letter.lane).revive(letter.position, None)
-        )
+    def drop(self, tasks: Sequence[TaskVersion]) -> RedisSteps[set[str]]:
+        """Remove tasks for good. Return the ids of those that were in ERROR in this version."""
+        dropped: set[str] = set()
+        for lane, letters in (yield from self._in_version(tasks)).items():
+            positions = [letter.head.position for letter in letters]
+            dropped |= _ids(letters, (yield from self._steps(lane).drop(positions)))
+        return dropped
 
-    def _in_version(self, task_id: str, version: int) -> RedisSteps[DeadLetter | None]:
-        letter = yield from self.of(task_id)
-        return letter if letter is not None and letter.task.version == version else None
+    def _in_version(
+        self, tasks: Sequence[TaskVersion]
+    ) -> RedisSteps[dict[PriorityLane, list[DeadLetter]]]:
+        """Return one dead letter of each task that is in ERROR in this version, by lane."""
+        left = dict(tasks)
+        found: defaultdict[PriorityLane, list[DeadLetter]] = defaultdict(list)
+        for queue in (yield from self._registry.settings()):
+            if left:
+                for letter in (yield from self._named(queue, list(left))):
+                    if left.get(letter.task.id) == letter.task.version:
+                        del left[letter.task.id]
+                        found[letter.lane].append(letter)
+        return found
+
+    def _steps(self, lane: PriorityLane) -> DeadLetterSteps:
+        return DeadLetterSteps(self._queues.at(lane))
+
+    def _page(self, lane: PriorityLane, after: str) -> RedisSteps[tuple[str, list[DeadLetter]]]:
+        heads = yield from self._steps(lane).page(after)
+        letters = yield from self._of_tasks(lane, heads)
+        return heads[-1].position if heads else "", letters
+
+    def _named(self, queue: str, ids: Sequence[str]) -> RedisSteps[list[DeadLetter]]:
+        """Return the dead letters of tasks of one queue."""
+        any_lane = PriorityLane(queue, PRIORITIES[0])
+        places = yield from self._steps(any_lane).places(ids)
+        return (yield from self._at(queue, chain.from_iterable(places)))
+
+    def _at(self, queue: str, places: Iterable[Place]) -> RedisSteps[list[DeadLetter]]:
+        """Return the dead letters of tasks at these places of one queue."""
+        by_lane: defaultdict[PriorityLane, list[str]] = defaultdict(list)
+        for section, position in places:
+            by_lane[PriorityLane(queue, int(section))].append(position)
+        found: list[DeadLetter] = []
+        for lane, positions in by_lane.items():
+            heads = yield from self._steps(lane).heads_at(positions)
+            found += yield from self._of_tasks(lane, [head for head in heads if head is not None])
+        return found
+
+    def _of_tasks(
+        self, lane: PriorityLane, heads: Sequence[DeadLetterHead]
+    ) -> RedisSteps[list[DeadLetter]]:
+        """Return the dead letters with these heads, without messages that are no tasks."""
+        found = []
+        for head in heads:
+            body = dead(head)
+            if body is None and TASK not in head.values:
+                # The context of the task may be too large for a head.
+                letter = yield from self._steps(lane).letter(head.position)
+                body = None if letter is None else dead(letter)
+            if body is not None:
+                found.append(DeadLetter(head, record(*lane, head, body), body))
+        return found
+
+
+def _ids(letters: Sequence[DeadLetter], were_there: Sequence[bool]) -> set[str]:
+    return {
+        letter.task.id for letter, was_there in zip(letters, were_there, strict=True) if was_there
+    }
 
 
 def _matches(record: TaskRecord, where: TaskFilter) -> bool:

@@ -16,7 +16,8 @@ from fairlead.backends.redis.sharded.claims import PriorityLane
 from fairlead.backends.redis.sharded.consumer import Consumer
 from fairlead.backends.redis.sharded.endpoint import RedisEndpoint
 from fairlead.backends.redis.sharded.lanes import Delivery
-from fairlead.backends.redis.sharded.message import ClaimEnd, Entry
+from fairlead.backends.redis.sharded.message import ClaimEnd
+from fairlead.backends.redis.task_messages import reasons
 from fairlead.clock import Clock
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.model.peer import PeerMessage
@@ -208,15 +209,7 @@ class RedisTaskChannel:
                 "a message that is no task goes to the dead letters",
                 extra={"queue": queue, "message_id": id},
             )
-            why = Entry(
-                (
-                    "error_type",
-                    "fairlead.errors.InvalidTask",
-                    "error_text",
-                    "this message is no task",
-                ),
-                "",
-            )
+            why = reasons("fairlead.errors.InvalidTask", "this message is no task")
             await self._tasks.consumer.finish(
                 {PriorityLane(queue, delivery.priority): [ClaimEnd(id, "dead", why)]}
             )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from fairlead.backends.redis.sharded.lanes import Delivery
-from fairlead.backends.redis.sharded.message import RESERVED, Entry, RemovedMessage
+from fairlead.backends.redis.sharded.message import HEAD_TEXT, RESERVED, Entry, RemovedMessage
 from fairlead.backends.sql.rows import NODE_LOST
 from fairlead.model import (
     DEFAULT_WEIGHT,
@@ -25,22 +25,28 @@ from fairlead.model.reading import msgpack_reader
 RETRY = "retry/"
 """The prefix of the ticket of a task that waits for its retry."""
 
-_FIELD = "task"
-_ERROR = ("error_type", "error_text")
+TASK = "task"
+
+PAYLOAD = "payload"
+"""The field of the payload, which nothing but a run of the task reads."""
+
+REASONS = ("error_type", "error_text")
+"""The fields that a dead letter has beside its task."""
 
 
-class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k1"):
-    """The stored form of a task. The tag is its format: a field may be added at the end; any other
-    change needs another tag."""
+class Body(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="k2"):
+    """The stored form of a task without its payload. The tag is its format: a field may be added at
+    the end; any other change needs another tag."""
 
     id: TaskId
     name: Key
-    payload: bytes
     payload_format: str
     context: str | None
     weight: Weight
     run_at: Micros
     submitted_at: Micros
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    """Bytes of the payload."""
     attempts: Runs = 0
     """Runs that have ended."""
     tries: Runs = 0
@@ -55,6 +61,7 @@ class HeldTask(msgspec.Struct, frozen=True, gc=False):
     """A task that this node has claimed."""
 
     body: Body
+    payload: bytes
     queue: str
     priority: int
     fairness_key: str
@@ -100,7 +107,7 @@ class HeldTask(msgspec.Struct, frozen=True, gc=False):
             self.version + 1,
             attempt,
             body.tries + 1,
-            body.payload,
+            self.payload,
             body.payload_format,
             self.ready_at,
             False,
@@ -114,21 +121,28 @@ class HeldTask(msgspec.Struct, frozen=True, gc=False):
         attempts = self.body.attempts + self.deliveries
         body = msgspec.structs.replace(self.body, attempts=attempts, tries=tries, run_at=run_at)
         is_later = finish.next_state == State.WAITING
-        return entry(
-            body, self.fairness_key, at=millis(run_at) if is_later else "", ticket=RETRY + body.id
-        )
+        at = millis(run_at) if is_later else ""
+        return entry(body, self.payload, self.fairness_key, at=at, ticket=RETRY + body.id)
 
     def again(self) -> Entry:
         """Return the message that follows a claim without a run."""
-        return entry(self.body, self.fairness_key)
+        return entry(self.body, self.payload, self.fairness_key)
 
 
-def entry(body: Body, fairness_key: str, *, at: int | str = "", ticket: str = "") -> Entry:
-    """Return a task as a message."""
-    fields: list[Any] = [f"{RESERVED}key", fairness_key]
+def entry(
+    body: Body, payload: bytes, fairness_key: str, *, at: int | str = "", ticket: str = ""
+) -> Entry:
+    """Return a task as a message. Its own fields are small, so that the head of a dead letter has
+    them all."""
+    fields: list[Any] = [f"{RESERVED}key", fairness_key, f"{RESERVED}name", body.id]
     if body.weight != DEFAULT_WEIGHT:
         fields += [f"{RESERVED}weight", body.weight]
-    return Entry([*fields, _FIELD, _encode(body)], fairness_key, at, ticket)
+    return Entry([*fields, *replaced(body), PAYLOAD, payload], fairness_key, at, ticket)
+
+
+def replaced(body: Body) -> tuple[str, bytes]:
+    """Return the field of the task, for a message that keeps its payload."""
+    return TASK, _encode(body)
 
 
 def new_entry(task: NewTask, window: int) -> Entry:
@@ -137,15 +151,15 @@ def new_entry(task: NewTask, window: int) -> Entry:
     body = Body(
         task.id,
         task.name,
-        task.payload,
         task.payload_format,
         task.context,
         task.weight,
         task.run_at,
         task.submitted_at,
+        len(task.payload),
     )
     at: int | str = "" if task.is_due else millis(task.run_at)
-    found = entry(body, task.fairness_key, at=at, ticket=task.id)
+    found = entry(body, task.payload, task.fairness_key, at=at, ticket=task.id)
     return (
         found
         if task.unique_key is None
@@ -158,19 +172,38 @@ def held(queue: str, delivery: Delivery) -> HeldTask:
     no task."""
     found = delivery.message
     at = int(found.id.partition("/")[2].partition("-")[0])
-    body = _read(found.values[_FIELD])
-    return HeldTask(body, queue, delivery.priority, found.shard_key, found.deliveries, at * 1000)
+    body, payload = _read(found.values[TASK]), found.values[PAYLOAD]
+    return HeldTask(
+        body,
+        payload,
+        queue,
+        delivery.priority,
+        found.shard_key,
+        found.deliveries,
+        at * 1000,
+    )
 
 
 def error_fields(finish: Finish) -> Entry:
     """Return the fields that a dead letter has beside its task."""
-    return Entry(("error_type", finish.error_type or "", "error_text", finish.error_text or ""), "")
+    return reasons(finish.error_type or "", finish.error_text or "")
+
+
+def reasons(error_type: str, error_text: str) -> Entry:
+    """Return the reasons of a dead letter."""
+    kind, text = REASONS
+    return Entry((kind, error_type, text, error_text), "")
+
+
+def is_cut(letter: RemovedMessage) -> bool:
+    """Return whether the head of a dead letter may have only the beginning of the error."""
+    return any(len(letter.values.get(field, b"")) >= HEAD_TEXT for field in REASONS)
 
 
 def dead(letter: RemovedMessage) -> Body | None:
     """Return the task of a dead letter; None if the letter is no task."""
     try:
-        return _read(letter.values[_FIELD])
+        return _read(letter.values[TASK])
     except (msgspec.DecodeError, KeyError):
         return None
 
@@ -179,8 +212,10 @@ def record(queue: str, priority: int, letter: RemovedMessage, body: Body) -> Tas
     """Return the record of a task in ERROR."""
     attempts = body.attempts + letter.deliveries
     lost = NODE_LOST, f"the task was lost with its worker {letter.deliveries} times"
-    texts = [letter.values.get(name, b"").decode(errors="replace") for name in _ERROR]
-    error = (texts[0], texts[1]) if _ERROR[0] in letter.values else lost
+    error = lost
+    if REASONS[0] in letter.values:
+        kind, text = (letter.values.get(field, b"").decode(errors="replace") for field in REASONS)
+        error = kind, text
     return TaskRecord(
         body.id,
         queue,
@@ -202,7 +237,7 @@ def record(queue: str, priority: int, letter: RemovedMessage, body: Body) -> Tas
         None,
         *error,
         body.context,
-        len(body.payload),
+        body.size,
     )
 
 

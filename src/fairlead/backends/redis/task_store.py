@@ -141,10 +141,10 @@ class RedisTaskStore:
         return submitted, [notification]
 
     def task(self, task_id: str) -> RedisSteps[TaskRecord | None]:
-        letter = yield from self._dead_letters.of(task_id)
-        if letter is None:
+        found = yield from self._dead_letters.task(task_id)
+        if found is None:
             raise NotSupported(f"task {task_id}: {_NO_RECORD}; {SQL_STORES} do")
-        return letter.task
+        return found
 
     def tasks(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         if where.state is not State.ERROR:
@@ -154,8 +154,7 @@ class RedisTaskStore:
         return (yield from self._dead_letters.matching(where, limit))
 
     def payload(self, task_id: str) -> RedisSteps[tuple[bytes, str] | None]:
-        letter = yield from self._dead_letters.of(task_id)
-        return None if letter is None else (letter.body.payload, letter.body.payload_format)
+        return (yield from self._dead_letters.payload(task_id))
 
     def attempts(self, task_id: str) -> RedisSteps[list[AttemptRecord]]:
         yield from self.task(task_id)
@@ -168,11 +167,7 @@ class RedisTaskStore:
         self, tasks: Sequence[TaskVersion], to: State, run_at: int, now: int, reset_tries: bool
     ) -> RedisSteps[tuple[set[str], Notification]]:
         """Move tasks in ERROR, to run at once; any other move is refused."""
-        moved = set()
-        for task_id, version in tasks:
-            if (yield from self._dead_letters.requeue(task_id, version, reset_tries)):
-                moved.add(task_id)
-        return moved, Notification()
+        return (yield from self._dead_letters.requeue(tasks, reset_tries)), Notification()
 
     def change(
         self,
@@ -188,10 +183,7 @@ class RedisTaskStore:
         self, tasks: Sequence[TaskVersion], to: State, now: int, actor: str
     ) -> RedisSteps[tuple[set[str], Notification]]:
         """End tasks in ERROR; any other task is refused."""
-        ended = set()
-        for task_id, version in tasks:
-            if (yield from self._dead_letters.drop(task_id, version)):
-                ended.add(task_id)
+        ended = yield from self._dead_letters.drop(tasks)
         return ended, Notification(control=True, finished=sorted(ended))
 
     def queue_statuses(self) -> RedisSteps[list[QueueStatus]]:

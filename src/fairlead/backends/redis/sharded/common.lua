@@ -7,20 +7,24 @@
 --   {queue}:deadlines       zset: <stream>/<id> by deadline (ms)
 --   {queue}:once            set: marks of the messages in the queue that must not be written twice
 --   {queue}:unique:<key>    name of the first message with that unique key
---   {queue}:dead            stream: messages delivered too often
+--   {queue}:dead            stream: dead letters, messages delivered too often
+--   {queue}:dead:heads      stream: small heads of the dead letters, under the ids of the letters
+--   {queue}:dead:names      zset of all sections, in the order of texts: <name of a dead letter> <section>/<id in {queue}:dead>
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
 --   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
 --   {queue}:heads:<group>   hash: stream -> shard key of its next message, if known (reads = tenants)
+--   {queue}:returned:<group>  zset: <stream>/<id> of messages that consumers gave back, by the time (ms) of the next delivery
 --   {queue}:lasting         set: streams that have been written to since the queue was empty, which have no time to live
 --   {queue}:groups          set: groups that have read any stream
 --   queue                   the default stream, for producers of a plain stream (in the same slot)
--- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys and the
--- default stream. A queue with sections has two more kinds of keys:
+-- A queue may have sections. Each section has its own keys {queue}:<section>:..., except notifications, unique keys, the names
+-- of dead letters and the default stream. A queue with sections has two more kinds of keys:
 --   {queue}:sections             set: sections that were written to
 --   {queue}:<section>:notifier   stream: wakes one of the readers that wait on the streams of the section
 -- meta is a hash: streams (their number), asked (time at which a client last asked for that number), ttl, refreshed, rests
--- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see tidy_copies),
+-- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping (see
+-- tidy_letters),
 -- and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
 -- time) and tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
 local meta = KEYS[1]
@@ -30,6 +34,9 @@ local notifications = '{' .. queue .. '}:notifications'
 local sections = '{' .. queue .. '}:sections'
 local deadlines, once, lasting = prefix .. 'deadlines', prefix .. 'once', prefix .. 'lasting'
 local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
+local dead_letters, dead_heads = prefix .. 'dead', prefix .. 'dead:heads'
+local dead_names = '{' .. queue .. '}:dead:names'
+local RETURNED = 'fairlead:returned'  -- the consumer that holds messages which were given back
 
 local function integer(number)
     return string.format('%.0f', number)  -- tostring rounds numbers of more than 14 digits
@@ -124,7 +131,7 @@ end
 -- clock says: no key that they need has a time to live. A reader that finds the queue empty sets the time to live (rest), and
 -- the next write removes it again (wake).
 local function needed()
-    return {meta, prefix .. 'groups', prefix .. 'weights'}
+    return {meta, prefix .. 'groups', prefix .. 'weights', dead_letters, dead_heads}
 end
 
 -- Return whether each other section of the queue is empty too.
@@ -140,15 +147,20 @@ end
 -- of them belongs to entries that were removed by other means.
 local function rest(ttl)
     if redis.call('ZCARD', later) > 0 then return end
-    local dead, cordoned = prefix .. 'dead', prefix .. 'cordoned'
-    if length(dead) > 0 or length(cordoned) > 0 then return end
+    local cordoned = prefix .. 'cordoned'
+    if length(dead_letters) > 0 or length(cordoned) > 0 then return end
     local life = integer(ttl * 9 / 8)
-    redis.call('DEL', deadlines, once, dead, cordoned)
+    redis.call('DEL', deadlines, once, cordoned)
     redis.call('HSET', meta, 'rests', 1)
     for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
     redis.call('DEL', lasting)
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life) end
-    if section ~= '' and all_sections_rest() then redis.call('PEXPIRE', sections, life) end
+    if section == '' then
+        redis.call('PEXPIRE', dead_names, life)
+    elseif all_sections_rest() then
+        redis.call('PEXPIRE', sections, life)
+        redis.call('PEXPIRE', dead_names, life)
+    end
 end
 
 -- Remove the time to live of the keys that a message needs, if the queue rests or is new. `rests`: this field of meta.
@@ -159,6 +171,7 @@ local function wake(rests)
     if (rests or redis.call('HGET', meta, 'rests')) == '0' then return end
     redis.call('HSET', meta, 'rests', 0)  -- first, so that a full server refuses the message
     for _, key in ipairs(needed()) do redis.call('PERSIST', key) end
+    redis.call('PERSIST', dead_names)
     if section ~= '' then redis.call('PERSIST', sections) end
 end
 
@@ -167,23 +180,69 @@ local function touch_at_rest(key, ttl)
     if redis.call('HGET', meta, 'rests') ~= '0' then touch(key, ttl) end
 end
 
--- Trim the copies of messages that are older than `ttl` of use. A clock may jump, so count rounds of an eighth of the ttl
--- instead: keep the newest entry of each of the last ten rounds, and drop what is older than all of them.
-local function tidy_copies(last)
-    local key, field = prefix .. last, 'kept:' .. last
-    local rounds = {}
+-- Note the newest copy of this round, and return the id up to which copies are older than `ttl` of use, or nil. A clock may
+-- jump, so count rounds of an eighth of the ttl instead: keep the newest entry of each of the last ten rounds, and drop what is
+-- older than all of them.
+local function old_copies(last)
+    local field, rounds = 'kept:' .. last, {}
     for id in string.gmatch(redis.call('HGET', meta, field) or '', '%S+') do rounds[#rounds + 1] = id end
-    local found = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+    local found = redis.call('XREVRANGE', prefix .. last, '+', '-', 'COUNT', 1)[1]
     if not found then
         if #rounds > 0 then redis.call('HDEL', meta, field) end
-        return
+        return nil
     end
     rounds[#rounds + 1] = found[1]
-    if #rounds > 10 then
-        local millis, sequence = string.match(table.remove(rounds, 1), '^(%d+)-(%d+)$')
-        redis.call('XTRIM', key, 'MINID', millis .. '-' .. integer(tonumber(sequence) + 1))
-    end
+    local through = #rounds > 10 and table.remove(rounds, 1) or nil
     redis.call('HSET', meta, field, table.concat(rounds, ' '))
+    return through
+end
+
+-- Return the least id above this one.
+local function id_after(id)
+    local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
+    return millis .. '-' .. integer(tonumber(sequence) + 1)
+end
+
+local function tidy_cordoned()
+    local through = old_copies('cordoned')
+    if through then redis.call('XTRIM', prefix .. 'cordoned', 'MINID', id_after(through)) end
+end
+
+-- Return the name by which a dead letter is found, from its head: the one that its writer gave, or else the id of the message.
+local function name_of(head)
+    local name = named(head, 'fairlead:name')
+    if name and #name <= 200 then return name end
+    return named(head, 'fairlead:id')
+end
+
+-- Remove a dead letter with its head and name; letters leave by this function only. `head`: the fields of its head, if known.
+-- Return whether there was such a letter.
+local function drop_letter(position, head)
+    if not head then
+        local found = redis.call('XRANGE', dead_heads, position, position)[1]
+        head = found and found[2]
+    end
+    if head then
+        redis.call('ZREM', dead_names, name_of(head) .. ' ' .. section .. '/' .. position)
+        redis.call('XDEL', dead_heads, position)
+    end
+    return redis.call('XDEL', dead_letters, position) == 1
+end
+
+-- Drop dead letters that are older than `ttl` of use, a hundred in one run of a script. Return whether none of them is left.
+local function tidy_letters()
+    local through = redis.call('HGET', meta, 'dropping')
+    if not through then
+        through = old_copies('dead')
+        if not through then return true end
+        redis.call('HSET', meta, 'dropping', through)
+    end
+    local old = redis.call('XRANGE', dead_heads, '-', through, 'COUNT', 100)
+    for _, each in ipairs(old) do drop_letter(each[1], each[2]) end
+    if #old == 100 then return false end
+    redis.call('XTRIM', dead_letters, 'MINID', id_after(through))  -- letters that another writer added have no heads
+    redis.call('HDEL', meta, 'dropping')
+    return true
 end
 
 -- Every write and read extends the life of the keys that expire. To touch every key each time is too expensive, so do this
@@ -191,15 +250,17 @@ end
 -- belongs to its producers, so never shorten its life. A clock that was set back must not stop the rounds.
 local function keep_alive(ttl, count, refreshed)
     if now >= refreshed and now - refreshed < ttl / 8 then return end
+    -- While old letters are left, the next calls go on with them. A queue with letters has no keys that expire too early.
+    if not tidy_letters() then return end
+    tidy_cordoned()
     local life = integer(ttl * 9 / 8)
     for stream = 0, count - 1 do redis.call('PEXPIRE', key_of(stream), life, 'XX') end
     for _, key in ipairs(needed()) do redis.call('PEXPIRE', key, life, 'XX') end
     redis.call('PEXPIRE', prefix .. 'notifier', life)
     redis.call('PEXPIRE', notifications, life)
     redis.call('PEXPIRE', sections, life, 'XX')
+    redis.call('PEXPIRE', dead_names, life, 'XX')
     if section == '' then redis.call('PEXPIRE', queue, life, 'GT') end
-    tidy_copies('dead')
-    tidy_copies('cordoned')
     redis.call('HSET', meta, 'refreshed', integer(now))
 end
 
@@ -270,14 +331,55 @@ local function is_held(stream, group, consumer, id)
     return not found.err and #found > 0
 end
 
--- Keep a copy of a message that is no longer delivered, for `ttl` of use (see tidy_copies).
+-- Keep a copy of a message that is no longer delivered, for `ttl` of use (see old_copies).
 local function keep_copy(last, stream, id, flat, deliveries)
-    local key = prefix .. last
     local copy = {'fairlead:id', stream .. '/' .. id, 'fairlead:deliveries', tostring(deliveries)}
     -- Limit the number of fields to what unpack can pass; Fairlead's own writers use fewer.
     for i = 1, math.min(#flat, 7000) do copy[#copy + 1] = flat[i] end
     wake()
-    return {redis.call('XADD', key, '*', unpack(copy)), copy}
+    return {redis.call('XADD', prefix .. last, '*', unpack(copy)), copy}
+end
+
+-- Return the head of a dead letter: the size of the letter (bytes), its fields of at most 1000 bytes, 3000 bytes in all, and
+-- the beginnings of its reasons.
+local function head_of(letter, reasons)
+    local head, size, room = {letter[1], letter[2], letter[3], letter[4], 'fairlead:size', ''}, 0, 3000
+    for i = 1, #letter, 2 do
+        local bytes = #letter[i] + #letter[i + 1]
+        size = size + bytes
+        if i > 4 and i <= #letter - #reasons and bytes <= 1000 and bytes <= room then
+            head[#head + 1] = letter[i]
+            head[#head + 1] = letter[i + 1]
+            room = room - bytes
+        end
+    end
+    for i = 1, #reasons, 2 do
+        head[#head + 1] = reasons[i]
+        head[#head + 1] = string.sub(reasons[i + 1], 1, 1000)
+    end
+    head[6] = integer(size)
+    return head
+end
+
+-- Make a message a dead letter. `reasons`: fields and values that the letter gets too.
+local function bury(stream, id, flat, deliveries, reasons)
+    -- Check the keys first, so that a damaged key leaves no half of a letter.
+    length(dead_letters)
+    length(dead_heads)
+    local names = redis.pcall('ZCARD', dead_names)
+    if type(names) == 'table' then fail(dead_names, names) end
+    while #flat + #reasons > 7000 do flat[#flat] = nil end
+    for i = 1, #reasons do flat[#flat + 1] = reasons[i] end
+    local position, letter = unpack(keep_copy('dead', stream, id, flat, deliveries))
+    local head = head_of(letter, reasons)
+    if redis.pcall('XADD', dead_heads, position, unpack(head)).err then
+        -- The stream of letters was lost, and the clock was set back: go on after the newest head.
+        redis.call('XDEL', dead_letters, position)
+        position = id_after(named(redis.call('XINFO', 'STREAM', dead_heads), 'last-generated-id'))
+        redis.call('XADD', dead_letters, position, unpack(letter))
+        redis.call('XADD', dead_heads, position, unpack(head))
+    end
+    redis.call('ZADD', dead_names, 0, name_of(head) .. ' ' .. section .. '/' .. position)
 end
 
 local function cordon(stream, id, flat, deliveries)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from fairlead.backends.redis.sharded.confirmation import Confirmation
+from fairlead.backends.redis.sharded.dead_letters import DeadLetterSteps
+from fairlead.backends.redis.sharded.errors import UnknownMessage
+from fairlead.backends.redis.sharded.message import RemovedMessage
 from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.settings import Reads, ShardedSettings
 from fairlead.backends.redis.sharded.steps import QueueSteps
@@ -21,6 +24,15 @@ def refuse_text(settings: Mapping[str, Any]) -> None:
     bytes."""
     if settings.get("decode_responses"):
         raise ConfigurationError("values are bytes: give a client without decode_responses=True")
+
+
+def found_letter(id: str, letter: RemovedMessage | None) -> RemovedMessage:
+    """Return the dead letter. Raise UnknownMessage if there is none."""
+    if letter is None:
+        raise UnknownMessage(
+            f"no dead letter of message {id}: requeued, deleted, expired, or never there"
+        )
+    return letter
 
 
 class Connected:
@@ -57,6 +69,7 @@ class Connected:
             name, reads, streams, streams_per_shard, ttl, shrink_after, max_deliveries
         )
         self._steps = QueueSteps(self._settings, time.monotonic)
+        self._dead_letters = DeadLetterSteps(self._steps)
         self._is_ours = isinstance(redis, str)
         self._confirmation: Confirmation | None = None
         if isinstance(redis, str):

@@ -26,10 +26,8 @@ local function dead(stream, id, fields)
     local key = key_of(stream)
     local entry = redis.call('XRANGE', key, id, id)[1]
     if not entry then return end  -- its producer has trimmed it away
-    local flat = entry[2]
-    for i = 1, #fields do flat[#flat + 1] = fields[i] end
     local counted = redis.call('XPENDING', key, group_of(stream, group), id, id, 1)[1][4]
-    keep_copy('dead', stream, id, flat, counted)
+    bury(stream, id, entry[2], counted, fields)
 end
 
 local results, has_news = {}, false

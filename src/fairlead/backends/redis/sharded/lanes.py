@@ -18,6 +18,7 @@ from fairlead.backends.redis.sharded.steps import (
     RunScript,
     Steps,
     WaitForEntry,
+    taken,
 )
 
 
@@ -89,10 +90,7 @@ class Lanes:
             self._learn(response[2])
             if response[0] == b"messages":
                 now = response[1]
-                found += [
-                    Delivery(priority, message((s, at, 1, now, fields)))
-                    for s, at, fields in response[3:]
-                ]
+                found += [Delivery(priority, taken(now, each)) for each in response[3:]]
                 if len(response) - 3 == space:
                     break  # there may be more of this priority, and lower ones must wait for it
             else:

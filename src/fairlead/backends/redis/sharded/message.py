@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,9 @@ LATER = "later"
 """The stream in the id of a message whose time has not come."""
 
 MOST_FIELDS = 1000
+
+HEAD_TEXT = 1000
+"""Bytes of a field, at most, in the head of a dead letter. See head_of in common.lua."""
 
 RESERVED = "fairlead:"
 """The beginning of the names of fields that belong to the queue itself."""
@@ -111,6 +114,16 @@ class RemovedMessage(msgspec.Struct, frozen=True):
     at: datetime
     """Time of the removal."""
     deadline: datetime | None
+    position: str = ""
+    """Position among the dead letters or cordoned messages of the queue, for the next page."""
+
+
+class DeadLetterHead(RemovedMessage, frozen=True):
+    """A dead letter without its large fields: `values` has only fields of at most 1000 bytes, 3000
+    bytes in all."""
+
+    size: int = 0
+    """Bytes of all fields of the dead letter."""
 
 
 def entry(message: NewMessage) -> Entry:
@@ -195,18 +208,31 @@ def message(found: Sequence[object]) -> Message:
 def removed_message(found: Sequence[object]) -> RemovedMessage:
     """Return the removed message of an entry of the dead-letter stream, or of the stream of
     cordoned messages."""
+    return RemovedMessage(**_removed(found))
+
+
+def letter_head(found: Sequence[object]) -> DeadLetterHead:
+    """Return the head of an entry of the stream of heads."""
+    _, flat = found
+    assert isinstance(flat, list)
+    return DeadLetterHead(**_removed(found), size=int(flat[5]))
+
+
+def _removed(found: Sequence[object]) -> dict[str, Any]:
     entry_id, flat = found
     assert isinstance(flat, list)
     values, own = _split(flat)
-    return RemovedMessage(
+    position = _text(entry_id)
+    return {
         # The script puts id and deliveries first, since other writers may use the same field names.
-        flat[1].decode(),
-        values,
-        own.get("key", b"").decode(errors="replace"),
-        int(flat[3]),
-        to_datetime(int(_text(entry_id).partition("-")[0]) * 1000),
-        _instant(own.get("deadline")),
-    )
+        "id": flat[1].decode(),
+        "values": values,
+        "shard_key": own.get("key", b"").decode(errors="replace"),
+        "deliveries": int(flat[3]),
+        "at": to_datetime(int(position.partition("-")[0]) * 1000),
+        "deadline": _instant(own.get("deadline")),
+        "position": position,
+    }
 
 
 def _split(flat: object) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self, TypeVar
 
-from fairlead.backends.redis.sharded.connecting import Connected
-from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
+from fairlead.backends.redis.sharded.connecting import Connected, found_letter
+from fairlead.backends.redis.sharded.heartbeat import Heartbeat
+from fairlead.backends.redis.sharded.message import (
+    DeadLetterHead,
+    Message,
+    NewMessage,
+    RemovedMessage,
+    Value,
+)
 from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.running import run_async
 from fairlead.backends.redis.sharded.stats import Stats
@@ -113,6 +120,24 @@ class ShardedQueue(Connected):
         InvalidMessage if an id is malformed."""
         return await self._do(self._steps.ack(group, ids))
 
+    async def nack(self, group: str, consumer: str, *ids: str, delay: float = 0.0) -> list[str]:
+        """Give messages back that the consumer could not handle: a reader of the group gets them
+        again after `delay` seconds, before other messages. Return the ids that still belonged to
+        the consumer.
+
+        The messages keep their ids and counts of deliveries. A message delivered `max_deliveries`
+        times goes to the dead letters instead; a message past its deadline is cordoned. Raise
+        InvalidMessage if an id is malformed or the delay is negative."""
+        return await self._do(self._steps.nack(group, consumer, ids, delay))
+
+    def heartbeat(self, group: str, consumer: str, *ids: str, every: float) -> Heartbeat:
+        """Return a context manager that extends the claims of these messages every `every` seconds
+        while its block runs, for handlers that work longer than the `min_idle` of the reclaimers;
+        a third of it is a good value. `Heartbeat.lost` has the ids that the consumer has lost. An
+        outage of Redis does not end the block. Raise ConfigurationError if `every` is not
+        positive."""
+        return Heartbeat(lambda held: self.extend(group, consumer, *held), ids, every)
+
     async def delete(self, id: str) -> None:
         """Take a message out of the queue, even if it is claimed. Raise UnknownMessage if it is not
         there, InvalidMessage if the id is malformed."""
@@ -154,10 +179,33 @@ class ShardedQueue(Connected):
         """Return cordoned messages, oldest first. The queue keeps them for `ttl` seconds of use."""
         return await self._do(self._steps.cordoned(count))
 
-    async def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
-        """Return messages that were delivered too often, oldest first. The queue keeps them for
-        `ttl` seconds of use."""
-        return await self._do(self._steps.dead_letters(count))
+    async def dead_letters(self, *, count: int = 1000, after: str = "") -> list[RemovedMessage]:
+        """Return messages that were delivered too often, oldest first, with all their fields. The
+        queue keeps them for `ttl` seconds of use. `after`: the position of the last dead letter of
+        the page before (`RemovedMessage.position`)."""
+        return await self._do(self._steps.dead_letters(count, after))
+
+    async def dead_letter_heads(
+        self, *, count: int = 1000, after: str = ""
+    ) -> list[DeadLetterHead]:
+        """Return dead letters as `dead_letters` does, without their large fields, from an index."""
+        return await self._do(self._dead_letters.heads(count, after))
+
+    async def dead_letter(self, id: str) -> RemovedMessage:
+        """Return the dead letter of the message with this id, with all its fields. Raise
+        UnknownMessage if there is none."""
+        return found_letter(id, await self._do(self._dead_letters.find(id)))
+
+    async def requeue_dead_letters(self, *ids: str) -> list[str]:
+        """Write the messages of dead letters into the queue again, for all groups, with new ids and
+        no deliveries yet, and remove the dead letters. Return the ids for which there was a dead
+        letter. A message past its deadline is cordoned when it is read."""
+        return await self._do(self._dead_letters.requeue(ids))
+
+    async def delete_dead_letters(self, *ids: str) -> list[str]:
+        """Remove dead letters for good, by the ids of their messages. Return the ids for which
+        there was one."""
+        return await self._do(self._dead_letters.delete(ids))
 
     async def set_weight(self, shard_key: str, weight: float | None) -> None:
         """Set the share of a shard key from now on, whatever its messages say. None restores the

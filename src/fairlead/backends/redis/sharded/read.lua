@@ -2,7 +2,7 @@
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, the
 -- notification after which the reader waited ('' if it did not wait), greatest number of messages.
 -- Return one of
---   {'messages', now, sections, {stream, id, fields}...}
+--   {'messages', now, sections, {stream, id, fields}...}, each with its deliveries too if it was given back
 --   {'again'}  if the caller must continue the scan by a second call
 --   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
@@ -10,6 +10,7 @@ local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
 local heads = prefix .. 'heads:' .. group
 local passes, virtual = prefix .. 'passes:' .. group, 'virtual:' .. group
+local returned = prefix .. 'returned:' .. group
 local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests')
 local count, offset = tonumber(known[1] or 0), tonumber(known[2] or 0)
 ttl = tonumber(known[4] or ttl)
@@ -34,6 +35,8 @@ end
 
 local function empty()
     local next_due = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2]
+    local next_returned = redis.call('ZRANGE', returned, 0, 0, 'WITHSCORES')[2]
+    if next_returned and (not next_due or tonumber(next_returned) < tonumber(next_due)) then next_due = next_returned end
     return {'empty', integer(now), all_sections(), latest, latest_default, next_due or '', count}
 end
 
@@ -41,7 +44,8 @@ end
 -- message and records this, so that the other readers return at once.
 local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
-if woken_after ~= '' and known[3] == seen and #due == 0 then return empty() end
+local given_back = redis.call('ZRANGEBYSCORE', returned, '-inf', integer(now), 'LIMIT', 0, wanted)
+if woken_after ~= '' and known[3] == seen and #due == 0 and #given_back == 0 then return empty() end
 
 -- Write messages for later that are due now into their streams. A full server lets a script write if
 -- the first write of the script is a command that is always allowed, such as PEXPIRE.
@@ -181,8 +185,8 @@ local function keep_charges()
 end
 
 local taken = {}
-local function give(stream, entry)
-    taken[#taken + 1] = {stream, entry[1], entry[2]}
+local function give(stream, entry, deliveries)
+    taken[#taken + 1] = {stream, entry[1], entry[2], deliveries}
     -- Remove the deadline of a claimed message, so that cordon.lua does not check it each time.
     if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
@@ -266,6 +270,26 @@ local function by_tenants()
         redis.call('HSET', heads, unpack(news))
         touch(heads, ttl)
     end
+end
+
+-- Claim a message that a consumer has given back, if nobody has ended or reclaimed it since.
+local function take_back(stream, id)
+    local key, its_group = key_of(stream), group_of(stream, group)
+    local held = redis.pcall('XPENDING', key, its_group, id, id, 1, RETURNED)
+    local entry = not held.err and #held > 0 and redis.call('XRANGE', key, id, id)[1]
+    if not entry then return end
+    if is_past_deadline(entry[2]) then
+        cordon(stream, id, entry[2], held[1][4])
+        return
+    end
+    redis.call('XCLAIM', key, its_group, consumer, 0, id)
+    if reads == 'tenants' then charge(entry[2], false) end
+    give(stream, entry, held[1][4] + 1)
+end
+
+for _, place in ipairs(given_back) do
+    take_back(string.match(place, '^(.+)/(.+)$'))
+    redis.call('ZREM', returned, place)
 end
 
 if preferred ~= '' and (preferred ~= 'default' or default == 'stream') then

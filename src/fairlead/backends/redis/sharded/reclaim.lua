@@ -3,6 +3,7 @@
 -- dead letter. Return the time (ms), then {stream, id, deliveries, fields} of each message.
 local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_deliveries = tonumber(ARGV[5])
+local returned = prefix .. 'returned:' .. group
 local tidied = 'tidied:' .. group
 local known = redis.call('HMGET', meta, 'streams', tidied)
 local streams = all_streams(tonumber(known[1] or 0))
@@ -20,12 +21,18 @@ local function claim(stream, key, its_group, id, deliveries)
     elseif is_past_deadline(entry[2]) then
         cordon(stream, id, entry[2], deliveries)
     elseif deliveries >= max_deliveries then
-        keep_copy('dead', stream, id, entry[2], deliveries)
+        bury(stream, id, entry[2], deliveries, {})
         settle(stream, group, id)
     else
         redis.call('XCLAIM', key, its_group, consumer, min_idle, id)
         claimed[#claimed + 1] = {stream, id, deliveries + 1, entry[2]}
     end
+end
+
+-- Return whether a message was given back to be delivered later.
+local function waits(stream, id, holder)
+    local due = holder == RETURNED and redis.call('ZSCORE', returned, stream .. '/' .. id)
+    return due and tonumber(due) > now
 end
 
 -- Drop a consumer that has no claims and has not read for long; it will not use its name again.
@@ -46,7 +53,13 @@ for _, stream in ipairs(streams) do
         if left <= 0 then break end
         local found = redis.pcall('XPENDING', key, its_group, 'IDLE', min_idle, '-', '+', left)
         if found.err then break end  -- no consumer of the group has read here
-        for _, each in ipairs(found) do claim(stream, key, its_group, each[1], each[4]) end
+        for _, each in ipairs(found) do
+            if waits(stream, each[1], each[2]) then
+                redis.call('XCLAIM', key, its_group, RETURNED, 0, each[1], 'JUSTID')  -- its idle time starts again
+            else
+                claim(stream, key, its_group, each[1], each[4])
+            end
+        end
         looked_at = looked_at + #found
         if is_time_to_tidy and #found < left then drop_consumers(key, its_group) end
     until #found < left

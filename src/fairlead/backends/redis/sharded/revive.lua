@@ -1,19 +1,58 @@
--- Remove a dead letter, and write it into the queue again if fields are given. Return 1, or 0 if there
--- is no such dead letter. ARGV: id of its entry, number of streams of the queue, ttl. To write it
--- again, ARGV goes on with: number of streams of its shard, these streams, number of fields and values,
--- these fields and values.
-local wanted, ttl = tonumber(ARGV[2]), tonumber(ARGV[3])
-local dead = prefix .. 'dead'
-if not ARGV[4] then return redis.call('XDEL', dead, ARGV[1]) end
-if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
+-- Remove dead letters, and write their messages into the queue again if streams are given. ARGV: number of streams of the queue,
+-- ttl, number of letters; for each letter: its id, number of streams of its shard or 0 to remove the letter only, these streams,
+-- number of fields and values that replace those of the letter, these fields and values, number of fields to leave out, their
+-- names. Return for each letter 1, or 0 if there is no such letter.
+local wanted, ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
 local known = redis.call('HMGET', meta, 'streams', 'ttl', 'refreshed')
+local count, has_news = tonumber(known[1] or 0), false
 ttl = tonumber(known[2] or ttl)
-local streams, fields, last = {}, {}, 4 + tonumber(ARGV[4])
-for i = 5, last do streams[#streams + 1] = ARGV[i] end
-for i = last + 2, #ARGV do fields[#fields + 1] = ARGV[i] end
-local count = grow(tonumber(known[1] or 0), wanted)
-put(streams, fields)
-redis.call('XDEL', dead, ARGV[1])  -- last, so that a damaged stream loses no letter
-notify(ttl)
+
+local at = 4
+local function next_one()
+    at = at + 1
+    return ARGV[at - 1]
+end
+local function next_list()
+    local found = {}
+    for i = 1, tonumber(next_one()) do found[i] = next_one() end
+    return found
+end
+
+-- Return the fields of the message that a letter holds.
+local function message_of(letter, replaced, omitted)
+    local fields, leave_out = {}, {}
+    for _, name in ipairs(omitted) do leave_out[name] = true end
+    for i = 5, #letter, 2 do  -- the first two fields describe the letter
+        local name = letter[i]
+        if not leave_out[name] then
+            fields[#fields + 1] = name
+            fields[#fields + 1] = named(replaced, name) or letter[i + 1]
+        end
+    end
+    return fields
+end
+
+local results = {}
+for i = 1, tonumber(ARGV[3]) do
+    local position, streams, replaced, omitted = next_one(), next_list(), next_list(), next_list()
+    local is_there
+    if #streams == 0 then
+        is_there = drop_letter(position)
+    else
+        local letter = redis.call('XRANGE', dead_letters, position, position)[1]
+        is_there = letter ~= nil
+        if letter then
+            if not has_news then count = grow(count, wanted) end
+            local fields = message_of(letter[2], replaced, omitted)
+            put(streams, fields)
+            local mark = named(fields, 'fairlead:once')
+            if mark then redis.call('SADD', once, mark) end
+            drop_letter(position)  -- last, so that a damaged stream loses no letter
+            has_news = true
+        end
+    end
+    results[i] = is_there and 1 or 0
+end
+if has_news then notify(ttl) end
 keep_alive(ttl, count, tonumber(known[3] or 0))
-return 1
+return results

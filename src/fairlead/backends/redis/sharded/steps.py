@@ -42,6 +42,9 @@ MOST_AT_ONCE = 500
 """Messages that one run of a script writes, reads or ends, so that it does not hold the server for
 long."""
 
+MOST_BYTES = 1_000_000
+"""Bytes of the messages that one run of a script lists or moves, about."""
+
 KEYS = (
     "deadlines",
     "once",
@@ -49,6 +52,7 @@ KEYS = (
     "later",
     "later:messages",
     "dead",
+    "dead:heads",
     "cordoned",
     "weights",
     "groups",
@@ -106,11 +110,11 @@ class QueueSteps:
 
     def __init__(self, settings: ShardedSettings, monotonic: Callable[[], float]) -> None:
         """`monotonic`: seconds on a clock that never steps back."""
-        self._settings = settings
         self._monotonic = monotonic
         self._ttl = round(settings.ttl * 1000)
         self._meta = settings.meta
         self._notifications = f"{{{settings.name}}}:notifications"
+        self.settings = settings
         self._declared = 0
         self._declare(settings.streams)
 
@@ -144,7 +148,7 @@ class QueueSteps:
         """Write entries. Return the stream and id of each, or None and the name or mark of the
         earlier message that keeps the entry from being written."""
         shards = [
-            self._settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
+            self.settings.shard(each.shard_key, streams, streams_per_shard) for each in entries
         ]
         if streams is not None and streams > self._declared:
             self._declare(streams)
@@ -166,9 +170,9 @@ class QueueSteps:
                 arguments += candidates
                 arguments.append(len(each.fields))
                 arguments += each.fields
-            shrink_after = round(self._settings.shrink_after * 1000)
+            shrink_after = round(self.settings.shrink_after * 1000)
             count = shards[start][0]
-            replies += yield self._run(
+            replies += yield self.run(
                 script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments
             )
         return replies
@@ -199,13 +203,11 @@ class QueueSteps:
         while True:
             found = yield self.read_once(group, consumer, count, preferred, woken_after)
             if found[0] == b"messages":
-                return [
-                    message((stream, at, 1, found[1], fields)) for stream, at, fields in found[3:]
-                ]
+                return [taken(found[1], each) for each in found[3:]]
             if found[0] == b"empty":
                 left = until - self._monotonic()
                 if left <= 0:
-                    raise Empty(f"nothing to read in {self._settings.name}")
+                    raise Empty(f"nothing to read in {self.settings.name}")
                 wait = self.waiting(found, left)
                 # Treat a reader that has waited until a message for later is due as woken: the
                 # first such reader writes the message into a stream, which wakes the others.
@@ -220,7 +222,7 @@ class QueueSteps:
         arguments = (
             group,
             consumer,
-            self._settings.reads,
+            self.settings.reads,
             preferred,
             self._ttl,
             woken_after,
@@ -231,15 +233,15 @@ class QueueSteps:
     @property
     def notifier(self) -> str:
         """The key of the stream that wakes one of the readers of this section of the queue."""
-        return f"{self._settings.prefix}notifier"
+        return f"{self.settings.prefix}notifier"
 
     def streams(self, count: int) -> list[str]:
         """Return the keys of the first `count` streams."""
-        return [f"{self._settings.prefix}s{stream}" for stream in range(count)]
+        return [f"{self.settings.prefix}s{stream}" for stream in range(count)]
 
     def prepare(self, group: str) -> Steps[None]:
         """Create the group in every stream, so that a reader can wait for all of them at once."""
-        yield self._run(script.PREPARE, group, self._ttl)
+        yield self.run(script.PREPARE, group, self._ttl)
 
     def waiting(self, found: Sequence[Any], seconds: float) -> WaitForEntry:
         """Return the wait after a scan that found nothing, of at most `seconds`."""
@@ -248,13 +250,13 @@ class QueueSteps:
             seconds = min(seconds, max(0.0, (int(next_due) - int(now)) / 1000))
         after = {self._notifications: _text(latest)}
         if latest_default:
-            after[self._settings.name] = _text(latest_default)
+            after[self.settings.name] = _text(latest_default)
         return WaitForEntry(after, max(1, math.ceil(min(seconds, WAIT_SECONDS) * 1000)))
 
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
         """See `ShardedQueue.ack`."""
         positions = [part for id in ids for part in position(id)]
-        return int((yield self._run(script.ACK, group, *positions)))
+        return int((yield self.run(script.ACK, group, *positions)))
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
         """See `ShardedQueue.extend`."""
@@ -263,7 +265,7 @@ class QueueSteps:
         for start in range(0, len(ids), MOST_AT_ONCE):
             piece = ids[start : start + MOST_AT_ONCE]
             positions = [part for id in piece for part in position(id)]
-            replies = yield self._run(script.EXTEND, group, consumer, *positions)
+            replies = yield self.run(script.EXTEND, group, consumer, *positions)
             held += [id for id, is_held in zip(piece, replies, strict=True) if is_held]
         return held
 
@@ -271,7 +273,7 @@ class QueueSteps:
         """Return the messages that the consumer holds without knowing, because the responses to its
         reads were lost. `known`: the ids that it knows."""
         positions = [part for id in known for part in position(id)]
-        now, found = yield self._run(script.HELD, group, consumer, *positions)
+        now, found = yield self.run(script.HELD, group, consumer, *positions)
         return [
             message((stream, at, deliveries, now, fields))
             for stream, at, deliveries, fields in found
@@ -289,28 +291,49 @@ class QueueSteps:
                 if how == "later":
                     arguments += (each.at, each.ticket)
                 if how in ("later", "again"):
-                    _, candidates = self._settings.shard(each.shard_key, None, None)
+                    _, candidates = self.settings.shard(each.shard_key, None, None)
                     arguments += (len(candidates), *candidates)
                 if how != "done":
                     arguments += (len(each.fields), *each.fields)
-            streams = self._settings.streams
-            done = yield self._run(
+            streams = self.settings.streams
+            done = yield self.run(
                 script.FINISH, group, consumer, self._ttl, streams, len(piece), *arguments
             )
             replies += map(bool, done)
         return replies
 
+    def nack(self, group: str, consumer: str, ids: Sequence[str], delay: float) -> Steps[list[str]]:
+        """See `ShardedQueue.nack`."""
+        _check_names(group, consumer)
+        if not 0 <= delay < math.inf:
+            raise InvalidMessage(f"delay={delay}: 0 s or more")
+        held: list[str] = []
+        for start in range(0, len(ids), MOST_AT_ONCE):
+            piece = ids[start : start + MOST_AT_ONCE]
+            positions = [part for id in piece for part in position(id)]
+            replies = yield self._run_for(
+                group,
+                script.RELEASE,
+                consumer,
+                self._ttl,
+                round(delay * 1000),
+                self.settings.max_deliveries,
+                *positions,
+            )
+            held += [id for id, was_held in zip(piece, replies, strict=True) if was_held]
+        return held
+
     def delete(self, id: str) -> Steps[None]:
         """See `ShardedQueue.delete`."""
-        if not (yield self._run(script.DELETE, *position(id))):
+        if not (yield self.run(script.DELETE, *position(id))):
             raise UnknownMessage(
-                f"message {id} is not in {self._settings.name}: acknowledged, deleted, removed or"
+                f"message {id} is not in {self.settings.name}: acknowledged, deleted, removed or"
                 " expired"
             )
 
     def stats(self, group: str) -> Steps[Stats]:
         """See `ShardedQueue.stats`."""
-        found = yield self._run(script.STATS, group)
+        found = yield self.run(script.STATS, group)
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
@@ -327,13 +350,13 @@ class QueueSteps:
     ) -> Steps[list[Message]]:
         """See `ShardedQueue.reclaim`."""
         _check_names(group, consumer)
-        now, claimed = yield self._run(
-            script.RECLAIM,
+        now, claimed = yield self._run_for(
             group,
+            script.RECLAIM,
             consumer,
             round(min_idle * 1000),
             count,
-            self._settings.max_deliveries,
+            self.settings.max_deliveries,
         )
         return [
             message((stream, at, deliveries, now, fields))
@@ -343,82 +366,86 @@ class QueueSteps:
     def cordon(self, window: float | None, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordon`."""
         since = "" if window is None else round(window * 1000)
-        return [removed_message(copy) for copy in (yield self._run(script.CORDON, since, count))]
+        return [removed_message(copy) for copy in (yield self.run(script.CORDON, since, count))]
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordoned`."""
-        return [
-            removed_message(copy) for copy in (yield self._run(script.REMOVED, "cordoned", count))
-        ]
+        return (yield from self._removed("cordoned", "", count))
+
+    def dead_letters(self, count: int, after: str = "") -> Steps[list[RemovedMessage]]:
+        """See `ShardedQueue.dead_letters`."""
+        return (yield from self._removed("dead", after, count))
+
+    def _removed(self, what: str, after: str, count: int) -> Steps[list[RemovedMessage]]:
+        """Return removed messages in pages of about `MOST_BYTES`."""
+        found: list[RemovedMessage] = []
+        page = 10
+        while len(found) < count:
+            wanted = min(page, count - len(found))
+            entries = yield self.run(script.REMOVED, what, after, wanted)
+            found += map(removed_message, entries)
+            if len(entries) < wanted:
+                break
+            after = found[-1].position
+            size = sum(len(field) for _, flat in entries for field in flat)
+            page = max(1, min(MOST_AT_ONCE, MOST_BYTES * wanted // size))
+        return found
 
     def marked(self, marks: Sequence[str]) -> Steps[list[bool]]:
         """Return for each mark whether a message with it is in the queue."""
-        found = yield RedisCall(("SMISMEMBER", f"{self._settings.prefix}once", *marks))
+        found = yield RedisCall(("SMISMEMBER", f"{self.settings.prefix}once", *marks))
         return [bool(is_there) for is_there in found]
 
     def unfinished(self, beginning: str) -> Steps[tuple[int, int]]:
         """Count unfinished messages at one moment: waiting, claimed and retried ones together, and
         dead letters. `beginning`: the start of the tickets of retries."""
-        messages, retries, dead = yield self._run(script.UNFINISHED, beginning)
+        messages, retries, dead = yield self.run(script.UNFINISHED, beginning)
         return messages + retries, dead
 
     def has_unfinished(self, beginning: str) -> Steps[bool]:
         """Return whether `unfinished` would count a message. Reads no retries but the first, and
         messages for later that come before it."""
-        messages, retries, _ = yield self._run(script.UNFINISHED, beginning, 1)
+        messages, retries, _ = yield self.run(script.UNFINISHED, beginning, 1)
         return bool(messages + retries)
-
-    def dead(self, count: int) -> Steps[list[tuple[str, RemovedMessage]]]:
-        """Return dead letters, each with its position among them."""
-        found = yield self._run(script.REMOVED, "dead", count)
-        return [(_text(copy[0]), removed_message(copy)) for copy in found]
-
-    def revive(self, position: str, entry: Entry | None) -> Steps[bool]:
-        """Remove a dead letter, and write `entry` if it is not None. Return False if the letter is
-        not there."""
-        arguments: list[Field] = [position, self._settings.streams, self._ttl]
-        if entry is not None:
-            _, candidates = self._settings.shard(entry.shard_key, None, None)
-            arguments += (len(candidates), *candidates, len(entry.fields), *entry.fields)
-        return bool((yield self._run(script.REVIVE, *arguments)))
-
-    def dead_letters(self, count: int) -> Steps[list[RemovedMessage]]:
-        """See `ShardedQueue.dead_letters`."""
-        return [removed_message(copy) for copy in (yield self._run(script.REMOVED, "dead", count))]
 
     def drop_group(self, group: str) -> Steps[int]:
         """See `ShardedQueue.drop_group`."""
-        found = yield RunScript(script.DROP_GROUP, self._meta, (group,), self._keys_for(group))
-        return int(found)
+        return int((yield self._run_for(group, script.DROP_GROUP)))
 
     def set_weight(self, shard_key: str, weight: float | None) -> Steps[None]:
         """See `ShardedQueue.set_weight`."""
         if weight is not None:
             check_weight(weight)
-        yield self._run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
+        yield self.run(script.WEIGH, shard_key, "" if weight is None else float(weight), self._ttl)
 
     def weights(self) -> Steps[dict[str, float]]:
         """Return the weights that were set, by shard key."""
-        found = yield RedisCall(("HGETALL", f"{self._settings.prefix}weights"))
+        found = yield RedisCall(("HGETALL", f"{self.settings.prefix}weights"))
         return {key.decode(): float(weight) for key, weight in found.items()}
 
     def set_weights(self, weights: Mapping[str, float]) -> Steps[None]:
         """Replace all weights that were set by these, by shard key."""
-        yield self._run(
+        yield self.run(
             script.REWEIGH, self._ttl, *(part for each in sorted(weights.items()) for part in each)
         )
 
-    def _run(self, wanted: Script, *arguments: bytes | str | int | float) -> RunScript:
+    def run(self, wanted: Script, *arguments: Field) -> RunScript:
+        """Return the command that runs a script on this queue."""
         return RunScript(wanted, self._meta, arguments, self._others)
+
+    def _run_for(self, group: str, wanted: Script, *arguments: Field) -> RunScript:
+        """Return the command that runs a script for a group, its first argument."""
+        return RunScript(wanted, self._meta, (group, *arguments), self._keys_for(group))
 
     def _declare(self, streams: int) -> None:
         """Note the keys that scripts may use while the queue has this number of streams."""
         self._declared = streams
         own = [*KEYS, *(f"s{stream}" for stream in range(streams))]
         self._others = (
-            self._settings.name,
+            self.settings.name,
             self._notifications,
-            *(f"{self._settings.prefix}{last}" for last in own),
+            f"{{{self.settings.name}}}:dead:names",
+            *(f"{self.settings.prefix}{last}" for last in own),
         )
         self._others_for: dict[str, tuple[str, ...]] = {}
 
@@ -426,9 +453,16 @@ class QueueSteps:
         """Return the keys that a read for the group may use."""
         found = self._others_for.get(group)
         if found is None:
-            own = (f"{self._settings.prefix}{kind}:{group}" for kind in ("passes", "heads"))
+            kinds = ("passes", "heads", "returned")
+            own = (f"{self.settings.prefix}{kind}:{group}" for kind in kinds)
             found = self._others_for[group] = (*self._others, *own)
         return found
+
+
+def taken(now: bytes, found: Sequence[Any]) -> Message:
+    """Return a message that read.lua has claimed at `now` (milliseconds since 1970)."""
+    stream, at, fields, *deliveries = found
+    return message((stream, at, *(deliveries or [1]), now, fields))
 
 
 def waiting(wait: WaitForEntry) -> Steps[bool]:

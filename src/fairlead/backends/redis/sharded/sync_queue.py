@@ -6,8 +6,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self, TypeVar
 
-from fairlead.backends.redis.sharded.connecting import Connected
-from fairlead.backends.redis.sharded.message import Message, NewMessage, RemovedMessage, Value
+from fairlead.backends.redis.sharded.connecting import Connected, found_letter
+from fairlead.backends.redis.sharded.heartbeat import SyncHeartbeat
+from fairlead.backends.redis.sharded.message import (
+    DeadLetterHead,
+    Message,
+    NewMessage,
+    RemovedMessage,
+    Value,
+)
 from fairlead.backends.redis.sharded.redis_url import RedisUrl
 from fairlead.backends.redis.sharded.running import run
 from fairlead.backends.redis.sharded.stats import Stats
@@ -78,6 +85,14 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.ack`."""
         return self._do(self._steps.ack(group, ids))
 
+    def nack(self, group: str, consumer: str, *ids: str, delay: float = 0.0) -> list[str]:
+        """See `ShardedQueue.nack`."""
+        return self._do(self._steps.nack(group, consumer, ids, delay))
+
+    def heartbeat(self, group: str, consumer: str, *ids: str, every: float) -> SyncHeartbeat:
+        """See `ShardedQueue.heartbeat`. A thread extends the claims."""
+        return SyncHeartbeat(lambda held: self.extend(group, consumer, *held), ids, every)
+
     def delete(self, id: str) -> None:
         """See `ShardedQueue.delete`."""
         self._do(self._steps.delete(id))
@@ -108,9 +123,25 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.cordoned`."""
         return self._do(self._steps.cordoned(count))
 
-    def dead_letters(self, *, count: int = 1000) -> list[RemovedMessage]:
+    def dead_letters(self, *, count: int = 1000, after: str = "") -> list[RemovedMessage]:
         """See `ShardedQueue.dead_letters`."""
-        return self._do(self._steps.dead_letters(count))
+        return self._do(self._steps.dead_letters(count, after))
+
+    def dead_letter_heads(self, *, count: int = 1000, after: str = "") -> list[DeadLetterHead]:
+        """See `ShardedQueue.dead_letter_heads`."""
+        return self._do(self._dead_letters.heads(count, after))
+
+    def dead_letter(self, id: str) -> RemovedMessage:
+        """See `ShardedQueue.dead_letter`."""
+        return found_letter(id, self._do(self._dead_letters.find(id)))
+
+    def requeue_dead_letters(self, *ids: str) -> list[str]:
+        """See `ShardedQueue.requeue_dead_letters`."""
+        return self._do(self._dead_letters.requeue(ids))
+
+    def delete_dead_letters(self, *ids: str) -> list[str]:
+        """See `ShardedQueue.delete_dead_letters`."""
+        return self._do(self._dead_letters.delete(ids))
 
     def set_weight(self, shard_key: str, weight: float | None) -> None:
         """See `ShardedQueue.set_weight`."""

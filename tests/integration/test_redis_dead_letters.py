@@ -1,0 +1,160 @@
+"""Many tasks in ERROR on Redis alone: all of them are found, retried, ended and reported, and no
+command reads more than a page of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead import App, errors  # noqa: E402
+from fairlead.backends.redis.sharded.endpoint import GROUP  # noqa: E402
+from fairlead.backends.redis.sharded.message import ClaimEnd  # noqa: E402
+from fairlead.backends.redis.task_messages import reasons  # noqa: E402
+from fairlead.model import State  # noqa: E402
+from fairlead.operate.changes import Fail, Retry  # noqa: E402
+from fairlead.ports.task_records import TaskFilter  # noqa: E402
+from fairlead.sharded import SyncShardedQueue  # noqa: E402
+
+MANY = 10_300
+NOW = 2_000_000_000_000_000  # microseconds since the epoch
+
+
+class Failing:
+    """An application whose tasks are all in ERROR, as a worker leaves them."""
+
+    def __init__(self, url: str) -> None:
+        self.app = App(url)
+
+        @self.app.task
+        async def fail(n: int, body: str = "") -> None: ...
+
+        self.task = fail
+        self._redis = SyncShardedQueue(self.app.store.endpoint.server.url, "unused")  # type: ignore[attr-defined]
+
+    def fail(self, *rows: dict[str, Any], text: str = "no", **options: Any) -> list[str]:
+        """Submit tasks and move them to ERROR; return their ids."""
+        handles = self.task.options(**options).submit_many(rows)
+        store: Any = self.app.store
+        lane = store.endpoint.lanes("default", 5).at(options.get("priority", 5))
+        left = len(rows)
+        while left:
+            found = self._redis._do(lane.read_many(GROUP, "c", min(left, 500), 0.0))
+            ends = [ClaimEnd(each.id, "dead", reasons("ValueError", text)) for each in found]
+            assert all(self._redis._do(lane.finish(GROUP, "c", ends)))
+            left -= len(found)
+        return [handle.id for handle in handles]
+
+    def close(self) -> None:
+        self._redis.close()
+        self.app.close()
+
+
+@pytest.fixture
+def failing(redis_url: str) -> Iterator[Failing]:
+    made = Failing(redis_url)
+    yield made
+    made.close()
+
+
+async def test_letters_behind_ten_thousand_others_are_found_retried_failed_and_reported(
+    failing: Failing,
+) -> None:
+    management, incidents = failing.app.management, failing.app.store.incidents
+    failing.fail(*({"n": n} for n in range(MANY)))
+    last, other = failing.fail({"n": MANY}, {"n": MANY + 1}, fairness_key="acme")
+    assert {task.id for task in management.find(fairness_key="acme", state=State.ERROR)} == {
+        last,
+        other,
+    }
+    assert len(management.find(state=State.ERROR, limit=MANY * 2)) == MANY + 2
+    assert management.payload(last) == b'{"n":%d}' % MANY
+    await incidents.sweep(0, NOW, 1000)
+    assert await incidents.counts() == {("error", "default", "fail"): MANY + 2}
+    management.retry(last)
+    management.fail(other)
+    for task_id in (last, other):
+        with pytest.raises(errors.NotSupported):
+            management.show(task_id)
+    assert management.queues()[0].error == MANY
+    swept = calls = 0
+    while calls == 0 or swept:
+        swept = await incidents.sweep(swept, NOW, 1000)
+        calls += 1
+    assert calls == MANY // 1000 + 1
+    assert await incidents.counts() == {("error", "default", "fail"): MANY}
+
+
+async def test_no_look_at_the_letters_reads_their_payloads(failing: Failing, client: Any) -> None:
+    failing.fail(*({"n": n, "body": "x" * 20_000} for n in range(500)))
+    management, incidents = failing.app.management, failing.app.store.incidents
+    before = client.info("stats")["total_net_output_bytes"]
+    await incidents.sweep(0, NOW, 1000)
+    assert len(await incidents.claim(NOW, NOW + 1, 1000)) == 500
+    (found,) = management.find(state=State.ERROR, limit=1)
+    management.retry(found.id)
+    read = client.info("stats")["total_net_output_bytes"] - before
+    assert read < 3_000_000, "ten million bytes of payloads stay in Redis"
+    assert management.queues()[0].submitted == 1
+
+
+async def test_each_letter_becomes_one_incident_and_a_second_error_another(
+    failing: Failing,
+) -> None:
+    incidents = failing.app.store.incidents
+    ids = failing.fail(*({"n": n} for n in range(3)))
+    for _ in range(3):
+        await incidents.sweep(0, NOW, 10)
+    seen = Counter(each.subject for each in await incidents.claim(NOW, NOW + 1, 10))
+    assert seen == Counter(ids)
+    await incidents.delivered(
+        [each.id for each in await incidents.claim(NOW + 1, NOW + 2, 10)], NOW
+    )
+    failing.app.management.retry(ids[1])
+    lane = failing.app.store.endpoint.lanes("default", 5).at(5)  # type: ignore[attr-defined]
+    (again,) = failing._redis._do(lane.read_many(GROUP, "c", 1, 0.0))
+    failing._redis._do(lane.finish(GROUP, "c", [ClaimEnd(again.id, "dead", reasons("E", "again"))]))
+    await incidents.sweep(0, NOW, 10)
+    (incident,) = await incidents.claim(NOW + 3, NOW + 4, 10)
+    assert (incident.subject, incident.details) == (ids[1], "E: again")
+    assert await incidents.counts() == {("error", "default", "fail"): 3}
+
+
+def test_a_task_in_error_has_its_context_and_the_whole_text_of_its_error(failing: Failing) -> None:
+    context = {"trace": "x" * 3000}
+    (large,) = failing.fail({"n": 1}, text="é" * 4000, context=context)
+    (small,) = failing.fail({"n": 2}, context={"trace": "y"})
+    management = failing.app.management
+    shown = management.show(large)
+    assert (shown.error_type, shown.error_text) == ("ValueError", "é" * 4000)
+    assert shown.context is not None and "x" * 3000 in shown.context
+    listed = {task.id: task for task in management.find(state=State.ERROR)}
+    assert listed.keys() == {large, small}
+    assert listed[large].error_text.startswith("é" * 400)
+    assert [management.payload(task_id) for task_id in (large, small)] == [b'{"n":1}', b'{"n":2}']
+
+
+def test_tasks_in_error_are_listed_by_id_over_all_priorities_and_after_an_id(
+    failing: Failing,
+) -> None:
+    ids = [failing.fail({"n": n}, priority=n % 3)[0] for n in range(9)]
+    management = failing.app.management
+    assert [task.id for task in management.find(state=State.ERROR)] == ids
+    assert [task.id for task in management.find(state=State.ERROR, limit=4)] == ids[:4]
+    store: Any = failing.app.store
+    where = TaskFilter(state=State.ERROR, after=ids[3])
+    found = store.database.read_now(store.tasks(where, 3))
+    assert [task.id for task in found] == ids[4:7]
+    result = management.bulk(Retry(), state=State.ERROR, limit=4)
+    assert (result.changed, result.refused) == (4, 0)
+    assert [task.id for task in management.find(state=State.ERROR)] == ids[4:]
+    assert management.bulk(Fail(), state=State.ERROR).changed == 5
+    assert management.find(state=State.ERROR) == []
+    assert management.queues()[0].submitted == 4
+    (ids[0],) = failing.fail({"n": 1}, priority=9)
+    assert management.find(state=State.ERROR, older_than=timedelta(hours=1)) == []
+    assert management.find(state=State.ERROR, queue="other") == []
