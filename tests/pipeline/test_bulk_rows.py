@@ -231,9 +231,7 @@ def test_the_context_is_stored_as_a_submit_stores_it() -> None:
     batch = pa.record_batch({"context": pa.array(contexts, pa.map_(pa.string(), pa.string()))})
     encoded, rejects = encode(batch)
     assert [row["context"] for row in encoded] == [json.dumps({"trace": "é"}), None, None]
-    assert [(r.ordinal, r.reason) for r in rejects] == [
-        (3, "context['a'] None: use a string")
-    ]
+    assert [(r.ordinal, r.reason) for r in rejects] == [(3, "context['a'] None: use a string")]
 
 
 def test_a_run_at_is_the_instant_in_microseconds_whatever_its_time_zone() -> None:
