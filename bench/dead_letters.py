@@ -67,7 +67,7 @@ class Bench:
         self.server = Redis.from_url(url)
         self.server.config_set("slowlog-log-slower-than", 1000)
         self.server.config_set("slowlog-max-len", 10_000)
-        self.queue = SyncShardedQueue(self.store.endpoint.url, "unused")
+        self.queue = SyncShardedQueue(self.store.endpoint.server.url, "unused")
         self.lane = self.store.endpoint.lanes("default", 5).at(5)
         self.worst = 0.0  # milliseconds
 

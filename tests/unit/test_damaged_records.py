@@ -107,7 +107,7 @@ def redis_tasks() -> Reader:
     from fairlead.backends.redis.sharded.message import message, removed_message
 
     def read(record: bytes) -> object:
-        flat = [b"fairlead:key", b"acme", b"task", record]
+        flat = [b"fairlead:key", b"acme", b"task", record, b"payload", b"{}"]
         found = message((b"3", b"1767225600000-0", 2, 1767225600000, flat))
         errors = [b"error_type", record, b"error_text", record]
         letter = removed_message((b"1-0", [b"id", b"3/1-0", b"deliveries", b"1", *flat, *errors]))
@@ -117,7 +117,8 @@ def redis_tasks() -> Reader:
         held.again()
         return held.trigger(), held.claimed(), msgspec.json.encode(held)
 
-    good = tasks.new_entry(TASK, 1000).fields[-1]
+    fields = tasks.new_entry(TASK, 1000).fields
+    good = fields[fields.index("task") + 1]
     return Reader(read, [good], (msgspec.DecodeError,))
 
 
@@ -300,9 +301,11 @@ def redis_records() -> Reader:
             match call.arguments[0]:
                 case "HVALS":
                     return [record]
+                case "HMGET":
+                    return [record]
                 case "HGETALL":
                     return {b"key": record}
-                case "TIME":
+                case "EVAL" if "TIME" in call.arguments[1]:
                     return b"5", b"6"
                 case "HGET":
                     return record
@@ -322,7 +325,7 @@ def redis_records() -> Reader:
             _drive(steps, response)
         for each in _drive(periodics.records(), response):
             to_datetime(each.passed_at), CatchUp(each.catch_up)
-        ledger = _drive(incidents._read(), response)
+        ledger = _drive(incidents._read(["key"]), response)
         return ledger.claim(9, 10, 100), ledger.counts(), ledger.undelivered(9)
 
     return Reader(read, [msgspec.json.encode(each) for each in good], ())

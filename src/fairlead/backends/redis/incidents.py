@@ -162,13 +162,13 @@ class RedisIncidents:
 
     def _read(self, keys: Iterable[str]) -> RedisSteps[IncidentLedger]:
         """Return a ledger of those of the incidents that the store has."""
-        wanted, found = list(keys), {}
+        wanted = list(keys)
+        found: dict[str, LedgerEntry] = {}
         for start in range(0, len(wanted), PAGE):
             piece = wanted[start : start + PAGE]
             values = yield RedisCall(("HMGET", self._hash, *piece))
-            for key, value in zip(piece, values, strict=True):
-                if value is not None and (entry := _readable(value)) is not None:
-                    found[key] = entry
+            entries = (_readable(value) for value in values if value is not None)
+            found.update({key_of(entry.incident): entry for entry in entries if entry})
         return IncidentLedger(found)
 
     def _with_ids(self, ids: Iterable[int]) -> RedisSteps[IncidentLedger]:
