@@ -359,10 +359,10 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
         ack_level=Level(2**62, 2**62),
         read_level=Level(2**62, 2**62 + 1),
         max_level=Level(2**63 - 1, 2**63 - 1),
-        virtual_time=2**62 + 1,
+        virtual_time=2**62,
         read_seq=2**55,
         buffered=10_000,
-        next_passes=[(text, 2**62 + n) for n, text in enumerate(texts)],
+        next_passes=[(text, 2**62 - n) for n, text in enumerate(texts)],
     )
     range_id = (
         (await store.take_over([PartitionKey(lane.queue, 999)]))[PartitionKey(lane.queue, 999)]
