@@ -151,20 +151,26 @@ def test_texts_that_postgresql_cannot_store_are_refused_before_anything_is_writt
     with pytest.raises(InvalidTask):
         say.submit_many([{"text": "\ud800"}] * number)
     assert keys(migrated_postgres_url) == []
+    for context in ({"a\0b": "c"}, {"a": "c\0d"}, {"a": "\ud800"}):
+        with pytest.raises(InvalidTask, match="context"):
+            say.options(context=context).submit_many([{"text": "fine"}] * number)
     # JSON escapes what a text of PostgreSQL cannot contain.
-    say.options(context={"a\0b": "c\0d\ud800"}).submit_many([{"text": "a\0b"}] * number)
+    say.submit_many([{"text": "a\0b"}] * number)
     assert keys(migrated_postgres_url) == [("", number)]
     (found, *_) = app.management.find()
     assert app.management.payload(found.id) == b'{"text":"a\\u0000b"}'
-    assert found.context == r'{"a\u0000b": "c\u0000d\ud800"}'
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_names_that_a_store_cannot_keep_are_refused(name: str) -> None:
     app = App("sqlite:///never")
-    with pytest.raises(ConfigurationError, match="task name .*: use 1 to 200 bytes of text"):
+    with pytest.raises(
+        ConfigurationError, match="task name .*: (must not hold a NUL|not valid Unicode)"
+    ):
         app.task(name=name)(lambda: None)
-    with pytest.raises(ConfigurationError, match="queue name .*: use 1 to 200 bytes of text"):
+    with pytest.raises(
+        ConfigurationError, match="queue name .*: (must not hold a NUL|not valid Unicode)"
+    ):
         app.queue(name)
 
 
