@@ -296,7 +296,11 @@ async def test_a_retry_policy_that_returns_no_time_fails_its_own_task_only(
 
 
 async def test_a_retry_policy_may_ask_for_more_than_a_store_can_keep(app: App) -> None:
-    @app.task(retry=Fixed(1e300))
+    class Forever:
+        def delay(self, tries: int, error: BaseException) -> float:
+            return 1e300
+
+    @app.task(retry=Forever())
     async def work() -> None:
         raise ValueError("no")
 
