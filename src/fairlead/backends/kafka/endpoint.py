@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
@@ -355,12 +357,25 @@ def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[Parti
     A consumer asks for them, because an administrative client of librdkafka 2.16 crashes if it asks
     for the commits of a group whose coordinator has just moved, or commits while the broker stops.
     """
+    asked = list(partitions)
+    committed = consumer.committed([TopicPartition(*at) for at in asked], timeout=ADMIN_SECONDS)
+    # One request to each broker: a request waits behind the consumer's fetch, up to half a second.
+    first, end = (
+        {
+            (at.topic, at.partition): at
+            for at in consumer.offsets_for_times(
+                [TopicPartition(*at, instant) for at in asked], timeout=ADMIN_SECONDS
+            )
+        }
+        for instant in (OFFSET_BEGINNING, OFFSET_END)
+    )
     found = {}
-    for at in consumer.committed([TopicPartition(*at) for at in partitions], timeout=ADMIN_SECONDS):
-        if at.error is not None:
-            raise KafkaException(at.error)
-        first, end = consumer.get_watermark_offsets(at, timeout=ADMIN_SECONDS) or (0, 0)
-        found[at.topic, at.partition] = Extent(max(first, at.offset), end)
+    for at in committed:
+        key = (at.topic, at.partition)
+        for answered in (at, first[key], end[key]):
+            if answered.error is not None:
+                raise KafkaException(answered.error)
+        found[key] = Extent(max(first[key].offset, at.offset), end[key].offset)
     return found
 
 
