@@ -12,19 +12,19 @@ from fairlead.backends.kafka.endpoint import extents
 
 
 class CountingConsumer:
-    """Answers for any partition: 3 is the first kept message, 9 the end, 5 committed."""
+    """Returns the same for any partition: 3 is the first kept message, 9 the end, 5 committed."""
 
     requests = 0
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return self._answers(partitions, lambda at: 5)
+        return self._offsets(partitions, lambda at: 5)
 
     def offsets_for_times(
         self, partitions: list[TopicPartition], timeout: float
     ) -> list[TopicPartition]:
-        return self._answers(partitions, lambda at: 3 if at.offset == OFFSET_BEGINNING else 9)
+        return self._offsets(partitions, lambda at: 3 if at.offset == OFFSET_BEGINNING else 9)
 
-    def _answers(self, partitions: list[TopicPartition], offset: Any) -> list[TopicPartition]:
+    def _offsets(self, partitions: list[TopicPartition], offset: Any) -> list[TopicPartition]:
         self.requests += 1
         return [TopicPartition(at.topic, at.partition, offset(at)) for at in partitions]
 
