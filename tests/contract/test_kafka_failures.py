@@ -355,7 +355,7 @@ async def test_a_submit_that_may_not_write_the_log_is_refused_with_the_cause(
                 await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("part", ["log", "channel"])
+@pytest.mark.parametrize("part", ["log", pytest.param("channel", marks=pytest.mark.full)])
 async def test_a_wrong_password_ends_a_worker_with_the_cause_and_is_not_shown(
     open_shop: Callable[..., Shop], server: GuardedKafkaServer, part: str
 ) -> None:
