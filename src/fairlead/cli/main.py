@@ -13,7 +13,7 @@ from fairlead.cli.output import say
 _COMMANDS = {
     "migrate": "fairlead.cli.queues:migrate",
     "worker": "fairlead.cli.worker:worker",
-    "submit": "fairlead.cli.tasks:submit",
+    "submit": "fairlead.cli.submit:submit",
     "tasks": "fairlead.cli.tasks:tasks",
     "queues": "fairlead.cli.queues:queues",
     "periodic": "fairlead.cli.periodic:periodic",

@@ -1,4 +1,4 @@
-"""`fairlead tasks` and `fairlead submit`: show, change and submit tasks."""
+"""`fairlead tasks`: show tasks and change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from fairlead.app import App
-from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import (
     INTERRUPTED,
@@ -28,8 +27,6 @@ from fairlead.cli.output import (
 )
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import to_micros
-from fairlead.declare.options import Options as TaskOptions
-from fairlead.declare.task import Draft
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.model import State
 from fairlead.operate.changes import (
@@ -403,58 +400,3 @@ def fail(selection: TaskSelection, filters: ErrorFilters, options: ChangeOptions
     Example: fairlead tasks fail 01938d2c-...
     """
     _change(Fail(), selection, filters, options)
-
-
-class SubmitTaskOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `submit`."""
-
-    fairness_key: str = ""
-    weight: float = 1.0
-    priority: int = 5
-    ordering_key: str | None = None
-    unique_key: str | None = None
-    run_at: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z"])] = None
-    json: Json = False
-
-    def of_task(self) -> TaskOptions:
-        """Return the options of the task. Raise InvalidTask."""
-        given = msgspec.structs.asdict(self)
-        del given["json"]
-        return TaskOptions().changed(given)
-
-
-@with_options
-def submit(
-    application: Annotated[str, typer.Argument(metavar="MODULE:APP")],
-    task: Annotated[str, typer.Argument(help="The task's name.")],
-    arguments: Annotated[
-        str, typer.Argument(help="A JSON object of arguments; - reads it from standard input.")
-    ] = "{}",
-    *,
-    options: SubmitTaskOptions,
-) -> None:
-    """Submit one task and print its id.
-
-    Example: fairlead submit shop:app pay '{"partner": "acme", "amount": 3}' --fairness-key acme
-    """
-    with one_line_errors():
-        app = load(application)
-        if task not in app.handlers:
-            raise InvalidTask(
-                f"no task named {task!r} in {application}; it has {', '.join(sorted(app.handlers))}"
-            )
-        try:
-            kwargs = msgspec.json.decode(
-                sys.stdin.buffer.read() if arguments == "-" else arguments.encode(),
-                type=dict[str, Any],
-            )
-        except msgspec.DecodeError as error:
-            raise InvalidTask(
-                f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'"
-            ) from error
-        handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options.of_task())])[0]
-        if options.json:
-            as_json({"id": handle.id, "is_new": handle.is_new})
-        else:
-            say(handle.id)
-        app.close()
