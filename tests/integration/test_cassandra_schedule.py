@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel  # noqa: E402
 
 from fairlead.backends.cassandra import datacentres as cassandra_datacentres  # noqa: E402
 from fairlead.backends.cassandra import owner as cassandra_owner  # noqa: E402
-from fairlead.backends.cassandra import schedule as cassandra_schedule  # noqa: E402
+from fairlead.backends.cassandra import schedule_writes  # noqa: E402
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
 from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
@@ -267,7 +267,7 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
         if written == 2:
             are_written.set()
 
-    monkeypatch.setattr(cassandra_schedule, "MOST_BYTES", 1000)
+    monkeypatch.setattr(schedule_writes, "MOST_BYTES", 1000)
     monkeypatch.setattr(store.session, "batch", cut_off)
     with pytest.raises(StoreUnavailable, match="the node died"):
         await store.finish(PARTITION, range_id, [ended(row) for row in rows])

@@ -44,19 +44,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
-from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
+from fairlead.backends.cassandra.schedule_writes import (
+    MOST_LEFT,
+    Write,
+    batches_of,
+    deletions_of,
+    end_of_run,
+    insert,
+    sweep_between,
+)
 from fairlead.backends.cassandra.session import (
-    MOST_BYTES,
     CassandraSession,
     CassandraUrl,
     Scan,
-    bytes_of,
     chunks,
 )
 from fairlead.backends.sql.schedule import append_attempts
@@ -80,10 +86,6 @@ CLEANED_AT_ONCE = 100
 _AT_ONCE = 32
 """Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
-_MOST_LEFT = 1000
-"""Unfinished tasks of an old hour beyond which `clean` leaves the rows of completed tasks between
-them."""
-_ROW_BYTES = 100
 _LAST_HOUR = 1 << 62
 _FAR_HOSTS = 8
 _SCHEMA = (
@@ -174,8 +176,8 @@ class CassandraScheduleStore:
             ("keep", (stamp, _encode(record).decode(), owner.is_whole, *partition)),
             *(("note_hour", (*partition, hour, stamp)) for hour in unnoted),
         ]
-        inserts = (_insert(partition, key, task_id, task, stamp) for key, task_id, task in new)
-        await self._write([kept, *_batches(inserts)])
+        inserts = (insert(partition, key, task_id, task, stamp) for key, task_id, task in new)
+        await self._write([kept, *batches_of(inserts)])
         await self._check_fence(owner)
         owner.on_saved(record)
         owner.hours.update(dict.fromkeys(unnoted, 0))
@@ -198,7 +200,7 @@ class CassandraScheduleStore:
             noted = [
                 ("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()
             ]
-            writes = _batches(_end(partition, end, stamp) for end in ends)
+            writes = batches_of(end_of_run(partition, end, stamp) for end in ends)
             await self._write([*([noted] if noted else []), *writes])
             await self._check_fence(owner)
             owner.hours.update(unnoted)
@@ -247,7 +249,7 @@ class CassandraScheduleStore:
         if not owner.is_whole:
             return 0
         await self._write(
-            _deletions(partition, hour, stamp, owner.stamp(), keys) for hour, keys in left.items()
+            deletions_of(partition, hour, stamp, owner.stamp(), keys) for hour, keys in left.items()
         )
         if hours:
             await self.session.batch(
@@ -261,7 +263,7 @@ class CassandraScheduleStore:
 
     async def _unfinished_in(self, owner: ScheduleOwner, hour: int) -> list[TaskKey]:
         """Return the keys of the unfinished tasks of an hour, also of those that cannot be read: at
-        most _MOST_LEFT and one more."""
+        most MOST_LEFT and one more."""
         reading = self._datacentres.reading()
         begin = TaskKey(hour * HOUR, "", "")
         found: dict[TaskKey, None] = {}
@@ -270,7 +272,7 @@ class CassandraScheduleStore:
             async for *key, task_id, _, is_done in rows:
                 if task_id is not None and not is_done:
                     found[TaskKey(*key)] = None
-                    if len(found) > _MOST_LEFT:
+                    if len(found) > MOST_LEFT:
                         break
         if not reading.is_whole:
             owner.is_whole = False
@@ -307,13 +309,13 @@ class CassandraScheduleStore:
         """Delete the rows through the low-water mark, and between the keys of `done` in hours with
         new completions."""
         partition, low_water_mark = owner.partition, owner.low_water_mark
-        deletions: list[_Write] = []
+        deletions: list[Write] = []
         if low_water_mark > owner.swept:
             last = hour_of(low_water_mark)
             if (first := hour_of(owner.swept)) < last:
                 hours = await self.session.execute("hours", *partition, first, last - 1)
                 deletions += [
-                    _Write(
+                    Write(
                         hour,
                         [
                             ("sweep_hour", (stamp, *partition, hour)),
@@ -323,13 +325,13 @@ class CassandraScheduleStore:
                     for (hour,) in hours
                 ]
             through = ("sweep_through", (stamp, *partition, last, *low_water_mark))
-            deletions.append(_Write(last, [through]))
+            deletions.append(Write(last, [through]))
         for above, below in done:
             for hour in owner.completed_in:
-                if (statement := _sweep_between(partition, hour, stamp, above, below)) is not None:
-                    deletions.append(_Write(hour, [statement]))
+                if (statement := sweep_between(partition, hour, stamp, above, below)) is not None:
+                    deletions.append(Write(hour, [statement]))
         owner.completed_in.clear()
-        await self._write(_batches(deletions))
+        await self._write(batches_of(deletions))
         owner.swept = low_water_mark
 
     async def _write(self, batches: Iterable[Sequence[tuple[str, Row]]]) -> None:
@@ -562,90 +564,6 @@ def _fenced(partition: PartitionKey, range_id: int) -> Fenced:
         f"partition {partition.partition} of {partition.queue} was taken over: range id {range_id}"
         " is void"
     )
-
-
-class _Write(NamedTuple):
-    """Statements on one hour that stay in one batch."""
-
-    hour: int
-    statements: list[tuple[str, Row]]
-    size: int = 0
-    """Bytes of their texts."""
-
-
-def _batches(writes: Iterable[_Write]) -> list[list[tuple[str, Row]]]:
-    """Return batches of the writes of one hour, each of at most MOST_BYTES."""
-    batches: list[list[tuple[str, Row]]] = []
-    latest: dict[int, tuple[int, list[tuple[str, Row]]]] = {}
-    for hour, statements, texts in writes:
-        size = texts + len(statements) * _ROW_BYTES
-        room, batch = latest.get(hour, (0, []))
-        if room < size:
-            room, batch = MOST_BYTES, []
-            batches.append(batch)
-        batch += statements
-        latest[hour] = (room - size, batch)
-    return batches
-
-
-def _insert(partition: PartitionKey, key: TaskKey, task_id: str, task: str, stamp: int) -> _Write:
-    """Return the write of a new row and of its key."""
-    hour = hour_of(key)
-    return _Write(
-        hour,
-        [
-            ("persist", (*partition, hour, *key, task_id, task, stamp)),
-            _key_insert(partition, key, stamp),
-        ],
-        bytes_of(task_id, task, *key, *key),
-    )
-
-
-def _key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str, Row]:
-    own = (key.ordering_key, key.run_at, key.unique_key)
-    return "persist_key", (*partition, hour_of(key), *own, stamp)
-
-
-def _end(partition: PartitionKey, end: RunEnd, stamp: int) -> _Write:
-    """Return the write of the end of a run."""
-    key, task_id = end.scheduled.key, end.scheduled.task.id
-    hour = hour_of(key)
-    row = (*partition, hour, *key)
-    if end.completes:
-        statements: list[tuple[str, Row]] = [
-            ("complete", (*row, end.finished_at, stamp)),
-            ("mark_done", (stamp, *row)),
-        ]
-        return _Write(hour, statements, 2 * bytes_of(*key))
-    runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
-    return _Write(hour, [("try_again", (stamp, runs, *row))], bytes_of(runs, *key))
-
-
-def _sweep_between(
-    partition: PartitionKey, hour: int, stamp: int, above: TaskKey, below: TaskKey
-) -> tuple[str, Row] | None:
-    """Return the deletion of the rows of an hour between two keys; None if none can be there."""
-    low = max(above, TaskKey(hour * HOUR, "", ""))
-    high = min(below, TaskKey((hour + 1) * HOUR, "", ""))
-    return ("sweep", (stamp, *partition, hour, *low, *high)) if low < high else None
-
-
-def _deletions(
-    partition: PartitionKey, hour: int, stamp: int, later_stamp: int, left: Sequence[TaskKey]
-) -> list[tuple[str, Row]]:
-    """Return one batch that deletes all of an hour but its unfinished tasks `left`."""
-    names = ["drop_completions"]
-    statements: list[tuple[str, Row]] = []
-    if not left:
-        names += ["sweep_hour", "sweep_keys"]
-    elif len(left) <= _MOST_LEFT:
-        names.append("sweep_keys")
-        ends = [TaskKey(hour * HOUR, "", ""), *left, TaskKey((hour + 1) * HOUR, "", "")]
-        for above, below in pairwise(ends):
-            if (statement := _sweep_between(partition, hour, stamp, above, below)) is not None:
-                statements.append(statement)
-        statements += [_key_insert(partition, key, later_stamp) for key in left]
-    return [*((name, (stamp, *partition, hour)) for name in names), *statements]
 
 
 def _bound(key: TaskKey, ordering_key: str) -> tuple[int, str]:
