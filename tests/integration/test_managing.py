@@ -301,6 +301,8 @@ async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
         len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
     )
     assert management.find(older_than=timedelta(hours=1)) == []
+    with pytest.raises(InvalidTask, match="state DONE: lists hold unfinished tasks only"):
+        management.find(state=State.DONE)
     with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
         management.find(state="BROKEN")
     result = management.bulk(Fail(), fairness_key="acme", limit=4)

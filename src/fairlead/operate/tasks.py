@@ -12,7 +12,7 @@ from fairlead.core import values
 from fairlead.core.payload import unpack
 from fairlead.declare.options import Options
 from fairlead.errors import InvalidTask, StaleVersion, UnknownQueue, UnknownTask
-from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
+from fairlead.model import FINAL_STATES, MAX_WEIGHT, MIN_WEIGHT, AttemptRecord, State, TaskRecord
 from fairlead.operate.changes import (
     Cancel,
     Change,
@@ -318,6 +318,10 @@ class Management:
             raise InvalidTask(
                 f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
             ) from None
+        if wanted in FINAL_STATES:
+            raise InvalidTask(
+                f"state {wanted}: lists hold unfinished tasks only; show a finished one by its id"
+            )
         for what, given in (("queue", queue), ("name", name), ("fairness_key", fairness_key)):
             if given is not None:
                 values.text(what, given, may_be_empty=True, error=InvalidTask)
