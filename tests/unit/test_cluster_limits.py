@@ -343,9 +343,23 @@ def test_two_limits_of_one_name_are_refused() -> None:
         here.on_node(ClusterLimit(3, name="bank"), "mail")
 
 
-def test_other_policies_stay_as_they_are() -> None:
-    tree = LimitTree(3, names={"pay": 2})
-    assert limits().on_node(tree, "payouts") is tree and limits().on_node(None, "payouts") is None
+def test_each_node_has_its_own_part_of_a_limit_and_a_policy_of_the_user_stays_as_it_is() -> None:
+    class Own:
+        """A policy without `fresh`."""
+
+        def column(self, trigger: Trigger) -> None: ...
+
+        def acquire(self, trigger: Trigger, now: float) -> Full | None: ...
+
+        def release(self, trigger: Trigger, now: float) -> tuple[()]:
+            return ()
+
+        cancel = release
+
+    tree, own, one, two = LimitTree(3, names={"pay": 2}), Own(), limits(), limits()
+    part = one.on_node(tree, "payouts")
+    assert one.on_node(tree, "mails") is part and two.on_node(tree, "payouts") not in (part, tree)
+    assert one.on_node(own, "payouts") is own and one.on_node(None, "payouts") is None
 
 
 @pytest.mark.parametrize(

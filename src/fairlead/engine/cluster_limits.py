@@ -18,7 +18,7 @@ import msgspec
 
 from fairlead.clock import Clock
 from fairlead.core.limits.cluster_limits import AnyLimit, ClusterWide, OnNode, needs_permits
-from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.limits.limits import ConcurrencyPolicy, PerNode
 from fairlead.core.limits.permits import STOP_AT
 from fairlead.core.limits.sharded_permits import (
     READ_EVERY,
@@ -132,12 +132,14 @@ class ClusterLimits:
         self._presence = presence if is_certain else None
         self._ttl = ttl
         self._limits: dict[str, _Limit] = {}
+        self._per_node: dict[int, ConcurrencyPolicy] = {}
+        """Policies of this node by the identity of the declared limit."""
         self._watchdog: Watchdog | None = None
         self._is_leaving = False
 
     def on_node(self, declared: AnyLimit | None, declared_by: str) -> ConcurrencyPolicy | None:
-        """Return the policy from which this node acquires slots for a limit. Return a limit
-        that is not cluster-wide as it is.
+        """Return the policy from which this node acquires slots for a limit: one for each limit,
+        however many queues and tasks declare it. A policy of the user's own is returned as it is.
 
         declared_by: name of the queue or task that declares the limit.
 
@@ -145,7 +147,12 @@ class ClusterLimits:
         name.
         """
         if not needs_permits(declared):
-            return cast(ConcurrencyPolicy | None, declared)
+            policy = cast(ConcurrencyPolicy | None, declared)
+            if not isinstance(policy, PerNode):
+                return policy
+            if id(policy) not in self._per_node:
+                self._per_node[id(policy)] = policy.fresh()
+            return self._per_node[id(policy)]
         for limit in self._limits.values():
             if limit.declared is declared:
                 if declared.name is None:

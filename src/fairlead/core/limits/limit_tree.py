@@ -79,8 +79,13 @@ class LimitTree:
 
     def on_node(self, permits: Permits, request_round: Callable[[], None]) -> OnNode:
         """See `fairlead.core.limits.cluster_limits.ClusterWide`."""
+        tree = self.fresh()
+        tree._permits, tree._request_round = permits, request_round
+        return tree
+
+    def fresh(self) -> LimitTree:
         tree = copy(self)
-        tree._running, tree._permits, tree._request_round = {}, permits, request_round
+        tree._running = {}
         return tree
 
     def column(self, trigger: Trigger) -> Hashable:

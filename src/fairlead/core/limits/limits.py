@@ -59,6 +59,16 @@ class StopsAll(Protocol):
         triggers that this policy applies to."""
 
 
+@runtime_checkable
+class PerNode(Protocol):
+    """A policy of which each node has its own copy, so that several nodes of one process neither
+    share slots nor wait for each other. Without this method, all nodes of a process use one
+    object, and none learns when another one releases a slot."""
+
+    def fresh(self) -> ConcurrencyPolicy:
+        """Return an equal policy with no slot acquired."""
+
+
 class Limit:
     """At most `n` tasks at once on each node; with `per`, at most `n` for each fairness key or each
     task name. Raises ConfigurationError for bad values."""
@@ -70,6 +80,9 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
+
+    def fresh(self) -> Limit:
+        return Limit(self.n, self.per)
 
     @property
     def room(self) -> int | None:
@@ -131,6 +144,9 @@ class RateLimit:
 
     def __repr__(self) -> str:
         return f"RateLimit({self.n}, per={self.per:g}, key={self.key!r}, burst={self.burst})"
+
+    def fresh(self) -> RateLimit:
+        return RateLimit(self.n, self.per, self.key, self.burst)
 
     def __len__(self) -> int:
         """Return the number of buckets in memory."""
