@@ -12,16 +12,17 @@ from fairlead.clock import SYSTEM_CLOCK, Clock
 from fairlead.config import PAYLOAD_LIMIT, lake_of
 from fairlead.connections import Connections
 from fairlead.connector import Connector
+from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
-from fairlead.declare.handle import TaskHandle
+from fairlead.declare.handle import FoundHandle, TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
-from fairlead.errors import ConfigurationError, UnknownQueue
+from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, SafeObserver, Silent
 from fairlead.ports.sql_store import SqlStore
@@ -253,6 +254,13 @@ class App:
         on a plain connection and notifies the nodes after the commit, never after a rollback.
         Submits inside use `connection=` as usual."""
         return self.submitter.transaction(connection)
+
+    def handle(self, task_id: str) -> TaskHandle:
+        """Return a handle of a submitted task by its id, which another process may have kept. No
+        request is sent yet: the methods of the handle raise UnknownTask if there is no such task.
+        Raises InvalidTask for an id that no task can have."""
+        values.text("id", task_id, error=InvalidTask)
+        return FoundHandle(self.connector, task_id, False, True, None, self.handlers)
 
     # where tasks live -----------------------------------------------------------------------------
 

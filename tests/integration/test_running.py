@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,7 +18,7 @@ from fairlead import (
     NoRetry,
     State,
 )
-from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed
+from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.testing import drain, running, settled
 from tests.attempts import SOON, reaches
 
@@ -207,6 +208,38 @@ async def test_results_are_kept_when_asked_for(app: App) -> None:
             await bad.result_async(timeout=SOON)
     with pytest.raises(ResultNotKept, match="keep_result=True"):
         nothing.submit().result()
+
+
+async def test_a_handle_by_id_finds_state_and_result_in_another_application(app: App) -> None:
+    @app.task(keep_result=True)
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.task(keep_result=True)
+    async def nothing() -> None: ...
+
+    @app.task
+    async def forgotten() -> None: ...
+
+    other = App(app.url)
+    found, empty, lost = (
+        other.handle(task.submit(**arguments).id)
+        for task, arguments in ((double, {"n": 4}), (nothing, {}), (forgotten, {}))
+    )
+    assert found.state() == State.SUBMITTED and not found.is_new
+    async with running(app):
+        assert await found.result_async(timeout=SOON) == 8
+        assert await empty.result_async(timeout=SOON) is None
+        with pytest.raises(ResultNotKept, match="keep_result=True"):
+            await app.handle(lost.id).result_async(timeout=SOON)
+    with pytest.raises(UnknownTask, match="no task"):
+        other.handle(str(uuid.uuid4())).state()
+    with pytest.raises(UnknownTask, match="no task"):
+        other.handle("not an id").state()
+    for wrong in (7, "", "a\0b", None):
+        with pytest.raises(InvalidTask, match="id"):
+            other.handle(wrong)  # type: ignore[arg-type]
+    other.close()
 
 
 @pytest.mark.system_time

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import msgspec
 
+from fairlead.core import values
+from fairlead.declare.handler import Handler
 from fairlead.errors import ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
 from fairlead.model import State, TaskKey, TaskRecord
 from fairlead.ports.notification import Notification
@@ -61,7 +64,8 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
             raise UnknownTask(
-                f"no task {self.id}: its transaction did not commit, or its history was cleaned"
+                f"no task {values.brief(self.id)}: its transaction did not commit, its history was"
+                " cleaned, or it waits in an ordered queue"
             )
         return record
 
@@ -76,7 +80,7 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         `timeout` seconds.
         """
         if not self._keeps_result:
-            raise ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")
+            raise self._not_kept()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             finished, value = self._finished()
@@ -108,7 +112,26 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
             return False, None
         # Read after the state: one transaction wrote both.
         kept = store.database.read_now(store.result(self.id))
-        return True, None if kept is None else msgspec.json.decode(kept)
+        return True, self._result_of(record, kept)
+
+    def _result_of(self, record: TaskRecord, kept: bytes | None) -> Any:
+        return None if kept is None else msgspec.json.decode(kept)
+
+    def _not_kept(self) -> ResultNotKept:
+        return ResultNotKept(f"task {self.id} keeps no result: declare it with keep_result=True")
+
+
+class FoundHandle(TaskHandle, gc=False, eq=False):
+    """A handle made from an id (`app.handle`). Whether the task keeps its result is known once it
+    is finished."""
+
+    _handlers: Mapping[str, Handler] = {}
+
+    def _result_of(self, record: TaskRecord, kept: bytes | None) -> Any:
+        handler = self._handlers.get(record.name)
+        if kept is None and handler is not None and not handler.keep_result:
+            raise self._not_kept()
+        return super()._result_of(record, kept)
 
 
 class OrderedHandle(TaskHandle, gc=False, eq=False):
