@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from fairlead.clock import SYSTEM_CLOCK, Clock
-from fairlead.config import PAYLOAD_LIMIT, lake_of
+from fairlead.config import PAYLOAD_LIMIT, RESULT_LIMIT, lake_of
 from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.core import values
@@ -53,9 +53,10 @@ class App:
     kafka://host:9092 and cassandra://host:9042/keyspace; the same default. `lake`: the folder to
     which workers move the history of attempts, as Parquet; by default $FAIRLEAD_LAKE or the same
     files. `lake=""` means no lake, whatever is configured. `payload_limit`: maximum bytes of JSON
-    for the arguments of one task. `on_incident`: called with each `Incident`, at least once, in a
-    thread; it may be an `async def`. A call that raises or takes more than `incident_timeout`
-    seconds is repeated later. Raises ConfigurationError for bad values.
+    for the arguments of one task; `result_limit`: the same for a result that is kept.
+    `on_incident`: called with each `Incident`, at least once, in a thread; it may be an `async
+    def`. A call that raises or takes more than `incident_timeout` seconds is repeated later. Raises
+    ConfigurationError for bad values.
     """
 
     # More than seven parameters: the public surface, by keyword; most applications use few of them.
@@ -71,6 +72,7 @@ class App:
         lake: str | None = None,
         name: str = "fairlead",
         payload_limit: int = PAYLOAD_LIMIT,
+        result_limit: int = RESULT_LIMIT,
         interceptors: Sequence[RunInterceptor] = (),
         observer: Observer | None = None,
         on_incident: OnIncident | None = None,
@@ -78,7 +80,8 @@ class App:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
-        self.payload_limit = payload_limit
+        self.payload_limit = values.whole("payload_limit", payload_limit, 1)
+        self._result_limit = values.whole("result_limit", result_limit, 1)
         self.interceptors: Sequence[RunInterceptor] = tuple(interceptors)
         self.on_incident = on_incident
         self.incident_timeout = checked_timeout(incident_timeout)
@@ -210,6 +213,7 @@ class App:
                 concurrency=concurrency,
                 transactional=transactional,
                 keep_result=keep_result,
+                result_limit=self._result_limit,
                 executor=executor,
                 on_failure=on_failure,
             )

@@ -17,6 +17,10 @@ PAYLOAD_LIMIT = 1 << 20
 """Maximum number of bytes of JSON that the arguments of one task may have; an application may set
 another limit."""
 
+RESULT_LIMIT = 1 << 20
+"""Maximum number of bytes of JSON of a result that is kept; an application may set another
+limit."""
+
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:,\s]+)(?::([0-9]{1,5}))?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import sys
 import threading
@@ -18,7 +19,14 @@ from fairlead import (
     NoRetry,
     State,
 )
-from fairlead.errors import InvalidTask, ResultNotKept, ResultTimeout, TaskFailed, UnknownTask
+from fairlead.errors import (
+    ConfigurationError,
+    InvalidTask,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+    UnknownTask,
+)
 from fairlead.testing import drain, running, settled
 from tests.attempts import SOON, reaches
 
@@ -240,6 +248,31 @@ async def test_a_handle_by_id_finds_state_and_result_in_another_application(app:
         with pytest.raises(InvalidTask, match="id"):
             other.handle(wrong)  # type: ignore[arg-type]
     other.close()
+
+
+@pytest.mark.parametrize("executor", [None, pytest.param("process", marks=pytest.mark.system_time)])
+async def test_a_result_above_the_limit_ends_the_attempt_with_its_size(
+    store_url: str, executor: str | None, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "long_app.py").write_text(
+        f"import fairlead\napp = fairlead.App({store_url!r}, result_limit=100)\n"
+        f"@app.task(executor={executor!r}, keep_result=True)\n"
+        "def repeat(n: int) -> str:\n    return n * 'x'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "long_app", raising=False)
+    module = importlib.import_module("long_app")
+    module.app.migrate()
+    fits, is_long = module.repeat.submit(98), module.repeat.submit(99)
+    async with running(module.app, application="long_app:app"):
+        assert await fits.result_async(SOON) == 98 * "x"
+        await reaches(module.app, is_long, State.ERROR)
+    assert "its result has 101 bytes, more than 100" in is_long.record().error_text
+    with pytest.raises(TaskFailed, match="raise result_limit on the App"):
+        is_long.result()
+    module.app.close()
+    with pytest.raises(ConfigurationError, match="result_limit"):
+        App(store_url, result_limit=0)
 
 
 @pytest.mark.system_time

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.config import RESULT_LIMIT
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
 from fairlead.core.policies.processing import ProcessingPolicy
@@ -45,6 +46,7 @@ class Handler:
         concurrency: AnyLimit | None = None,
         transactional: bool = False,
         keep_result: bool = False,
+        result_limit: int = RESULT_LIMIT,
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
@@ -60,6 +62,8 @@ class Handler:
         self.concurrency = concurrency
         self.transactional = transactional
         self.keep_result = keep_result
+        self.result_limit = result_limit
+        """Maximum number of bytes of a result that is kept."""
         if on_failure not in ("hold", "skip"):
             raise ConfigurationError(
                 f"task {name!r}: on_failure {values.brief(on_failure)}: use 'hold' or 'skip'"

@@ -82,8 +82,9 @@ def succeeded(execution: Execution, result: object, now: int) -> Finish:
 
 def done(execution: Execution, result: object, now: int) -> Finish:
     """Return the finish of a run that is done. Raises the errors of `encoded`."""
-    claimed = execution.claimed
-    kept = encoded(result, claimed.keep_result)
+    claimed, handler = execution.claimed, execution.handler
+    assert handler is not None
+    kept = encoded(result, claimed.keep_result, handler.result_limit)
     return Finish(
         claimed.id,
         claimed.version,
@@ -99,9 +100,10 @@ def done(execution: Execution, result: object, now: int) -> Finish:
     )
 
 
-def encoded(result: object, is_kept: bool) -> bytes | None:
+def encoded(result: object, is_kept: bool, limit: int) -> bytes | None:
     """Return the JSON of a return value that is kept, else None. Raises InvalidTask for a value
-    that is not JSON, and for a coroutine or a generator, which would never run."""
+    that is not JSON or has more than `limit` bytes, and for a coroutine or a generator, which would
+    never run."""
     if type(result) in _GENERATORS:
         raise InvalidTask(
             "it returned a generator, which never runs: collect what the generator yields, and"
@@ -116,9 +118,15 @@ def encoded(result: object, is_kept: bool) -> bytes | None:
     if not is_kept:
         return None
     try:
-        return encode_result(result)
+        kept = encode_result(result)
     except Exception as error:
         raise InvalidTask(f"its result cannot be kept as JSON: {message_of(error)}") from error
+    if len(kept) > limit:
+        raise InvalidTask(
+            f"its result has {len(kept):,} bytes, more than {limit:,}; store large data elsewhere"
+            " and return a reference, or raise result_limit on the App"
+        )
+    return kept
 
 
 def failed(execution: Execution, error: BaseException, now: int) -> Finish:

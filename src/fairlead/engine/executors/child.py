@@ -68,7 +68,7 @@ def _run(application: Any, job: Job) -> JobEnd:
         args, kwargs = handler.arguments.decode(unpack(job.payload, job.payload_format))
         with entered(overridden(application.interceptors, "in_child"), task):
             result = handler.function(*args, **kwargs)
-        kept = encoded(result, handler.keep_result)
+        kept = encoded(result, handler.keep_result, handler.result_limit)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))
     except BaseException as error:
         return _failed(error)
