@@ -51,8 +51,9 @@ class Settings:
         found = _found(folder, given)
         if not found["url"]:
             raise ConfigurationError(
-                "no URL says where tasks live: pass App('sqlite:///tasks.db'), set FAIRLEAD_URL, "
-                "or write url = '...' into fairlead.toml or [tool.fairlead] of pyproject.toml"
+                "no URL says where tasks live: pass App('sqlite:///tasks.db') or --url"
+                " sqlite:///tasks.db, set FAIRLEAD_URL, or write url = '...' into fairlead.toml or"
+                " [tool.fairlead] of pyproject.toml"
             )
         return cls(**found)  # type: ignore[arg-type]
 
@@ -74,6 +75,12 @@ def hosts_of(where: str, hosts: str, port: int) -> list[tuple[str, int]]:
             )
         found.append((match[1].strip("[]"), number))
     return found
+
+
+def url_of(given: str | None = None, folder: Path | None = None) -> str | None:
+    """Return the URL of the task store, if one is set; `given` comes first. Raises
+    ConfigurationError for a file that cannot be read."""
+    return _found(folder, {"url": given})["url"] or None
 
 
 def lake_of(given: str | None = None, folder: Path | None = None) -> str | None:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, Url
 from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors, say
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.operate.doctor import Finding, examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
@@ -36,7 +36,7 @@ def doctor(options: DoctorOptions) -> None:
     Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
     """
     with one_line_errors():
-        app = App(options.url) if options.application is None else load(options.application)
+        app = app_on(options.url) if options.application is None else load(options.application)
 
         async def diagnose() -> list[Finding]:
             task = options.task

@@ -14,6 +14,7 @@ from fairlead.app import App
 from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.clock import to_datetime, to_micros
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import ScheduledTask, TaskKey
@@ -58,7 +59,7 @@ def list_tasks(queue: str, options: OrderedTasksOptions) -> None:
     Example: fairlead ordered tasks reminders --key user-7 --json
     """
     with one_line_errors():
-        app = App(options.url)
+        app = app_on(options.url)
         management = app.management.ordered
         found = _run(
             app,
@@ -98,7 +99,7 @@ def attempts(id: str, options: OutputOptions) -> None:
     Example: fairlead ordered attempts 0197c2a4-...
     """
     with one_line_errors():
-        found = App(options.url).management.attempts(id)
+        found = app_on(options.url).management.attempts(id)
         if not found:
             raise UnknownTask(
                 f"no attempt of task {id!r}: it has not run yet, or its history was cleaned"
@@ -132,7 +133,7 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
     Example: fairlead ordered drop reminders user-7
     """
     with one_line_errors():
-        app = App(options.url)
+        app = app_on(options.url)
         management = app.management.ordered
         run_at, unique_key = options.run_at, options.unique_key
         if (run_at is None) != (unique_key is None):
@@ -168,7 +169,7 @@ def status(queue: str, options: OutputOptions) -> None:
     Example: fairlead ordered status reminders --json
     """
     with one_line_errors():
-        app = App(options.url)
+        app = app_on(options.url)
         found = _run(app, app.management.ordered.status(queue))
         if options.json:
             as_json(found)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from fairlead.app import App
 from fairlead.cli.application import load
 from fairlead.cli.options import Json, OutputOptions
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import with_options
+from fairlead.cli.stores import app_on
 from fairlead.clock import to_datetime
 from fairlead.operate.periodic import PeriodicStatus
 
@@ -36,7 +36,7 @@ def list_periodics(options: OutputOptions) -> None:
     Example: fairlead periodic list --json
     """
     with one_line_errors():
-        found = App(options.url).management.periodic.list()
+        found = app_on(options.url).management.periodic.list()
         if options.json:
             as_json([_document(status) for status in found])
             return
@@ -86,7 +86,7 @@ def pause(name: Name, store: OutputOptions) -> None:
     Example: fairlead periodic pause nightly_report
     """
     with one_line_errors():
-        App(store.url).management.periodic.pause(name)
+        app_on(store.url).management.periodic.pause(name)
         _print("paused", name, store.json)
 
 
@@ -98,7 +98,7 @@ def resume(name: Name, store: OutputOptions) -> None:
     Example: fairlead periodic resume nightly_report
     """
     with one_line_errors():
-        App(store.url).management.periodic.resume(name)
+        app_on(store.url).management.periodic.resume(name)
         _print("resumed", name, store.json)
 
 
@@ -110,7 +110,7 @@ def remove(name: Name, store: OutputOptions) -> None:
     Example: fairlead periodic remove nightly_report
     """
     with one_line_errors():
-        App(store.url).management.periodic.remove(name)
+        app_on(store.url).management.periodic.remove(name)
         _print("removed", name, store.json)
 
 

@@ -13,6 +13,7 @@ from fairlead.backends.sql.migrate import print_sql
 from fairlead.cli.options import Json, OutputOptions, StoreOptions, Url
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.clock import MICROS
 from fairlead.errors import InvalidTask
 from fairlead.operate.overview import overview
@@ -35,7 +36,7 @@ def list_queues(context: typer.Context, options: OutputOptions) -> None:
     if context.invoked_subcommand is not None:
         return
     with one_line_errors():
-        found = App(options.url).management.queues()
+        found = app_on(options.url).management.queues()
         if options.json:
             as_json([readable(queue) for queue in found])
             return
@@ -74,7 +75,7 @@ def pause(queue: str, store: StoreOptions) -> None:
     Example: fairlead queues pause payouts
     """
     with one_line_errors():
-        App(store.url).management.pause(queue)
+        app_on(store.url).management.pause(queue)
         say(f"paused: {queue}")
 
 
@@ -86,7 +87,7 @@ def resume(queue: str, store: StoreOptions) -> None:
     Example: fairlead queues resume payouts
     """
     with one_line_errors():
-        App(store.url).management.unpause(queue)
+        app_on(store.url).management.unpause(queue)
         say(f"resumed: {queue}")
 
 
@@ -110,7 +111,7 @@ def show(queue: str, options: ShowQueueOptions) -> None:
     Example: fairlead queues show payouts --json
     """
     with one_line_errors():
-        app, keys = App(options.url), options.keys
+        app, keys = app_on(options.url), options.keys
         found = asyncio.run(_with_stores(app, overview(app.operate_context, queue, keys)))
         if options.json:
             as_json(
@@ -186,7 +187,7 @@ def weight(
     with one_line_errors():
         if (value is None) is not clear:
             raise InvalidTask("give a weight, or --clear")
-        App(store.url).management.set_weight(queue, key, value)
+        app_on(store.url).management.set_weight(queue, key, value)
         say(
             f"{queue} {key}: "
             + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
@@ -215,7 +216,7 @@ def migrate(options: MigrateOptions) -> None:
     Example: fairlead migrate --url postgresql://app@db/shop
     """
     with one_line_errors():
-        app = App(options.url)
+        app = app_on(options.url)
         if options.print_only:
             say(print_sql(app.connections.store.as_sql().database))
             return

@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fairlead.app import App
 from fairlead.cli.options import Json, OutputOptions, Url
 from fairlead.cli.output import (
     INTERRUPTED,
@@ -26,6 +25,7 @@ from fairlead.cli.output import (
     time_of,
 )
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.clock import to_micros
 from fairlead.errors import FairleadError, InvalidTask
 from fairlead.model import State
@@ -133,7 +133,7 @@ def list_tasks(filters: Filters, options: OutputOptions) -> None:
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
     """
     with one_line_errors():
-        found = App(options.url).management.find(**filters.query())
+        found = app_on(options.url).management.find(**filters.query())
         if options.json:
             as_json([readable(task) for task in found])
             return
@@ -172,7 +172,7 @@ def show(
     Example: fairlead tasks show 01938d2c-... --json
     """
     with one_line_errors():
-        management = App(options.url).management
+        management = app_on(options.url).management
         task = management.named(id)
         attempts = management.attempts(task.id)
         arguments = management.payload(task.id) if options.payload else None
@@ -217,7 +217,7 @@ def _change(
     with one_line_errors():
         if bool(selection.ids) == selection.every:
             raise InvalidTask("give the ids of tasks, or --all with filters")
-        management = App(options.url).management
+        management = app_on(options.url).management
         if selection.every:
             if options.version is not None:
                 raise InvalidTask("--version is of one task: give its id")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from fairlead.app import App
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.pipeline.commands.options import Author, Url, Why, author_of
 from fairlead.pipeline.commands.output import failures
@@ -42,7 +42,7 @@ def list_policies(context: typer.Context, options: ListOptions) -> None:
     if context.invoked_subcommand is not None:
         return
     with failures():
-        management = PolicyManagement(App(options.url).operate_context)
+        management = PolicyManagement(app_on(options.url).operate_context)
         found, switches = management.policies(options.queue, options.limit), management.switches()
         if options.json:
             as_json(
@@ -91,7 +91,7 @@ def show(version: int, options: ShowOptions) -> None:
     Example: fairlead pipeline policies show 12
     """
     with failures():
-        found = PolicyManagement(App(options.url).operate_context).policy(version)
+        found = PolicyManagement(app_on(options.url).operate_context).policy(version)
         if options.json:
             as_json(readable(found))
             return
@@ -152,7 +152,7 @@ def rollback(options: RollbackOptions) -> None:
     Example: fairlead pipeline policies rollback 11 --why "odd waits"
     """
     with failures():
-        new = PolicyManagement(App(options.url).operate_context).roll_back_to(
+        new = PolicyManagement(app_on(options.url).operate_context).roll_back_to(
             options.version,
             author_of(options.author),
             options.why or "no reason given",

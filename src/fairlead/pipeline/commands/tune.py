@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from fairlead.app import App
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.stores import app_on
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.operate.policies import PolicyManagement
@@ -147,7 +147,7 @@ def on(options: OnOptions) -> None:
     Example: fairlead pipeline tune on
     """
     with failures():
-        management = PolicyManagement(App(options.url).operate_context)
+        management = PolicyManagement(app_on(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
             was_off = management.switch_on(queue)
             say(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
@@ -165,7 +165,7 @@ def freeze(options: SwitchOptions) -> None:
 
 def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
     with failures():
-        management = PolicyManagement(App(options.url).operate_context)
+        management = PolicyManagement(app_on(options.url).operate_context)
         author, why = author_of(options.author), options.why or "no reason given"
         for queue in options.queue or [EVERY_QUEUE]:
             management.switch(mode, author, why, queue)
@@ -174,7 +174,7 @@ def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
 
 def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
     with failures():
-        app = App(asked.url)
+        app = app_on(asked.url)
         from fairlead.pipeline.jobs.tune import TuneOptions
         from fairlead.pipeline.jobs.tune import tune as run_tune
         from fairlead.pipeline.tuning.contracts import TuneObjective, load

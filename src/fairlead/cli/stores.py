@@ -1,0 +1,52 @@
+"""The store of a command: the one that its URL names, or the file in this folder."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from fairlead.app import App
+from fairlead.cli.output import say_error
+from fairlead.config import url_of
+from fairlead.errors import ConfigurationError
+
+_ENDINGS = (".db", ".sqlite", ".sqlite3")
+_FIRST_BYTES = b"SQLite format 3\0"
+
+
+def app_on(url: str | None) -> App:
+    """Return an application without tasks on the store of a command. Without a URL on the command
+    line, in the environment or in a file, use the only SQLite file with tasks in this folder, and
+    say so on stderr. Raise ConfigurationError if several have tasks."""
+    if url_of(url) is not None:
+        return App(url)
+    found = [name for name in sorted(map(str, _files(Path()))) if _has_tasks(name)]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"several files here have tasks: {', '.join(found)}; choose one:"
+            f" --url sqlite:///{found[0]}"
+        )
+    if not found:
+        return App()  # its first use says what is missing
+    say_error(f"using --url sqlite:///{found[0]}, the file with tasks in this folder")
+    return App(f"sqlite:///{found[0]}")
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.suffix in _ENDINGS and path.is_file()]
+
+
+def _has_tasks(name: str) -> bool:
+    """Return whether a file is a SQLite database with Fairlead's tables. Files that cannot be read
+    have none."""
+    try:
+        with open(name, "rb") as file:
+            if file.read(len(_FIRST_BYTES)) != _FIRST_BYTES:
+                return False
+        uri = f"{Path(name).resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            query = "SELECT count(*) FROM sqlite_master WHERE name = 'fairlead_tasks'"
+            return bool(connection.execute(query).fetchone()[0])
+    except (OSError, sqlite3.Error):
+        return False
