@@ -4,6 +4,10 @@ from one.
 One datacentre acknowledges a write at LOCAL_QUORUM; the others receive the write a little later, or
 much later after a crash or a network failure. A read of a quorum in each datacentre (EACH_QUORUM)
 finds every write that any datacentre has acknowledged. Such a read is called whole.
+
+A datacentre that comes back lacks the writes of its absence until hints or repair bring them. So a
+read that cannot be whole is taken from it only while the datacentres that have acknowledged those
+writes are down themselves; otherwise the read fails, and is tried again.
 """
 
 from __future__ import annotations
@@ -23,6 +27,10 @@ PROBE_SECONDS = 5.0
 """Seconds between two checks whether a missing datacentre responds again."""
 
 
+SETTLE_SECONDS = 600.0
+"""Seconds after the return of a datacentre in which it may lack writes of its absence."""
+
+
 class Datacentres:
     """The datacentres of a keyspace, and whether one of them does not respond.
 
@@ -33,6 +41,14 @@ class Datacentres:
         self._session = session
         self._is_one_away = False
         self._probe_at = 0.0
+        self._settled_at = 0.0
+        self._was_refused = False
+        """Whether a read that could not be whole was refused; the next one is tried whole."""
+        self._writer: str | None = None
+        """Datacentre that has acknowledged the latest write of this process."""
+        self._writers: set[str] = set()
+        """Datacentres that have acknowledged writes since one went away."""
+        session.on_written = self._on_written
 
     def reading(self) -> DatacentreReading:
         """Return a new read, of one statement or several."""
@@ -43,7 +59,7 @@ class Datacentres:
         read is whole anyway."""
         await self._session.connected()
         is_wide = self._session.url.consistency == "LOCAL_QUORUM" and self._session.datacentres > 1
-        return is_wide and not self._is_one_away
+        return is_wide and (self._was_refused or not self._is_one_away)
 
     @property
     def is_one_away(self) -> bool:
@@ -52,6 +68,8 @@ class Datacentres:
 
     def on_outage(self) -> None:
         """Record that a datacentre did not respond in time."""
+        if not self._is_settling:
+            self._writers.clear()
         self._is_one_away = True
         self._probe_at = time.monotonic() + PROBE_SECONDS
 
@@ -62,8 +80,38 @@ class Datacentres:
             self._probe_at = time.monotonic() + PROBE_SECONDS
             with contextlib.suppress(StoreUnavailable):
                 await self._session.execute(name, *params, consistency=ConsistencyLevel.EACH_QUORUM)
-                self._is_one_away = False
+                self.on_whole()
         return not self._is_one_away
+
+    def on_whole(self) -> None:
+        """Record that all datacentres have responded."""
+        if self._is_one_away:
+            self._is_one_away = self._was_refused = False
+            self._settled_at = time.monotonic() + SETTLE_SECONDS
+
+    def check_source(self, datacentre: str) -> None:
+        """Raise StoreUnavailable unless a read that is not whole may come from this datacentre: it
+        has every write that this process knows of, or the others that have them are down."""
+        up = self._session.datacentres_up()
+        if self._writers:
+            is_sound = not any(up.get(other) for other in self._writers - {datacentre})
+        else:
+            is_sound = datacentre == self._writer or not all(up.values())
+        self._was_refused = not is_sound
+        if not is_sound:
+            raise StoreUnavailable(
+                f"{self._session.url.location}: not all datacentres respond to a read, and"
+                f" {datacentre} may lack writes that another one has: wait until it has caught up"
+            )
+
+    @property
+    def _is_settling(self) -> bool:
+        return self._is_one_away or time.monotonic() < self._settled_at
+
+    def _on_written(self, datacentre: str) -> None:
+        self._writer = datacentre
+        if self._is_settling:
+            self._writers.add(datacentre)
 
 
 class DatacentreReading:
@@ -84,10 +132,12 @@ class DatacentreReading:
                     name, *params, consistency=ConsistencyLevel.EACH_QUORUM, **options
                 ):
                     yield row
+                self._datacentres.on_whole()
                 return
             except StoreUnavailable:
                 self._datacentres.on_outage()
         if self._datacentres.is_one_away:
             self.is_whole = False
+            options["check"] = self._datacentres.check_source
         async for row in self._session.rows(name, *params, **options):
             yield row

@@ -151,7 +151,7 @@ class CassandraScheduleStore:
         while True:
             range_id = next_range_id(held or 0, mine)
             applied, *found = (
-                await self.session.batch([("raise_range_id", (range_id, *partition, held))])
+                await self.session.execute("raise_range_id", range_id, *partition, held)
             )[0]
             if applied:
                 return range_id

@@ -185,6 +185,8 @@ class CassandraSession:
         self._prepared: dict[str, Any] = {}
         self.received = 0
         """Number of rows received so far."""
+        self.on_written: Callable[[str], None] = lambda datacentre: None
+        """Called after each batch with the datacentre that has acknowledged it."""
 
     async def migrate(self, together: Sequence[str] = ()) -> None:
         """Create the keyspace and the tables that are missing. Raise SchemaMismatch if the first
@@ -221,6 +223,14 @@ class CassandraSession:
         strategy = self._cluster.metadata.keyspaces[self.url.keyspace].replication_strategy
         return len(getattr(strategy, "dc_replication_factors", ["one"]))
 
+    def datacentres_up(self) -> dict[str, bool]:
+        """Return, by datacentre, whether the driver has a connection to one of its nodes. Empty
+        before the first statement."""
+        up: dict[str, bool] = {}
+        for host in self._cluster.metadata.all_hosts() if self._cluster is not None else ():
+            up[host.datacenter] = up.get(host.datacenter, False) or host.is_up is True
+        return up
+
     # statements -----------------------------------------------------------------------------------
 
     async def execute(self, name: str, *params: Any, **options: Any) -> list[Row]:
@@ -234,8 +244,10 @@ class CassandraSession:
         page: int = _SCAN_PAGE,
         consistency: int | None = None,
         scanned: list[Scan] | None = None,
+        check: Callable[[str], None] = lambda datacentre: None,
     ) -> AsyncGenerator[Row, None]:
-        """Yield the rows of a statement, `page` of them in one request.
+        """Yield the rows of a statement, `page` of them in one request. `check` may refuse, by an
+        error, the datacentre that has returned them.
 
         `scanned` receives, for each request, what the replica scanned that scanned the most. With
         `scanned`, also raise StoreUnavailable if a trace is late.
@@ -249,6 +261,7 @@ class CassandraSession:
                     trace=scanned is not None,
                 )
                 found = response.result()
+                check(response.coordinator_host.datacenter)
                 if scanned is not None:
                     trace = await asyncio.to_thread(response.get_query_trace)
                     met = [
@@ -270,6 +283,7 @@ class CassandraSession:
         with self.translate_errors():
             response = await self._response(lambda: self._batch(statements))
             rows: list[Row] = response.result().current_rows
+        self.on_written(response.coordinator_host.datacenter)
         return rows
 
     # run in a thread: a batch takes 20 microseconds a row -----------------------------------------
