@@ -179,7 +179,7 @@ class Backlog:
         """Whether to ask the channel for triggers of remembered keys."""
         return self._choice.is_asking(self._memory(0))
 
-    def remember(self, announced: Iterable[str], found: Iterable[str]) -> None:
+    def remember(self, announced: Iterable[str], found: Collection[str]) -> None:
         """Remember keys with triggers that the channel keeps. `announced`: those of new
         triggers."""
         self._choice.remember(self._memory(0).start, announced, found)

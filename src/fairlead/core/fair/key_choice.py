@@ -9,11 +9,12 @@ wait until memory has room.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from fairlead.core.fair.heaviest import Heaviest
 from fairlead.core.fair.levels import MOST_EARLY
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.unread_keys import UnreadKeys
@@ -66,20 +67,23 @@ class KeyChoice:
         """Keys with new triggers."""
         self._new: set[str] = set()
         """Announced keys that were chosen while they were due, and have no level yet."""
+        self._heaviest = Heaviest()
 
     def is_asking(self, memory: Memory) -> bool:
         """Return whether to ask the channel for triggers of remembered keys: of new ones, of those
         that are soon due if memory has room, and of others if memory is half empty."""
         if self._announced and memory.held < memory.most:
             return True
-        due_at = self._unread.due_at
-        if due_at is None:
+        first = self._unread.first
+        if first is None:
             return False
-        has_room = memory.held <= self._most_with_due(memory) - memory.capacity // 16
+        due_at, name = first
+        spare = max(1, memory.capacity // 16)
+        has_room = memory.held <= self._most_with_due(memory, name) - spare
         is_due = self._unread.has_asked or due_at <= memory.start + memory.ahead // 2
         return memory.is_low or (has_room and is_due)
 
-    def remember(self, start: int, announced: Iterable[str], found: Iterable[str]) -> None:
+    def remember(self, start: int, announced: Iterable[str], found: Collection[str]) -> None:
         """Remember keys. `start`: virtual time. `announced`: those of new triggers. Chosen keys are
         forgotten."""
         self._announced |= dict.fromkeys(announced)
@@ -95,20 +99,25 @@ class KeyChoice:
         that have no level yet."""
         if not coming:
             self._unread.settle()
+        self._heaviest.next_round()
         least = _least_of_tenant(memory, unread)
         chosen = self._choose_announced(memory, least)
         count = least * len(chosen)
-        fill = memory.three_quarters if memory.is_low else 0
-        soon = memory.start + memory.ahead // 2
-        for most, through in ((fill, None), (self._most_with_due(memory), soon)):
+        while (first := self._unread.first) is not None:
+            pass_, name = first
+            most = memory.three_quarters if memory.is_low else 0
+            if pass_ <= memory.start + memory.ahead // 2:
+                most = max(most, self._most_with_due(memory, name))
             if memory.held + count >= most:
-                continue
-            number_of = partial(self._number_of, least, max(least, memory.capacity // 4))
-            for key, number in self._unread.take(memory.start, through, number_of):
-                chosen[key] = number
-                count += number
-                if memory.held + count >= most:
-                    break
+                break
+            room = max(1, memory.most - memory.held - count)
+            share = self._heaviest.share(name, self._passes.weight(name), unread)
+            part = int(memory.three_quarters * share) if share > 0.5 else 0
+            greatest = min(max(least, memory.capacity // 4, part), room)
+            number_of = partial(self._number_of, min(least, room), greatest)
+            key, number = next(self._unread.take(memory.start, None, number_of))
+            chosen[key] = number
+            count += number
         return [*chosen.items()]
 
     def _choose_announced(self, memory: Memory, least: int) -> dict[str, int]:
@@ -117,7 +126,7 @@ class KeyChoice:
         for key in [*islice(self._announced, memory.most)]:
             tenant = tenant_of(key)
             is_due = self._passes.next_pass(key) <= memory.start
-            most = memory.most if is_due else self._most_with_due(memory)
+            most = memory.most if is_due else self._most_with_due(memory, tenant)
             if tenant in tenants or not (is_due or self._passes.is_behind(key)):
                 self._unread.add([key])
             elif memory.held + least * len(chosen) < most:
@@ -151,23 +160,34 @@ class KeyChoice:
 
     def _number_of(self, least: int, most: int, key: str, keys: int) -> int:
         """Return how many triggers of a key to read, at most `most`, by the number of keys of its
-        tenant, and the weights of both that were set at run time; a few different numbers, so that
-        many keys are read together."""
+        tenant, and the known weights of both; a few different numbers, so that many keys are read
+        together."""
         most, tenant = min(MOST_OF_KEY, most), tenant_of(key)
-        number = self._by_weight(tenant, least, most)
+        number = self._by_weight(None, tenant, least, most)
+        if key == tenant and keys == 1:
+            return number
         if keys > 1:
             number = 1 << max(1, number // keys).bit_length() - 1
-        return number if key == tenant else self._by_weight(key, number, most)
+        return number if key == tenant else self._by_weight(tenant, key, number, most)
 
-    def _by_weight(self, key: str, number: int, most: int) -> int:
-        weight = min(self._passes.weights.get(key, 1.0), MOST_OF_KEY)
-        return min(most, number << math.ceil(math.log2(weight))) if weight > 1 else number
+    def _by_weight(self, scope: str | None, name: str, number: int, most: int) -> int:
+        """Return `number` multiplied by the weight of a key in its tenant, `scope`, or of a tenant,
+        but at most the part of `most` that its weight is of the greatest."""
+        weight = min(self._passes.weight(name), MOST_OF_KEY)
+        part = self._heaviest.part(scope, weight)
+        most = max(1, int(most * part))
+        if weight <= 1:
+            return number if scope is None else min(number, most)
+        most = max(number, most) if scope is None else most
+        return min(most, number << math.ceil(math.log2(weight)))
 
-    def _most_with_due(self, memory: Memory) -> int:
-        """Return up to how many triggers memory takes those that are soon due. Fewer if no other in
-        memory comes a turn later, as with more keys than memory."""
-        is_urgent = memory.ahead > self._passes.step("", 1.0)
-        return max(1, memory.most * 7 // 8) if is_urgent else memory.three_quarters
+    def _most_with_due(self, memory: Memory, tenant: str) -> int:
+        """Return up to how many triggers memory takes for a tenant that is soon due. Fewer if no
+        other in memory comes a turn later, as with more keys than memory, and this one has no two
+        turns before the last of them."""
+        step = self._passes.step(tenant, self._passes.weight(tenant))
+        is_urgent = memory.ahead > min(self._passes.step("", 1.0), 2 * step)
+        return memory.most - memory.most // 8 if is_urgent else memory.three_quarters
 
 
 def _least_of_tenant(memory: Memory, unread: int) -> int:

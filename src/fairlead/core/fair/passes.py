@@ -17,6 +17,9 @@ from fairlead.model import RunTimesRecord, tenant_of
 
 STRIDE_SCALE = 1_000_000
 
+MOST_WEIGHTS = 10_000
+"""Keys whose own weights a lane keeps; those of the keys whose tasks came last."""
+
 
 @lru_cache(1000)
 def stride(weight: float) -> int:
@@ -40,6 +43,9 @@ class Passes:
         # Keep an empty mapping too: weights set later are added to the same object.
         self.weights: Mapping[str, float] = {} if weights is None else weights
         """Weights set at run time, by key, which replace the weights of tasks."""
+        self._own_weights: dict[str, float] = {}
+        """Weight of the last task by key, of keys whose tasks have other weights than 1; those that
+        had one last are last."""
         self._turns = Turns()
 
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
@@ -50,9 +56,25 @@ class Passes:
         self._count_turn(tenant, key, weight)
         return pass_
 
+    def weight(self, key: str) -> float:
+        """Return the weight of the next task of a key, as far as it is known: the one that was set
+        at run time, or that of the last task, else 1."""
+        found = self.weights.get(key)
+        return self._own_weights.get(key, 1.0) if found is None else found
+
     def _count_turn(self, tenant: str, key: str, weight: float) -> None:
+        if weight != 1 or key in self._own_weights:
+            self._note_weight(key, weight)
         own = key_weight(self.weights, tenant, key, weight)
         self._turns.count(tenant, key, stride(own))
+
+    def _note_weight(self, key: str, weight: float) -> None:
+        weights = self._own_weights
+        weights.pop(key, None)
+        if weight != 1:
+            weights[key] = weight
+            if len(weights) > MOST_WEIGHTS:
+                del weights[next(iter(weights))]
 
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next of its tenant
@@ -103,7 +125,7 @@ class Passes:
         return self._turns.taken
 
     def _own_step(self, tenant: str, key: str) -> int:
-        return stride(key_weight(self.weights, tenant, key, 1.0))
+        return stride(key_weight(self.weights, tenant, key, self.weight(key)))
 
     def is_behind(self, key: str) -> bool:
         """Return whether the key has had no turn in its tenant that the tenant's other keys have

@@ -8,7 +8,7 @@ keys of a tenant are in the heap together, and the tenant has a heap of their tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from fairlead.core.fair.passes import Passes
@@ -17,6 +17,10 @@ from fairlead.model import tenant_of
 EARLY_KEYS = 100
 """Number of new keys of a tenant that go ahead of its keys that wait, beyond one for each of these
 that is read."""
+
+FEW_TENANTS = 50
+"""Number of tenants, with some counted twice, up to which first turns are not spread: then a tenant
+of great weight, which is unknown before its first task is read, does not wait for long."""
 
 _FEWEST_MOVES = 8
 """Number of moves before which stale entries of a heap are not removed."""
@@ -114,24 +118,31 @@ class UnreadKeys:
         self._tenants: dict[str, _Tenant] = {}
         self._ahead: dict[str, int] = {}
         """Pass that follows the triggers asked for, by tenant with other keys."""
+        self._asked: dict[str, int] = {}
+        """Number of keys whose triggers were asked for, by the same tenants."""
 
-    def add(self, keys: Iterable[str], start: int = -1) -> None:
+    def add(self, keys: Collection[str], start: int = -1) -> None:
         """Add keys. `start`: virtual time from which the turns of idle tenants are spread over one
         step, and the turns of keys in their tenants likewise; -1 for keys of new triggers. At one
         pass, a tenant or key of a greater weight would wait for a turn of each other."""
+        are_many = len(keys) + len(self._plain) + len(self._paths) > FEW_TENANTS
         for key in keys:
             name = tenant_of(key)
             if name == key:
-                self._plain.put(self._passes.spread(key, 1.0, start), key)
+                self._plain.put(self._first_pass(key, start, are_many), key)
                 continue
             tenant = self._tenants.get(name)
             if tenant is None:
                 tenant = self._tenants[name] = _Tenant()
-                first = max(self._passes.spread(key, 1.0, start), self._ahead.get(name, 0))
+                first = max(self._first_pass(key, start, are_many), self._ahead.get(name, 0))
                 self._paths.move(first, name)
             is_early = start < 0 and tenant.early > 0
             tenant.early -= is_early
             tenant.heap.put(self._passes.first_turn(key, is_early), key)
+
+    def _first_pass(self, key: str, start: int, are_many: bool) -> int:
+        passes = self._passes
+        return passes.spread(key, passes.weight(key), start) if are_many else passes.next_pass(key)
 
     def bring_forward(self, names: Iterable[str]) -> None:
         """Move tenants whose next pass has gone back, and keys of tenants whose next turn has."""
@@ -157,14 +168,14 @@ class UnreadKeys:
 
     def _settle(self, name: str) -> None:
         due_at = self._passes.next_pass(name)
+        self._asked.pop(name, None)
         if self._ahead.pop(name, due_at + 1) > due_at and name in self._tenants:
             self._paths.move(due_at, name)
 
     @property
-    def due_at(self) -> int | None:
-        """Lowest next pass; None if there is no key."""
-        firsts = [found[0] for heap in self._heaps if (found := self._first_of(heap)) is not None]
-        return min(firsts, default=None)
+    def first(self) -> tuple[int, str] | None:
+        """Lowest next pass and its tenant; None if there is no key."""
+        return min(filter(None, map(self._first_of, self._heaps)), default=None)
 
     @property
     def _heaps(self) -> tuple[_Heap, _Heap]:
@@ -188,7 +199,7 @@ class UnreadKeys:
     ) -> Iterator[tuple[str, int]]:
         """Remove and yield keys with the number of triggers to read, lowest next pass first, as
         long as that is at or before `through`. `start`: virtual time. `number_of`: returns the
-        number for a key and the number of keys of its tenant."""
+        number for a key and the number of keys of its tenant, with those asked for."""
         while True:
             plain, path = map(self._first_of, self._heaps)
             if (first := min(filter(None, (plain, path)), default=None)) is None:
@@ -205,9 +216,12 @@ class UnreadKeys:
             self._paths.pop()
             tenant = self._tenants[name]
             key = self._first(tenant)
-            number = number_of(key, len(tenant.heap) + 1)
+            asked = self._asked.get(name, 0)
+            number = number_of(key, len(tenant.heap) + 1 + asked)
+            self._asked[name] = asked + 1
             # Only the levels of these triggers say what the tenant has had.
-            after = max(start, pass_) + number * self._passes.step(key, 1.0)
+            step = self._passes.step(key, self._passes.weight(key))
+            after = max(start, pass_) + number * step
             self._ahead[name] = after
             if tenant.heap.first() is not None:
                 self._paths.put(after, name)
