@@ -16,12 +16,12 @@ STARTS = 1500
 def most_short(world: KeyedWorld) -> float:
     """Return how much the share of a tenant may be below its due."""
     # Tasks of other keys start during a read, and there is no room for tasks of later turns.
-    return 0.3 if world.late and world.capacity < 50 else 0.06
+    return 0.4 if world.late and world.capacity < 50 else 0.06
 
 
 def most_short_inside(world: KeyedWorld) -> float:
     """Return the same for the share of a key in its tenant."""
-    return 0.4 if world.late and world.capacity < 20 else 0.25 if world.late else 0.15
+    return 0.6 if world.late and world.capacity < 20 else 0.25 if world.late else 0.15
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fairlead.core.fair.heaviest import Heaviest
 from fairlead.core.fair.levels import MOST_EARLY
-from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.unread_keys import UnreadKeys
 from fairlead.model import tenant_of
 
@@ -111,7 +111,7 @@ class KeyChoice:
             if memory.held + count >= most:
                 break
             room = max(1, memory.most - memory.held - count)
-            share = self._heaviest.share(name, self._passes.weight(name), unread)
+            share = self._heaviest.share(name, self._passes.rate(name), unread)
             part = int(memory.three_quarters * share) if share > 0.5 else 0
             greatest = min(max(least, memory.capacity // 4, part), room)
             number_of = partial(self._number_of, min(least, room), greatest)
@@ -173,7 +173,7 @@ class KeyChoice:
     def _by_weight(self, scope: str | None, name: str, number: int, most: int) -> int:
         """Return `number` multiplied by the weight of a key in its tenant, `scope`, or of a tenant,
         but at most the part of `most` that its weight is of the greatest."""
-        weight = min(self._passes.weight(name), MOST_OF_KEY)
+        weight = min(self._passes.rate(name), MOST_OF_KEY)
         part = self._heaviest.part(scope, weight)
         most = max(1, int(most * part))
         if weight <= 1:
@@ -185,7 +185,7 @@ class KeyChoice:
         """Return up to how many triggers memory takes for a tenant that is soon due. Fewer if no
         other in memory comes a turn later, as with more keys than memory, and this one has no two
         turns before the last of them."""
-        step = self._passes.step(tenant, self._passes.weight(tenant))
+        step = STRIDE_SCALE / self._passes.rate(tenant)
         is_urgent = memory.ahead > min(self._passes.step("", 1.0), 2 * step)
         return memory.most - memory.most // 8 if is_urgent else memory.three_quarters
 

@@ -53,7 +53,7 @@ class Passes:
         tenant = tenant_of(key)
         pass_ = max(virtual_time, self._counters.next_pass(tenant))
         self._counters.put(tenant, pass_ + self.step(key, weight, name), virtual_time)
-        self._count_turn(tenant, key, weight)
+        self._count_turn(tenant, key, weight, STRIDE_SCALE)
         return pass_
 
     def weight(self, key: str) -> float:
@@ -62,11 +62,17 @@ class Passes:
         found = self.weights.get(key)
         return self._own_weights.get(key, 1.0) if found is None else found
 
-    def _count_turn(self, tenant: str, key: str, weight: float) -> None:
+    def rate(self, key: str) -> float:
+        """Return how many tasks of a tenant, or of a key in its tenant, run while one of weight 1
+        and mean run time does, as far as it is known."""
+        return self.weight(key)
+
+    def _count_turn(self, tenant: str, key: str, weight: float, charge: int) -> None:
+        """Count a task in the turns of its tenant. `charge`: its virtual time at weight 1."""
         if weight != 1 or key in self._own_weights:
             self._note_weight(key, weight)
         own = key_weight(self.weights, tenant, key, weight)
-        self._turns.count(tenant, key, stride(own))
+        self._turns.count(tenant, key, max(1, round(charge / own)))
 
     def _note_weight(self, key: str, weight: float) -> None:
         weights = self._own_weights

@@ -55,6 +55,8 @@ class TimePasses(Passes):
         self._charged: dict[tuple[str, str], list[int]] = {}
         """Number of tasks that wait or run, and their total charge, by task name and key. Single
         charges are not kept, because there may be millions."""
+        self._last_charges: dict[str, int] = {}
+        """Charge of the last task, at weight 1, by tenant and by key."""
         self._owed: dict[str, int] = {}
         """Virtual time by tenant: positive if its next task is delayed, negative if it has
         savings."""
@@ -67,14 +69,27 @@ class TimePasses(Passes):
         if owed > 0:
             next_pass, owed = next_pass + owed, 0
         pass_ = max(virtual_time, next_pass)
-        step = self._stride(self._charge(name, key), self._weight(key, weight))
+        charge = self._charge(name, key)
+        step = self._stride(charge, self._weight(key, weight))
         if owed and next_pass >= virtual_time:
             used = min(step - 1, -owed)
             step -= used
             self._owe(tenant, owed + used)
         self._counters.put(tenant, pass_ + step, virtual_time)
-        self._count_turn(tenant, key, weight)
+        for name in {tenant, key}:
+            self._note_charge(name, charge)
+        self._count_turn(tenant, key, weight, charge)
         return pass_
+
+    def rate(self, key: str) -> float:
+        return self.weight(key) * STRIDE_SCALE / self._last_charges.get(key, STRIDE_SCALE)
+
+    def _note_charge(self, key: str, charge: int) -> None:
+        charges = self._last_charges
+        charges.pop(key, None)
+        charges[key] = charge
+        if len(charges) > MOST_REMEMBERED:
+            del charges[next(iter(charges))]
 
     def step(self, key: str, weight: float, name: str = "") -> int:
         """Return the virtual time from one task of the key to the next (dimensionless)."""

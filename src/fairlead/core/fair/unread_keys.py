@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
-from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.model import tenant_of
 
 EARLY_KEYS = 100
@@ -220,7 +220,7 @@ class UnreadKeys:
             number = number_of(key, len(tenant.heap) + 1 + asked)
             self._asked[name] = asked + 1
             # Only the levels of these triggers say what the tenant has had.
-            step = self._passes.step(key, self._passes.weight(key))
+            step = max(1, round(STRIDE_SCALE / self._passes.rate(name)))
             after = max(start, pass_) + number * step
             self._ahead[name] = after
             if tenant.heap.first() is not None:

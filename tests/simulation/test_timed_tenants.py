@@ -1,0 +1,135 @@
+"""Shares of run time among tenants, and among the keys of each, in a long lane that is read by
+fairness key: levels by run time, turns inside tenants, accounts, and several workers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+
+import pytest
+
+from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.runtime_shares import RuntimeShares
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.model import LaneRecord, Trigger, tenant_of
+from tests import tiers
+from tests.tiers import seeds
+
+WORLDS = 6
+LEARNT = 300
+"""Starts after which the run times of the keys are known. The tasks that are in memory then have
+levels from before: the test passes over these too."""
+STARTS = 2000
+ENOUGH = 400
+"""Starts of a tenant from which the shares of its keys count."""
+SECOND = 1_000_000
+
+
+class TimedWorld:
+    """One lane with random run times and weights, and memory for 10 to 1,000 triggers. Every key
+    has more tasks than can run."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(f"timed world {seed}")
+        numbers = range(chance.choice([3, 8, 30]))
+        self._keys = [f"t{chance.randrange(3)}/k{n}" for n in numbers]
+        self._keys = [key if chance.random() < 0.7 else f"p {key[3:]}" for key in self._keys]
+        self._costs = {key: chance.choice([10_000, 40_000, 160_000]) for key in self._keys}
+        names = sorted({*self._keys, *map(tenant_of, self._keys)})
+        weights = {name: chance.choice([2.0, 5.0, 50.0]) for name in names if chance.random() < 0.3}
+        self._weights = dict.fromkeys(names, 1.0) | weights
+        self._workers = chance.choice([1, 4])
+        self._run_times = RunTimes()
+        passes = TimePasses(Counters(), weights, self._run_times)
+        self.capacity = capacity = chance.choice([10, 50, 200, 1000])
+        self._backlog = Backlog(1, LaneRecord(), passes, capacity, Timing(), is_new=True)
+        self._backlog.is_read_by_key = True
+        self._backlog.remember((), self._keys)
+        self._shares = RuntimeShares(weights, self._run_times)
+        self._table: list[tuple[int, int, Trigger]] = []
+        self._running: list[tuple[int, int, Trigger]] = []
+        self._now = self._number = 0
+
+    def run(self, starts: int) -> list[str]:
+        """Start tasks; return their keys."""
+        ran = []
+        for _ in range(starts):
+            while len(self._running) == self._workers:
+                self._now, _, ended = heappop(self._running)
+                cost = self._costs[ended.fairness_key]
+                self._run_times.ended(ended.name, ended.fairness_key, cost)
+                self._backlog.ended(ended, cost)
+                self._shares.ended(ended, cost)
+            self._fill()
+            trigger = heappop(self._table)[2]
+            self._shares.taken([trigger], self._now / SECOND)
+            self._backlog.take([trigger])
+            self._backlog.ack([trigger])
+            key = trigger.fairness_key
+            heappush(self._running, (self._now + self._costs[key], trigger.seq, trigger))
+            ran.append(key)
+        return ran
+
+    def _fill(self) -> None:
+        unread = len({*map(tenant_of, self._keys)})
+        while self._backlog.is_asking and (read := self._backlog.choose_keys(unread, 0)):
+            new = [self._make(key) for key, count in read for _ in range(count)]
+            changes = self._backlog.add(new)
+            assert not isinstance(changes, BacklogWrite)
+            self._apply(changes)
+            self._backlog.remember((), [key for key, _ in read])
+        self._show()
+
+    def _make(self, key: str) -> Trigger:
+        self._number = number = self._number + 1
+        return Trigger(str(number), 1, "q", 0, "pay", 5, key, 1.0, None, seq=number)
+
+    def _apply(self, changes: Changes) -> None:
+        if changes.dropped:
+            gone = {trigger.level for trigger in self._shares.remove(changes.dropped)}
+            self._table = [each for each in self._table if each[2].level not in gone]
+            heapify(self._table)
+        self._shares.add(changes.added, self._now / SECOND)
+
+    def _show(self) -> None:
+        for trigger, pass_ in self._shares.next(self._now / SECOND):
+            heappush(self._table, (pass_, trigger.seq, trigger))
+
+    def short_tenant(self, ran: list[str]) -> float:
+        """Return how much the share of run time of a tenant is below its due at most."""
+        spent = Counter[str]()
+        for key in ran:
+            spent[tenant_of(key)] += self._costs[key]
+        return self._short(spent, {*map(tenant_of, self._keys)})
+
+    def short_inside(self, ran: list[str]) -> float:
+        """Return the same for the share of a key in its tenant."""
+        starts, worst = Counter(ran), 0.0
+        spent = Counter({key: count * self._costs[key] for key, count in starts.items()})
+        for tenant in sorted({*map(tenant_of, self._keys)}):
+            keys = {key for key in self._keys if tenant_of(key) == tenant}
+            if sum(starts[key] for key in keys) >= ENOUGH:
+                worst = max(worst, self._short(spent, keys))
+        return worst
+
+    def _short(self, spent: Counter[str], sharers: Collection[str]) -> float:
+        weights = sum(self._weights[each] for each in sharers)
+        total = sum(spent[each] for each in sharers)
+        return max(self._weights[each] / weights - spent[each] / total for each in sharers)
+
+
+@pytest.mark.parametrize("number", seeds(50, 1))
+def test_run_time_is_shared_among_tenants_and_inside_each(number: int) -> None:
+    """Inside a tenant, a turn has at least one task, so a key with long tasks gets more."""
+    for seed in range(tiers.seed() + number * WORLDS, tiers.seed() + (number + 1) * WORLDS):
+        world = TimedWorld(seed)
+        world.run(LEARNT + 2 * world.capacity)
+        ran = world.run(STARTS)
+        short, inside = world.short_tenant(ran), world.short_inside(ran)
+        assert short <= 0.15, f"seed {seed}: a tenant is {short:.3f} below its due"
+        assert inside <= 0.4, f"seed {seed}: a key is {inside:.3f} below its due in its tenant"
