@@ -383,6 +383,16 @@ def test_the_keys_of_a_tenant_are_read_in_turns() -> None:
     assert len(ran) == 1000 and set(ran.values()) == {2}
 
 
+@pytest.mark.parametrize("capacity", [1, 4, 5, 40])
+def test_a_path_of_a_tenant_is_read_beside_its_plain_key(capacity: int) -> None:
+    channel = Channel({"a": 2000, "a/b": 2000, "a/b/c": 2000, "other": 2000}, capacity)
+    channel.run(100)
+    ran = Counter(channel.run(1200))
+    assert ran["other"] == pytest.approx(600, abs=20)
+    for key in ("a", "a/b", "a/b/c"):
+        assert ran[key] >= 60, ran  # not exact with so little memory
+
+
 def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood() -> None:
     channel = Channel({"big/flood": 10_000, "small": 10_000})
     channel.run(50)

@@ -95,6 +95,10 @@ class Passes:
         it is unknown."""
         return self._turns.next_of(tenant_of(key), key)
 
+    def has_turns(self, tenant: str) -> bool:
+        """Return whether a path of the tenant has had a turn."""
+        return self._turns.has(tenant)
+
     def first_turn(self, key: str, is_early: bool) -> int:
         """Return the next turn of a key that begins to wait. If it is due: the virtual time of its
         tenant, and unless `is_early`, a part of one step more."""

@@ -72,6 +72,10 @@ class Turns:
         """Return the virtual time of the tenant."""
         return self._now.get(tenant, self._lost)
 
+    def has(self, tenant: str) -> bool:
+        """Return whether the turns of keys of a tenant are kept."""
+        return tenant in self._next
+
     def next_of(self, tenant: str, key: str) -> int:
         """Return the next turn of the key; 0 if it is unknown."""
         turns = self._next.get(tenant)

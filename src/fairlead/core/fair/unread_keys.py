@@ -209,7 +209,7 @@ class UnreadKeys:
                 return
             if pass_ > start and name not in self._ahead:
                 self._passes.resume(name, pass_)  # for the level of its next trigger
-            if first is plain:
+            if first is plain and not (plain == path and self._is_path_next(name)):
                 self._plain.pop()
                 yield name, number_of(name, 1)
                 continue
@@ -228,6 +228,13 @@ class UnreadKeys:
             else:
                 del self._tenants[name]
             yield key, number
+
+    def _is_path_next(self, name: str) -> bool:
+        """Return whether the turn of a path comes before that of the plain key of its tenant."""
+        found = self._tenants[name].heap.first()
+        if found is None or not self._passes.has_turns(name):
+            return found is not None  # no path has had a turn yet
+        return self._passes.turn(name) > found[0]
 
     def _first(self, tenant: _Tenant) -> str:
         """Remove and return the key of a tenant whose turn is next."""
