@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.backends.sql.drivers import drive, drive_async, executor, executor_async
+from fairlead.backends.sqlite.file_modes import create_database
 from fairlead.backends.sqlite.wal_file import WalFile
 from fairlead.backends.sqlite.writer_lock import WriterLock
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -78,6 +79,7 @@ class SqliteDatabase:
 
         Raise StoreUnavailable if the file cannot be opened.
         """
+        create_database(self.path)
         try:
             connection = sqlite3.connect(
                 self.path,

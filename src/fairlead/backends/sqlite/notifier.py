@@ -40,6 +40,7 @@ from fairlead.backends.memory.notifier import (
     WaitingThreads,
     drop_when_forked,
 )
+from fairlead.backends.sqlite.file_modes import make_folder, of_writers
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
@@ -102,7 +103,7 @@ class FifoNotifier:
 
     def _open_pipe(self, node: str | None = None) -> _Pipe | None:
         try:
-            return _Pipe(self._folder, node)
+            return _Pipe(self._database, self._folder, node)
         except (OSError, AttributeError, NotImplementedError) as error:
             log.warning(
                 "cannot create a named pipe: checking the database every 20 ms instead",
@@ -238,12 +239,13 @@ def _open_writing(path: str) -> int:
 class _Pipe:
     """A listener's own pipe, from creation to removal; also a `ThreadListener`."""
 
-    def __init__(self, folder: Path, node: str | None) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
+    def __init__(self, database: Path, folder: Path, node: str | None) -> None:
+        make_folder(database, folder)
         address = "" if node is None else _address(node)
         self.path = folder / f"{os.getpid()}-{uuid.uuid4().hex}{address}{_SUFFIX}"
         unfinished = self.path.with_suffix(_UNFINISHED)
         os.mkfifo(unfinished, 0o600)
+        os.chmod(unfinished, of_writers(database))
         # Opened for writing too, because a pipe without a writer is always readable.
         self.end = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK)
         # Renamed when it has a reader: a sender removes a pipe without one.

@@ -11,6 +11,8 @@ import os
 from collections import deque
 from pathlib import Path
 
+from fairlead.backends.sqlite.file_modes import open_beside
+
 try:
     import fcntl
 except ImportError:  # without such locks, SQLite's own is enough, only slower
@@ -21,6 +23,7 @@ class WriterLock:
     """A lock on the file `<name>-writer` beside a database file."""
 
     def __init__(self, path: Path) -> None:
+        self._database = path
         self._path = f"{path}-writer"
         self._descriptors: deque[int] = deque()
         self._pid = os.getpid()
@@ -63,4 +66,4 @@ class WriterLock:
         try:
             return self._descriptors.pop()
         except IndexError:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return open_beside(self._database, self._path)
