@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from fairlead.cli.logs import configure
@@ -21,9 +23,16 @@ def worker(options: WorkerOptions) -> None:
     Example: fairlead worker shop:app --queues payouts,mail --concurrency 200
 
     Example: fairlead worker shop:app --workers auto --metrics-port 9100
+
+    Example: fairlead worker shop:app --reload
     """
     configure(options.log_level, options.log_format)
     with one_line_errors():
+        if options.reload:
+            from fairlead.cli.reload import run_again
+
+            again = [argument for argument in sys.argv[1:] if argument != "--reload"]
+            raise typer.Exit(run_again(again, options.drain))
         # Import the engine only here, because no other command needs it.
         from fairlead.cli import serve
 

@@ -103,6 +103,13 @@ class WorkerOptions(CommandOptions, frozen=True, kw_only=True):
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Stop when no task is left to run or retry.")
     ] = False
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload",
+            help="For development: start again when Python code changes below this folder.",
+        ),
+    ] = False
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Port on which to serve Prometheus metrics, /live and /ready."),
