@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -301,13 +302,37 @@ async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
         len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
     )
     assert management.find(older_than=timedelta(hours=1)) == []
-    with pytest.raises(InvalidTask, match="state DONE: lists hold unfinished tasks only"):
-        management.find(state=State.DONE)
+    with pytest.raises(InvalidTask, match="state DONE: finished tasks cannot be cancelled"):
+        management.bulk(Cancel(), state=State.DONE)
     with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
         management.find(state="BROKEN")
     result = management.bulk(Fail(), fairness_key="acme", limit=4)
     assert (result.changed, result.refused) == (4, 0)
     assert len(management.find(state="ERROR")) == 4
+
+
+async def test_finished_tasks_are_found_in_the_history_the_latest_first(shop) -> None:
+    app, pay, bad, ran = shop
+    management = app.management
+    first = pay.options(fairness_key="acme").submit(n=1)
+    await drain(app)
+    second = pay.options(fairness_key="other").submit(n=2)
+    failed, cancelled = bad.submit(n=3), pay.options(run_at=datetime.now(UTC) + LATER).submit(n=4)
+    management.cancel(cancelled.id)
+    await drain(app)
+    management.fail(failed.id)
+
+    def found(state: State, **filters: Any) -> list[str]:
+        tasks = management.find(state=state, **filters)
+        assert all(task == management.show(task.id) and task.state == state for task in tasks)
+        return [task.id for task in tasks]
+
+    assert found(State.DONE) == [second.id, first.id]
+    assert found(State.DONE, limit=1) == [second.id]
+    assert found(State.DONE, fairness_key="acme") == [first.id]
+    assert found(State.DONE, name="bad") == found(State.DONE, queue="other") == []
+    assert found(State.DONE, older_than=timedelta(hours=1)) == []
+    assert found(State.FAILED) == [failed.id] and found(State.CANCELLED) == [cancelled.id]
 
 
 async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(shop) -> None:

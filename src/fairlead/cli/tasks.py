@@ -128,7 +128,8 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
 @tasks.command("list")
 @with_options
 def list_tasks(filters: Filters, options: OutputOptions) -> None:
-    """List unfinished tasks, oldest first.
+    """List unfinished tasks, oldest first. With --state DONE, FAILED or CANCELLED, list finished
+    ones, those that ended last first.
 
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
     """

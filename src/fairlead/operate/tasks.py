@@ -106,10 +106,13 @@ class Management:
         older_than: timedelta | None = None,
         limit: int = 100,
     ) -> list[TaskRecord]:
-        """Return unfinished tasks that match, oldest first, at most `limit`."""
+        """Return unfinished tasks that match, oldest first, at most `limit`. With the state DONE,
+        FAILED or CANCELLED, return finished ones from the latest 100,000 attempts of the history,
+        those that ended last first."""
         where = self._filter(state, queue, name, fairness_key, older_than)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))
+        read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
+        found: list[TaskRecord] = self._database.read_now(read(where, limit))
         return found
 
     def queues(self) -> list[QueueStatus]:
@@ -206,10 +209,13 @@ class Management:
 
         Each batch of at most 500 tasks is one transaction, so that an interrupted call has changed
         whole batches and can be made again. `on_batch` is given the sums after each. With
-        `dry_run`, nothing is changed.
+        `dry_run`, nothing is changed. Raise InvalidTask for a filter that is wrong, or the state of
+        finished tasks.
         """
         _check(change)
         where = self._filter(state, queue, name, fairness_key, older_than)
+        if where.state in FINAL_STATES:
+            raise InvalidTask(f"state {where.state}: finished tasks cannot be {change.done}")
         if where.older_than is None:  # tasks that arrive meanwhile are not meant
             where = msgspec.structs.replace(where, older_than=self._context.clock.now() + 1)
         result = BulkResult()
@@ -318,10 +324,6 @@ class Management:
             raise InvalidTask(
                 f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
             ) from None
-        if wanted in FINAL_STATES:
-            raise InvalidTask(
-                f"state {wanted}: lists hold unfinished tasks only; show a finished one by its id"
-            )
         for what, given in (("queue", queue), ("name", name), ("fairness_key", fairness_key)):
             if given is not None:
                 values.text(what, given, may_be_empty=True, error=InvalidTask)

@@ -58,6 +58,10 @@ class KeyLoad(msgspec.Struct, frozen=True):
     tenant."""
 
 
+MOST_SEARCHED = 100_000
+"""Number of attempts in which finished tasks are looked for."""
+
+
 class TaskRecords(ClusterState, Protocol):
     """Records of tasks, for people. A store may keep records of some tasks only, for example of
     those in ERROR; it raises NotSupported when asked for another task. Times are
@@ -70,6 +74,10 @@ class TaskRecords(ClusterState, Protocol):
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         """Return tasks of the hot table, by id and so the oldest first, at most `limit`."""
+
+    def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
+        """Return tasks that ended in the final state of the filter, found among the latest
+        MOST_SEARCHED attempts, those that ended last first, at most `limit`."""
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
         """Return the stored payload and its format, while the task is in the hot table."""

@@ -153,6 +153,9 @@ class RedisTaskStore:
             )
         return (yield from self._dead_letters.matching(where, limit))
 
+    def finished(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
+        _refuse("Redis keeps no history of finished tasks")
+
     def payload(self, task_id: str) -> RedisSteps[tuple[bytes, str] | None]:
         return (yield from self._dead_letters.payload(task_id))
 

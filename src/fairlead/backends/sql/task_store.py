@@ -50,6 +50,7 @@ from fairlead.ports.policy_store import PolicyStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import (
+    MOST_SEARCHED,
     KeyLoad,
     QueueStatus,
     TaskFilter,
@@ -214,6 +215,19 @@ class SqlTaskStore:
             where.older_than,
             limit,
             where.after and canonical(where.after),
+        )
+        return [task_record(row) for row in rows]
+
+    def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
+        rows = yield self.statement(
+            "finished",
+            where.state,
+            where.queue,
+            where.name,
+            where.fairness_key,
+            where.older_than,
+            limit,
+            MOST_SEARCHED,
         )
         return [task_record(row) for row in rows]
 
