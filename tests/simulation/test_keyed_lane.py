@@ -21,7 +21,7 @@ def most_short(world: KeyedWorld) -> float:
 
 def most_short_inside(world: KeyedWorld) -> float:
     """Return the same for the share of a key in its tenant."""
-    return 0.6 if world.late and world.capacity < 20 else 0.25 if world.late else 0.15
+    return 0.6 if world.late and world.capacity < 50 else 0.25 if world.late else 0.15
 
 
 @pytest.mark.parametrize("is_late", [False, True])
