@@ -64,7 +64,14 @@ async def test_a_datacentre_that_was_away_gives_no_page_without_the_one_that_has
             await everything(store)
     finally:
         os.kill(datacentres.dc2.pid, signal.SIGCONT)
-    await until_works(lambda: store.take_over(PARTITION))
-    assert await until_works(lambda: everything(store)) == rows[5:]
+    owned = await until_works(lambda: store.take_over(PARTITION))
+    # The log may bring entries again that were taken in before the return.
+    again = [task(NOW + n) for n in range(10)]
+    completed = await until_works(
+        lambda: store.persist(PARTITION, owned.range_id, again, ScheduleRecord())
+    )
+    assert completed == {row.key for row in rows[:5]}
+    left = await until_works(lambda: everything(store))
+    assert [row.key for row in left] == [row.key for row in rows[5:]]
     await store.close()
     tasks.database.close()  # type: ignore[attr-defined]

@@ -273,7 +273,7 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
         await store.finish(PARTITION, range_id, [ended(row) for row in rows])
     monkeypatch.undo()
     unfinished = {row.key for row in await everything(store)}
-    completed = await store._completed(PARTITION, [row.key for row in rows])
+    completed = await store._completed(store._owners[PARTITION], [row.key for row in rows])
     assert 0 < len(completed) < 40
     assert completed == {row.key for row in rows} - unfinished
 
@@ -339,7 +339,7 @@ async def test_a_completion_written_during_a_cleaning_is_kept(
     await store.finish(PARTITION, range_id, [ended(rows[2], finished_at=NOW + 20 * DAY)])
     monkeypatch.undo()
     assert cleaned == [0]
-    assert await store._completed(PARTITION, [rows[2].key]) == {rows[2].key}
+    assert await store._completed(store._owners[PARTITION], [rows[2].key]) == {rows[2].key}
     assert await store.clean(PARTITION, range_id, NOW + 20 * DAY) == 0
     assert await store.clean(PARTITION, range_id, NOW + 22 * DAY) == 1
     assert await everything(store) == [rows[0]]

@@ -80,6 +80,8 @@ class ScheduleOwner:
         self.swept = begins
         """Key through which rows are deleted, except rows that were written later. Reads start
         here."""
+        self.has_persisted = False
+        """Whether this owner has taken in entries of the log."""
         self.hours: dict[int, int] = {}
         """Hours noted in the store, with the noted time of the last completion in microseconds."""
         self.completed_in: set[int] = set()

@@ -168,7 +168,7 @@ class CassandraScheduleStore:
         stamp, record = owner.stamp(), owner.safe_record(record, tasks)
         rows = [(ScheduledTask.of(task).key, task.id, _encode(task).decode()) for task in tasks]
         completed, _ = await asyncio.gather(
-            self._completed(partition, [row[0] for row in rows]), self._check_fence(owner)
+            self._completed(owner, [row[0] for row in rows]), self._check_fence(owner)
         )
         new = [row for row in rows if row[0] not in completed]
         unnoted = owner.hours_to_note({hour_of(key) for key, _, _ in new})
@@ -180,6 +180,7 @@ class CassandraScheduleStore:
         await self._write([kept, *batches_of(inserts)])
         await self._check_fence(owner)
         owner.on_saved(record)
+        owner.has_persisted = True
         owner.hours.update(dict.fromkeys(unnoted, 0))
         owner.stored_hours.add(unnoted)
         return completed
@@ -337,15 +338,21 @@ class CassandraScheduleStore:
     async def _write(self, batches: Iterable[Sequence[tuple[str, Row]]]) -> None:
         await self._together(self.session.batch(batch) for batch in batches)
 
-    async def _completed(self, partition: PartitionKey, keys: Iterable[TaskKey]) -> set[TaskKey]:
+    async def _completed(self, owner: ScheduleOwner, keys: Iterable[TaskKey]) -> set[TaskKey]:
+        """Return those of the keys that are completed. The first entries that an owner takes in may
+        have been taken in before, and completed in another datacentre, so all are read then."""
+        reading = self._datacentres.reading()
+        read = self.session.rows if owner.has_persisted else reading.rows
         by_hour: dict[int, list[TaskKey]] = {}
         for key in keys:
             by_hour.setdefault(hour_of(key), []).append(key)
         found = await self._together(
-            self.session.execute("completed", *partition, hour, list(some))
+            _all(read("completed", *owner.partition, hour, list(some)))
             for hour, of_hour in by_hour.items()
             for some in chunks(of_hour, _KEYS_AT_ONCE)
         )
+        if not reading.is_whole:
+            owner.is_whole = False
         return {TaskKey(*row) for rows in found for row in rows}
 
     async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -572,6 +579,10 @@ def _bound(key: TaskKey, ordering_key: str) -> tuple[int, str]:
     if key.ordering_key == ordering_key:
         return key.run_at, key.unique_key
     return key.run_at + (ordering_key < key.ordering_key), ""
+
+
+async def _all(rows: AsyncIterator[Row]) -> list[Row]:
+    return [row async for row in rows]
 
 
 async def _lists(rows: AsyncIterator[Row], most: int) -> AsyncIterator[list[TaskKey]]:
