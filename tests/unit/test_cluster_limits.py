@@ -13,7 +13,7 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.limits.cluster_limits import ClusterLimit, ClusterRateLimit, ClusterWide, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
-from fairlead.core.limits.limits import Full
+from fairlead.core.limits.limits import Full, Limit, RateLimit
 from fairlead.core.limits.permits import DRIFT
 from fairlead.core.limits.sharded_permits import Permits, held_permits
 from fairlead.core.limits.slot_ledger import SlotLedger
@@ -360,6 +360,30 @@ def test_each_node_has_its_own_part_of_a_limit_and_a_policy_of_the_user_stays_as
     part = one.on_node(tree, "payouts")
     assert one.on_node(tree, "mails") is part and two.on_node(tree, "payouts") not in (part, tree)
     assert one.on_node(own, "payouts") is own and one.on_node(None, "payouts") is None
+
+
+class Halved(Limit):
+    """A limit of the user's own, derived from ours."""
+
+    def acquire(self, trigger: Trigger, now: float) -> Full | None:
+        return Full("mine") if trigger.fairness_key == "mine" else super().acquire(trigger, now)
+
+
+class Slower(RateLimit):
+    def column(self, trigger: Trigger) -> str:
+        return "mine"
+
+
+def test_the_part_of_a_node_keeps_the_class_and_the_values_of_a_limit_and_shares_no_slot() -> None:
+    for declared in (Halved(2), Slower(2, per=60), LimitTree(2)):
+        assert declared.acquire(trigger(9), 1.0) is None
+        part = limits().on_node(declared, "payouts")
+        assert type(part) is type(declared) and vars(part).keys() == vars(declared).keys()
+        assert [part.acquire(trigger(n), 1.0) is None for n in range(3)] == [
+            True,
+            True,
+            False,
+        ]
 
 
 @pytest.mark.parametrize(

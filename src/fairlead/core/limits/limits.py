@@ -7,6 +7,7 @@ Source of `RateLimit`: the generic cell rate algorithm, ITU-T Recommendation I.3
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from copy import copy
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairlead.core import values
@@ -82,7 +83,9 @@ class Limit:
         return f"Limit({self.n}{'' if self.per is None else f', per={self.per!r}'})"
 
     def fresh(self) -> Limit:
-        return Limit(self.n, self.per)
+        limit = copy(self)
+        limit._running = {}
+        return limit
 
     @property
     def room(self) -> int | None:
@@ -146,7 +149,9 @@ class RateLimit:
         return f"RateLimit({self.n}, per={self.per:g}, key={self.key!r}, burst={self.burst})"
 
     def fresh(self) -> RateLimit:
-        return RateLimit(self.n, self.per, self.key, self.burst)
+        limit = copy(self)
+        limit._full_at, limit._started = {}, set()
+        return limit
 
     def __len__(self) -> int:
         """Return the number of buckets in memory."""
