@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fairlead import App, Fixed, NoRetry, State
+from fairlead.backends.sql import task_records
 from fairlead.contrib.prometheus import PrometheusObserver
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.pollers import Pollers
@@ -309,6 +310,19 @@ async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
     result = management.bulk(Fail(), fairness_key="acme", limit=4)
     assert (result.changed, result.refused) == (4, 0)
     assert len(management.find(state="ERROR")) == 4
+
+
+async def test_finished_tasks_are_looked_for_in_the_latest_attempts_only(
+    shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, pay, bad, ran = shop
+    for n in range(4):
+        pay.options(fairness_key=f"k{n}").submit(n=n)
+        await drain(app)
+    monkeypatch.setattr(task_records, "MOST_SEARCHED", 2)
+    found = app.management.find(state=State.DONE)
+    assert [task.fairness_key for task in found] == ["k3", "k2"]
+    assert app.management.find(state=State.DONE, fairness_key="k1") == []
 
 
 async def test_finished_tasks_are_found_in_the_history_the_latest_first(shop) -> None:

@@ -324,9 +324,10 @@ SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries,
 -- Searches the latest ?7 attempts only, so that a filter that nothing matches does not read the whole history.
 SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
        unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes
-  FROM (SELECT * FROM fairlead_attempts ORDER BY seq DESC LIMIT ?7)
- WHERE next_state = ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
-   AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
+  FROM fairlead_attempts
+ WHERE seq > (SELECT max(seq) FROM fairlead_attempts) - ?7
+   AND next_state = ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3) AND (?4 IS NULL OR fairness_key = ?4)
+   AND (?5 IS NULL OR submitted_at < ?5)
  ORDER BY seq DESC
  LIMIT ?6
 
