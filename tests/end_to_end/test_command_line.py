@@ -52,6 +52,20 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **PLAIN}
 
 
+def start_worker(
+    folder: Path, *options: str, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """Start a worker of `shop:app`, whose output the test reads."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "worker", "shop:app", *options],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+
+
 def fairlead(folder: Path, *arguments: str, exits: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", *arguments],
@@ -269,22 +283,7 @@ def test_wrong_use_prints_one_line_and_exits_with_code_2(
 def test_the_first_signal_drains_and_the_second_ends_at_once(shop: Path) -> None:
     fairlead(shop, "submit", "shop:app", "hang")
     for signals, code in ((1, 0), (2, 128 + signal.SIGINT)):
-        worker = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "fairlead",
-                "worker",
-                "shop:app",
-                "--drain",
-                "0.2" if signals == 1 else "60",
-            ],
-            cwd=shop,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        worker = start_worker(shop, "--drain", "0.2" if signals == 1 else "60")
         assert worker.stdout is not None
         assert worker.stderr is not None
         assert worker.stdout.readline() == "hanging\n"

@@ -14,7 +14,7 @@ pytest.importorskip("watchfiles", reason="needs the extra reload")
 from fairlead import App  # noqa: E402
 from fairlead.cli import reload  # noqa: E402
 from fairlead.errors import ConfigurationError  # noqa: E402
-from tests.end_to_end.test_command_line import environment  # noqa: E402
+from tests.end_to_end.test_command_line import start_worker  # noqa: E402
 
 SOON = 60.0
 
@@ -37,14 +37,7 @@ def test_a_worker_starts_again_after_each_change_also_one_that_does_not_compile(
     app.migrate()
     pay = app.task(name="pay")(lambda: None)
     pay.submit()
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app", "--reload"],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    worker = start_worker(tmp_path, "--reload", stderr=subprocess.STDOUT)
     assert worker.stdout is not None
     late = threading.Timer(SOON, worker.kill)
     late.start()

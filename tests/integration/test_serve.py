@@ -17,7 +17,7 @@ from fairlead.engine.node import Node
 from fairlead.errors import StoreUnavailable
 from fairlead.supervisor.health import NodeHealth
 from tests import tiers
-from tests.end_to_end.test_command_line import environment
+from tests.end_to_end.test_command_line import environment, start_worker
 
 
 @pytest.mark.virtual_time
@@ -140,14 +140,7 @@ def test_a_worker_ends_although_a_handler_or_a_callback_left_something_running(
     (tmp_path / "shop.py").write_text(LEFT)
     begin = f"import shop; shop.app.migrate(); shop.{name}.submit()"
     subprocess.run([sys.executable, "-c", begin], cwd=tmp_path, env=environment(), check=True)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", "worker", "shop:app", "--drain", "0"],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    worker = start_worker(tmp_path, "--drain", "0", stderr=subprocess.DEVNULL)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "running\n"
     os.kill(worker.pid, signal.SIGTERM)

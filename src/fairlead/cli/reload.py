@@ -16,7 +16,7 @@ from fairlead.errors import ConfigurationError
 
 log = logging.getLogger("fairlead.worker")
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 def run_again(arguments: Sequence[str], drain: float) -> int:
@@ -31,14 +31,17 @@ def run_again(arguments: Sequence[str], drain: float) -> int:
             "--reload needs watchfiles: pip install 'fairlead[reload]'"
         ) from error
     stopped = threading.Event()
-    worker = _start(arguments)
     with _signals(stopped):
-        for changes in watch(".", watch_filter=PythonFilter(), stop_event=stopped):
-            files = sorted({path for _, path in changes})
-            log.info("code has changed: starting again", extra={"files": files[:5]})
-            _end(worker, drain)
-            worker = _start(arguments)
-        return _end(worker, drain)
+        worker = _start(arguments)
+        try:
+            for changes in watch(".", watch_filter=PythonFilter(), stop_event=stopped):
+                files = sorted({path for _, path in changes})
+                log.info("code has changed: starting again", extra={"files": files[:5]})
+                _end(worker, drain)
+                worker = _start(arguments)
+        finally:
+            code = _end(worker, drain)
+    return code
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:

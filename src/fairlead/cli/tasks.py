@@ -129,7 +129,7 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
 @with_options
 def list_tasks(filters: Filters, options: OutputOptions) -> None:
     """List unfinished tasks, oldest first. With --state DONE, FAILED or CANCELLED, list finished
-    ones, those that ended last first.
+    ones from the latest 100,000 attempts, those that ended last first.
 
     Example: fairlead tasks list --state ERROR --name payout --older-than 1h
     """

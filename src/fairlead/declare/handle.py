@@ -64,8 +64,9 @@ class TaskHandle(msgspec.Struct, gc=False, eq=False):
         record: TaskRecord | None = store.database.read_now(store.task(self.id))
         if record is None:
             raise UnknownTask(
-                f"no task {values.brief(self.id)}: its transaction did not commit, its history was"
-                " cleaned, or it waits in an ordered queue"
+                f"no task {values.brief(self.id)}: check that the id is whole; otherwise its"
+                " transaction did not commit, its history was cleaned, or it waits in an ordered"
+                " queue"
             )
         return record
 

@@ -23,7 +23,7 @@ def open_beside(database: Path, path: str) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, of_writers(database))
+    set_permissions(database, descriptor)
     return descriptor
 
 
@@ -31,16 +31,15 @@ def make_folder(database: Path, folder: Path) -> None:
     """Make a folder beside the database, unless there is one. Raise OSError."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        mode = of_writers(database)
-        folder.chmod(mode | (mode & 0o444) >> 2)  # whoever may read a folder may enter it
+        set_permissions(database, folder, enter=True)
 
 
-def of_writers(database: Path) -> int:
-    """Return the permissions of a file for all who may write the database, or for its owner alone
-    if there is no database yet. Raise OSError."""
-    try:
+def set_permissions(database: Path, new: Path | int, enter: bool = False) -> None:
+    """Let all who may write the database read and write a new file, given by its path or
+    descriptor, or a new folder, which they may `enter`. It stays its owner's alone if there is no
+    database yet, or if the file system has no permissions."""
+    with suppress(OSError):
         mode = os.stat(database).st_mode
-    except FileNotFoundError:
-        return 0o600
-    writers = ((stat.S_IWGRP, 0o060), (stat.S_IWOTH, 0o006))
-    return 0o600 | sum(both for write, both in writers if mode & write)
+        others = ((stat.S_IWGRP, 0o070), (stat.S_IWOTH, 0o007))
+        allowed = 0o700 | sum(all_ for write, all_ in others if mode & write)
+        os.chmod(new, allowed if enter else allowed & 0o666)

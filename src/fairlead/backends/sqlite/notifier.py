@@ -40,7 +40,7 @@ from fairlead.backends.memory.notifier import (
     WaitingThreads,
     drop_when_forked,
 )
-from fairlead.backends.sqlite.file_modes import make_folder, of_writers
+from fairlead.backends.sqlite.file_modes import make_folder, set_permissions
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
 
@@ -245,7 +245,7 @@ class _Pipe:
         self.path = folder / f"{os.getpid()}-{uuid.uuid4().hex}{address}{_SUFFIX}"
         unfinished = self.path.with_suffix(_UNFINISHED)
         os.mkfifo(unfinished, 0o600)
-        os.chmod(unfinished, of_writers(database))
+        set_permissions(database, unfinished)
         # Opened for writing too, because a pipe without a writer is always readable.
         self.end = os.open(unfinished, os.O_RDWR | os.O_NONBLOCK)
         # Renamed when it has a reader: a sender removes a pipe without one.

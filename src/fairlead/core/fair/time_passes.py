@@ -76,8 +76,8 @@ class TimePasses(Passes):
             step -= used
             self._owe(tenant, owed + used)
         self._counters.put(tenant, pass_ + step, virtual_time)
-        for name in {tenant, key}:
-            self._note_charge(name, charge)
+        for of in dict.fromkeys((tenant, key)):
+            self._note_charge(of, charge)
         self._count_turn(tenant, key, weight, charge)
         return pass_
 
