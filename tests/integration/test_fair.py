@@ -24,6 +24,7 @@ from fairlead.engine import arrivals, fair_partition
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.overview import overview
 from fairlead.testing import drain, running, settled
+from tests.virtual_loop import VirtualTime
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
 
@@ -350,19 +351,27 @@ async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(ap
 
 
 LANE_WIDE_LIMITS = {
-    "a limit": lambda: Limit(2),
-    "a rate": lambda: RateLimit(1, per=2.0),
-    "the total of a tree": lambda: LimitTree(2, names={"other": 1}, fairness_keys={"other": 1}),
+    "a limit": lambda second: Limit(2),
+    "a rate": lambda second: RateLimit(1, per=2.0 * second),
+    "the total of a tree": lambda second: LimitTree(
+        2, names={"other": 1}, fairness_keys={"other": 1}
+    ),
 }
+
+
+@pytest.fixture
+def second(virtual_time: VirtualTime | None) -> float:
+    """Return a second of virtual time, or a short moment of the real time that servers need."""
+    return 1.0 if virtual_time else 0.02
 
 
 @pytest.mark.parametrize("limit", LANE_WIDE_LIMITS)
 @pytest.mark.parametrize("declares", ["queue", "task"])
 async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
-    app: App, limit: str, declares: str
+    app: App, limit: str, declares: str, second: float
 ) -> None:
     """Two keys of equal weight wait beyond memory; later, other keys arrive."""
-    of = {"concurrency": LANE_WIDE_LIMITS[limit]()}
+    of = {"concurrency": LANE_WIDE_LIMITS[limit](second)}
     app.queue("q", partitions=1, **(of if declares == "queue" else {}))
     started: list[str] = []
     arrived: dict[str, int] = {}
@@ -374,7 +383,7 @@ async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
             newcomer = f"new {len(started)}"
             arrived[newcomer] = len(started)
             await note.options(fairness_key=newcomer).submit_async(key=newcomer)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(4.0 * second)
 
     for key in "ab":
         note.options(fairness_key=key).submit_many([{"key": key} for _ in range(60)])
@@ -390,7 +399,7 @@ async def test_a_limit_that_all_tasks_of_a_queue_share_changes_no_order(
 
 
 async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_other_key(
-    app: App,
+    app: App, second: float
 ) -> None:
     """Tasks of the full name fill memory, while tasks of another name wait in the store."""
     app.queue("q", partitions=1)
@@ -402,12 +411,12 @@ async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_othe
         slow_ran.append(key)
         if len(slow_ran) in (5, 20):
             slow.options(fairness_key=f"new {len(slow_ran)}").submit(key=f"new {len(slow_ran)}")
-        await asyncio.sleep(20.0)
+        await asyncio.sleep(20.0 * second)
 
     @app.task(queue="q")
     async def quick(n: int) -> None:
         quick_ran.append(n)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(second)
 
     for key in "ab":
         slow.options(fairness_key=key).submit_many([{"key": key} for _ in range(150)])
@@ -415,7 +424,7 @@ async def test_a_key_that_arrives_at_a_full_name_waits_for_one_task_of_each_othe
     async with running(app, look_ahead=25, concurrency=10) as node:
         async with asyncio.timeout(2000.0):
             while len(slow_ran) < 30:  # noqa: ASYNC110 - many tasks end until then
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(second)
         node.stop()
     assert len(quick_ran) == 300
     assert slow_ran.index("new 5") - 5 <= 3
