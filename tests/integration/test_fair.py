@@ -276,6 +276,7 @@ async def test_a_slow_lookup_of_repeated_triggers_delays_no_task(
     @app.task(queue="q")
     async def note(key: str) -> None:
         await go_on.wait()
+        await asyncio.sleep(0.01)  # so that new tasks come through a server meanwhile
         ran.append(key)
 
     def push(keys: str) -> None:
@@ -542,13 +543,13 @@ async def test_the_weight_of_a_tenant_acts_on_the_stored_tasks_of_all_its_keys(a
     ran, push = recorder(app)
     keys = [f"{tenant}/{n % 20}" for n in range(1500) for tenant in ("a", "b")]
     push(keys)
-    async with running(app, concurrency=1, look_ahead=25):
+    async with running(app, concurrency=1, look_ahead=100):
         app.management.set_weight("q", "b", 9.0)
     loads, number = app.management.heaviest_keys("q", 100)
     assert number == 40
     shares = {load.fairness_key: load.share for load in loads}
     assert shares["a/0"] == pytest.approx(0.1 / 20) and shares["b/0"] == pytest.approx(0.9 / 20)
-    async with running(app, concurrency=1, look_ahead=25) as node:
+    async with running(app, concurrency=1, look_ahead=100) as node:
         await settled(app, node)
     soon = Counter(key[0] for key in ran[100:600])
     assert soon["b"] == pytest.approx(450, abs=30)

@@ -48,4 +48,5 @@ class Heaviest:
         self._total += weight
         if len(self._tenants) > MOST_KEPT:
             self._total -= self._tenants.pop(next(iter(self._tenants)))
-        return weight / (self._total + tenants) if before else 0.0
+        others = max(0, tenants - len(self._tenants))
+        return weight / (self._total + others) if before else 0.0

@@ -167,7 +167,9 @@ class KeyChoice:
         if key == tenant and keys == 1:
             return number
         if keys > 1:
-            number = 1 << max(1, number // keys).bit_length() - 1
+            # Rounded up: if all keys of a heavy tenant were asked for too little, lighter ones
+            # would fill memory, and run while the next read is under way.
+            number = 1 << (-(-number // keys) - 1).bit_length()
         return number if key == tenant else self._by_weight(tenant, key, number, most)
 
     def _by_weight(self, scope: str | None, name: str, number: int, most: int) -> int:
