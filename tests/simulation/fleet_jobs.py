@@ -41,6 +41,7 @@ class Job:
     """Number of its first runs that fail and are repeated."""
     id: str | None = None
     """Id of the task, once it is committed."""
+    is_cancelled: bool = False
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -60,8 +61,8 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether its last run has ended."""
-        return self.ended_runs >= self.wanted_runs
+        """Whether its last run has ended, or it was cancelled."""
+        return self.is_cancelled or self.ended_runs >= self.wanted_runs
 
     @property
     def ends_in_error(self) -> bool:

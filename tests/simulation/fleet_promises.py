@@ -65,6 +65,8 @@ class Promises:
             and not worker.had_fault(paused_at, run.at)
         ):
             raise Broken(f"{fleet.show(job)} started in a paused queue")
+        if job.is_cancelled and not is_late:
+            raise Broken(f"{fleet.show(job)} started after it was cancelled")
         self._check_limits(job, worker)
         if run.at < job.due_at - 1e-3:
             raise Broken(f"{fleet.show(job)} started before {job.due_at:.2f}")
@@ -160,6 +162,8 @@ class Promises:
         writes by number of the job."""
         show = self._fleet.show
         for job in self._fleet.jobs:
+            if job.is_cancelled:
+                continue
             if not job.runs:
                 raise Broken(f"{show(job)} never ran")
             error = in_error.get(job.id or "")

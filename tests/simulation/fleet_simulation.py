@@ -4,7 +4,7 @@ start, stop, hang, die and lose their store, while handlers end oddly and limits
 A fleet is a seed: everything is drawn from it. Its promises are checked all the time
 (`tests.simulation.fleet_promises`).
 
-    python -m tests.simulation.fleet_simulation SEED
+    python -m tests.simulation.fleet_simulation SEED [--people]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from fairlead.ports.notification import Notification
 from tests.integration.odd_endings import ASYNC_FAILING, ASYNC_RETURNING, RAISED
 from tests.simulation.fleet_jobs import Job, Run
 from tests.simulation.fleet_loop import FleetLoop, current_process
+from tests.simulation.fleet_people import People
 from tests.simulation.fleet_plan import DELAYS, KEYS, LENGTHS, NEW, ODD, OLD, Plan, Scope
 from tests.simulation.fleet_promises import Broken, Promises
 from tests.simulation.fleet_store import Link, Machine
@@ -76,6 +77,7 @@ class Fleet:
         self._submitter.connector.use(self.machine.connections(Link(self.machine)))
         self._tasks: dict[tuple[str, str], Any] = {}
         self._declare(self._submitter, NEW, [*self.plan.queues], is_submitter=True)
+        self.people = People(self, self._submitter.management)
 
     # what others see ------------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Fleet:
                 name,
                 order=plan.order,
                 cost=plan.cost,
+                starve_after=plan.starve_after,
                 partitions=plan.partitions + self.plan.more_partitions.get(version, 0),
                 concurrency=None if is_submitter else plan.limit(),
             )
@@ -203,7 +206,8 @@ class Fleet:
         self._unstarted.pop(job, None)
         self.log(f"{worker.name} runs {n}")
         worker.running += 1
-        worker.counts.update(job.scopes)
+        scopes = job.scopes
+        worker.counts.update(scopes)
         try:
             self.promises.on_start(job, run)
         except Broken as broken:
@@ -212,7 +216,7 @@ class Fleet:
             yield job
         finally:
             worker.running -= 1
-            worker.counts.subtract(job.scopes)
+            worker.counts.subtract(scopes)
             if worker.is_living:
                 run.ended_at = self.now
 
@@ -319,6 +323,11 @@ class Fleet:
         for job, handle in zip(jobs, handles, strict=True):
             job.id = handle.id
 
+    def note_cancelled(self, job: Job) -> None:
+        """Note that a job was cancelled before it ran."""
+        job.is_cancelled = True
+        self._unstarted.pop(job, None)
+
     async def _pause(self, queue: str, is_paused: bool) -> None:
         self.log(f"{'pause' if is_paused else 'resume'} {queue}")
         store: Any = self._submitter.store
@@ -394,6 +403,7 @@ class Fleet:
         for _ in range(self.plan.events):
             await asyncio.sleep(self.chance.choice(self.plan.pauses))
             await self._event()
+            await self.people.act()
         for queue in list(self.paused):
             await self._pause(queue, False)
         while self._background:
@@ -447,12 +457,13 @@ async def _end_oddly(job: Job) -> None:
         await {**ASYNC_FAILING, **ASYNC_RETURNING}[job.how]()
 
 
-def simulate(seed: int) -> list[str]:
-    """Run the fleet of this seed; return its history. Raise Failed for a broken promise."""
+def simulate(seed: int, has_people: bool = False) -> list[str]:
+    """Run the fleet of this seed; return its history. Raise Failed for a broken promise.
+    `has_people`: as in `Plan.draw`."""
     history: list[str] = []
 
     async def run() -> None:
-        fleet = Fleet(Plan.draw(seed), history)
+        fleet = Fleet(Plan.draw(seed, has_people), history)
         try:
             await fleet.run()
         finally:
@@ -463,6 +474,7 @@ def simulate(seed: int) -> list[str]:
     except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
         repeat = f"Repeat: python -m tests.simulation.fleet_simulation {seed}"
+        repeat += " --people" if has_people else ""
         raise Failed("\n".join([f"fleet {seed}: {kind}{error}", *history, repeat])) from error
     return history
 
@@ -495,8 +507,9 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of texts is part of a run.
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
-    for number in sys.argv[1:]:
+    numbers = [each for each in sys.argv[1:] if each != "--people"]
+    for number in numbers:
         try:
-            print("\n".join(simulate(int(number))))
+            print("\n".join(simulate(int(number), has_people="--people" in sys.argv)))
         except Failed as failure:
             sys.exit(str(failure))

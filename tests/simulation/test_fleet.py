@@ -56,6 +56,15 @@ def test_random_fleets_keep_their_promises(block: int) -> None:
             pytest.fail(str(failed), pytrace=False)
 
 
+@pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=4))
+def test_fleets_whose_tasks_and_weights_people_change_keep_their_promises(block: int) -> None:
+    for seed in range(SEED + block * FLEETS, SEED + (block + 1) * FLEETS):
+        try:
+            simulate(seed, has_people=True)
+        except Failed as failed:
+            pytest.fail(str(failed), pytrace=False)
+
+
 @pytest.mark.parametrize("block", seeds(BLOCKS // 4, few=2))
 def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
     block: int, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import count
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead import App, ConfigurationError, Limit, LimitTree
+from fairlead import App, ConfigurationError, Limit, LimitTree, RateLimit
 from fairlead.core.limits.limits import ConcurrencyPolicy
-from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.aging import EVERY, Aging
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.model import Trigger
-from tests.tiers import examples
+from fairlead.model import LaneKey, Level, Trigger
+from tests import tiers
+from tests.tiers import examples, seeds
 
 AFTER = 60.0
 numbers = count()
@@ -195,6 +197,93 @@ def test_before_starve_after_the_order_is_that_of_a_table_without_it(
             strict.push(one)
         now = step * AFTER / 51
         assert aged.take(taken, now) == strict.take(taken, now)
+
+
+@pytest.mark.parametrize("seed", seeds(200, few=30))
+def test_tasks_under_changing_limits_pauses_and_weights_all_start(seed: int) -> None:
+    """Fair and fifo tasks, paths, ordering keys; random limits; other nodes take some tasks. Each
+    starts once."""
+    chance = random.Random(f"aging {tiers.seed() + seed}")
+    limits = (
+        Limit(2),
+        RateLimit(1, per=3.0, key="fairness_key"),
+        LimitTree(3, names={"pay": 1}, per_fairness_key=2),
+        RateLimit(1, per=3.0),
+    )
+    table, slot_ledger = table_of(*chance.sample(limits, chance.randint(1, 3)), slots=4)
+    weights: dict[str, float] = {}
+    table.weigh("aged", weights)
+    running: list[Trigger] = []
+    pushed, started, now = 0, 0, 0.0
+
+    def end(task: Trigger) -> None:
+        table.freed(slot_ledger.release(task, now))
+        release_ordering_key(task)
+
+    def release_ordering_key(task: Trigger) -> None:
+        if task.ordering_key is not None:
+            key = OrderingKey(task.queue, task.ordering_key)
+            table.freed(slot_ledger.release_reservation(key))
+
+    for step in range(600):
+        now += chance.choice((0.0, 1.0, AFTER))
+        is_last = step >= 200
+        match chance.choice(("end", "end", "take", "take") if is_last else STEPS):
+            case "push":
+                for _ in range(chance.randint(1, 6)):
+                    table.push(random_trigger(chance))
+                    pushed += 1
+            case "end" if running:
+                end(running.pop(chance.randrange(len(running))))
+            case "pause":
+                table.pause("aged")
+            case "weigh":
+                key = chance.choice(AGED_KEYS)
+                weights[key] = chance.choice((0.1, 1.0, 50.0))
+                table.reweigh(LaneKey("aged", 0, chance.randint(0, 9)), [key])
+            case "limit":
+                table.set_limits("aged", {chance.choice(AGED_KEYS): chance.randint(1, 2)})
+            case "lend":
+                lent = table.lend(chance.randint(1, 3), lambda trigger: chance.random() < 0.8)
+                started += len(lent)
+                for one in lent:
+                    release_ordering_key(one.trigger)
+            case _:
+                found, failed = table.take(chance.randint(1, 5), now)
+                assert not failed
+                running += found
+                started += len(found)
+        if is_last or chance.random() < 0.3:
+            table.resume("aged")
+    for _ in range(2 * pushed):
+        now += AFTER
+        while running:
+            end(running.pop())
+        running += (found := table.take(5, now)[0])
+        started += len(found)
+    assert started == pushed and not len(table)
+
+
+STEPS = ("push", "push", "end", "take", "take", "pause", "weigh", "limit", "lend")
+AGED_KEYS = ("", "a", "b", "t/1", "t/2")
+
+
+def random_trigger(chance: random.Random) -> Trigger:
+    number = next(numbers)
+    level = Level(number * 1_000_000, number) if chance.random() < 0.7 else None
+    return Trigger(
+        str(number),
+        1,
+        "aged",
+        0,
+        chance.choice(("pay", "mail", "ship")),
+        chance.choice((0, 5, 9)),
+        chance.choice(AGED_KEYS),
+        1.0,
+        chance.choice((None, None, None, "x", "y")),
+        level=level,
+        order_at=number,
+    )
 
 
 def test_positions_that_are_stale_leave_memory() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.fair.passes import STRIDE_SCALE
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
@@ -402,6 +403,29 @@ def test_a_revoked_partition_leaves_and_the_others_stay_in_order() -> None:
         [running] = table.take(9, 0)[0]
         order.append(running.id)
     assert order == ["1", "3", "5"]
+
+
+def test_a_key_with_two_names_goes_on_after_another_node_was_offered_its_tasks() -> None:
+    """The tasks of the key were on offer when the node lost another partition."""
+    table, slot_ledger = table_of(LimitTree(names={"pay": 9, "mail": 9}, total=99), slots=1)
+    pushed = [
+        msgspec.structs.replace(
+            trigger(n, ("pay", "mail")[n % 2], key="a"), level=Level(n * STRIDE_SCALE, n)
+        )
+        for n in range(12)
+    ]
+    for one in pushed:
+        table.push(one)
+    [running] = table.take(1, 0.0)[0]
+    assert table.spare_names() == [("q", "mail"), ("q", "pay")]
+    table.drop([PartitionKey("other", 0)])
+    table.remove([pushed.pop(2), pushed.pop(1)])
+    order = [running.id]
+    while table:
+        table.freed(slot_ledger.release(running, 0))
+        [running] = table.take(1, 0.0)[0]
+        order.append(running.id)
+    assert order == [one.id for one in pushed]
 
 
 @pytest.mark.parametrize("partition", [0, 1])

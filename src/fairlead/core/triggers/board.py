@@ -338,6 +338,8 @@ class Board:
         if isinstance(source, Column):
             source.is_open = True
             self._lift(source)
+            if self._aging is not None:
+                self._aging.release(source)  # it waits for its limit no more, until it is parked
         return position
 
     def settle(self, column: Column) -> None:
@@ -430,11 +432,10 @@ class Board:
         self._full.clear()
         for paused in self.paused.values():
             paused.clear()
+        for _, _, source in self.ready:
+            source.position = None
         self.ready.clear()
         for key, column in [*self.columns.items()]:
-            for cell in column.afloat:
-                assert cell.flow is not None
-                cell.flow.position = None
             column.settle()
             if not column.strands and not column.cells():
                 del self.columns[key]
