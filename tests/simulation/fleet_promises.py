@@ -140,8 +140,10 @@ class Promises:
             if owners.get(PartitionKey(plan.name, partition)) not in names
         ]
         self._unowned = {key: self._unowned.get(key, now) for key in unowned}
+        # A fault of the node that was to take a partition begins the wait anew.
+        faults = [begin for worker in fleet.workers for begin, _ in worker.faults]
         for key, since in self._unowned.items():
-            if now - since > OWNER_SECONDS:
+            if now - max([since, *faults]) > OWNER_SECONDS:
                 raise Broken(f"partition {tuple(key)} has no owner since {since:.2f}")
 
     def _served(self) -> Iterable[QueuePlan]:

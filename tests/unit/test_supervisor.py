@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from fairlead.cli.worker_options import MOST_PER_CORE, MOST_WORKERS, WorkerOptions
 from fairlead.contrib.prometheus import exposition
@@ -24,6 +24,7 @@ from fairlead.engine.node import Node
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import ConfigurationError
 from fairlead.supervisor.backoff import Backoff
+from fairlead.supervisor.exposition import metrics_routes
 from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
 from fairlead.supervisor.health import LIVE_SECONDS, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
@@ -374,6 +375,42 @@ def test_the_server_refuses_other_requests(request_: bytes, status: bytes) -> No
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(request_)
         assert status in client.makefile("rb").readline()
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status", "body"),
+    [
+        ("/metrics", b"", 401, "send the token"),
+        ("/metrics", b"Bearer wrong", 401, "send the token"),
+        ("/metrics", b"Basic 0123456789abcdef", 401, "send the token"),
+        ("/metrics", b"Bearer \xff\xfe", 401, "send the token"),
+        ("/metrics", b"bearer 0123456789abcdef", 200, "# HELP"),
+        ("/", b"Bearer 0123456789abcdef", 200, "# HELP"),
+        ("/live", b"", 200, ""),
+        ("/live", b"Bearer 0123456789abcdef", 200, '"live":true'),
+        ("/ready", b"", 503, ""),
+        ("/health", b"Bearer 0123456789abcdef", 404, "use /metrics, /live or /ready"),
+        ("/health", b"", 401, "send the token"),
+    ],
+)
+def test_with_a_token_others_see_only_whether_the_worker_is_well(
+    path: str, authorization: bytes, status: int, body: str
+) -> None:
+    node = SomeNode(is_ready=False)
+    node.not_ready = "starting"
+    registry = CollectorRegistry()
+    Counter("runs", "Runs.", registry=registry)
+    routes = health_routes(NodeHealth(cast(Node, node)), metrics_routes(registry))
+    server = StatusServer("127.0.0.1", 0, routes, token="0123456789abcdef")
+    serve_in_thread(server)
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(
+            b"GET %s HTTP/1.1\r\nAuthorization: %s\r\n\r\n" % (path.encode(), authorization)
+        )
+        head, _, received = client.makefile("rb").read().decode().partition("\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert ("WWW-Authenticate: Bearer" in head) is (status == 401)
+    assert body in received and bool(received) is bool(body)
 
 
 def test_a_request_that_cannot_be_answered_ends_no_server() -> None:

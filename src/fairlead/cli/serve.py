@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlead.app import App
@@ -23,7 +25,7 @@ from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import NodeHealth, health_routes
-from fairlead.supervisor.http import StatusServer, serve_in_thread
+from fairlead.supervisor.http import Routes, StatusServer, is_loopback, serve_in_thread
 from fairlead.supervisor.link import SupervisorEnd, WorkerEnd, WorkerReport
 from fairlead.supervisor.processes import (
     Process,
@@ -41,6 +43,9 @@ log = logging.getLogger("fairlead.worker")
 
 END_SECONDS = 5.0
 """Seconds after the end of its node until a process ends, whatever its handlers left running."""
+
+METRICS_TOKEN = "FAIRLEAD_METRICS_TOKEN"  # noqa: S105 - the name of the variable
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
 
 _CHECK_EVERY = 0.25  # seconds between two looks for unfinished tasks, with --until-empty
 
@@ -64,7 +69,7 @@ def _serve_alone(options: WorkerOptions) -> int:
         from fairlead.supervisor.exposition import metrics_routes
 
         routes = health_routes(health, metrics_routes(registry))
-        serve_in_thread(StatusServer(options.metrics_host, options.metrics_port, routes))
+        serve_in_thread(_listen(options, routes))
     _log_start(app, node, options)
     asyncio.run(_apart(_run(node, options.until_empty, health)))
     app.close()
@@ -97,6 +102,27 @@ def _count_metrics(app: App, options: WorkerOptions) -> CollectorRegistry | None
             f"--metrics-port needs {error.name}: pip install 'fairlead[prometheus]'"
         ) from error
     return observe(app)
+
+
+def _listen(options: WorkerOptions, routes: Routes) -> StatusServer:
+    """Listen for requests of metrics and health. Raise ConfigurationError."""
+    assert options.metrics_port is not None
+    host, token = options.metrics_host, os.environ.get(METRICS_TOKEN) or None
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            f"{METRICS_TOKEN}: use 16 or more ASCII letters, digits or -._~+/="
+        )
+    server = StatusServer(host, options.metrics_port, routes, token)
+    about = {"address": f"{host}:{server.port}", "has_token": token is not None}
+    if token is None and not is_loopback(host):
+        log.warning(
+            "whoever reaches this address reads health and metrics, with names of queues and tasks:"
+            f" set {METRICS_TOKEN}",
+            extra=about,
+        )
+    else:
+        log.info("health and metrics are served", extra=about)
+    return server
 
 
 def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
@@ -234,7 +260,7 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
         from fairlead.supervisor.exposition import metrics_routes, registry_of
 
         routes = metrics_routes(registry_of(supervisor.total))
-        supervisor.serve_status(options.metrics_host, options.metrics_port, routes)
+        supervisor.serve_status(routes, partial(_listen, options))
     log.info("supervisor starts", extra={"workers": workers, "pid": os.getpid()})
     code = supervisor.run()
     if code and supervisor.last_error is not None:

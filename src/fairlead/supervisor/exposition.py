@@ -27,10 +27,10 @@ def families_of(registry: CollectorRegistry) -> list[Family]:
 
 
 def metrics_routes(registry: CollectorRegistry) -> Routes:
-    """Return routes that respond to every path with the metrics of a registry."""
+    """Return the route of the metrics of a registry, which is also that of `/`."""
 
     def respond(path: str, accept: str) -> Response | None:
-        if path == "/favicon.ico":
+        if path not in ("/", "/metrics"):
             return None
         body, content_type = exposition(registry, accept)
         return Response(HTTPStatus.OK, body, content_type)

@@ -7,6 +7,8 @@ carries one GET request.
 from __future__ import annotations
 
 import contextlib
+import hmac
+import ipaddress
 import logging
 import selectors
 import socket
@@ -31,6 +33,8 @@ class Response:
     status: int
     body: bytes
     content_type: str = "application/json"
+    is_status_public: bool = False
+    """Whether a client without the token gets the status, and an empty body."""
 
 
 Routes = Callable[[str, str], Response | None]
@@ -48,8 +52,9 @@ class _Connection:
 class StatusServer:
     """Listens on an address and responds from the routes. Register its sockets with `selector`."""
 
-    def __init__(self, host: str, port: int, routes: Routes) -> None:
-        """Raise ConfigurationError when the address cannot be used."""
+    def __init__(self, host: str, port: int, routes: Routes, token: str | None = None) -> None:
+        """`token`: bearer token (RFC 6750) that clients must send; None: nothing is asked for.
+        Raise ConfigurationError when the address cannot be used."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=64)
@@ -60,6 +65,7 @@ class StatusServer:
             ) from error
         self._listener.setblocking(False)
         self._routes = routes
+        self._token = token
         self._selector: selectors.BaseSelector | None = None
         self._connections: dict[int, _Connection] = {}
 
@@ -132,13 +138,25 @@ class StatusServer:
         if method != "GET":
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"")
         path = rest.partition(" ")[0].partition("?")[0]
-        named = (header.partition(":") for header in headers)
-        accept = next((value.strip() for name, _, value in named if name.lower() == "accept"), "")
+        named = [header.partition(":") for header in headers]
+        sent = {name.lower(): value.strip() for name, _, value in reversed(named)}
+        accept = sent.get("accept", "")
         try:
-            return self._routes(path, accept) or Response(HTTPStatus.NOT_FOUND, b"")
+            response = self._routes(path, accept) or _UNKNOWN
+            if self._is_known(sent.get("authorization", "")):
+                return response
+            return Response(response.status, b"") if response.is_status_public else _REFUSED
         except Exception:  # a request must end neither the server nor the supervisor around it
             log.exception("a request cannot be answered", extra={"path": path, "accept": accept})
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
+
+    def _is_known(self, authorization: str) -> bool:
+        """Return whether a client may read everything."""
+        if self._token is None:
+            return True
+        scheme, _, token = authorization.partition(" ")
+        is_same = hmac.compare_digest(token.strip().encode(), self._token.encode())
+        return is_same and scheme.lower() == "bearer"
 
     def _send(self, connection: _Connection) -> None:
         if connection.socket.fileno() < 0:
@@ -162,6 +180,22 @@ class StatusServer:
         connection.socket.close()
 
 
+_UNKNOWN = Response(HTTPStatus.NOT_FOUND, b"unknown: use /metrics, /live or /ready\n", "text/plain")
+_REFUSED = Response(
+    HTTPStatus.UNAUTHORIZED,
+    b"send the token: 'Authorization: Bearer <FAIRLEAD_METRICS_TOKEN>'\n",
+    "text/plain",
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of this machine reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def serve_in_thread(server: StatusServer) -> None:
     """Serve in a new thread until the process ends."""
     selector = selectors.DefaultSelector()
@@ -176,10 +210,11 @@ def serve_in_thread(server: StatusServer) -> None:
 
 
 def _encoded(response: Response) -> bytes:
+    challenge = "WWW-Authenticate: Bearer\r\n" if response is _REFUSED else ""
     head = (
         f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
         f"Content-Type: {response.content_type}\r\n"
         f"Content-Length: {len(response.body)}\r\n"
-        "Connection: close\r\n\r\n"
+        f"{challenge}Connection: close\r\n\r\n"
     )
     return head.encode("latin-1") + response.body

@@ -56,9 +56,10 @@ class Supervisor:
         self.last_error: str | None = None
         """Message of the last error with which a worker ended."""
 
-    def serve_status(self, host: str, port: int, metrics: Routes) -> int:
-        """Serve health and metrics on this address; return the port. Raise ConfigurationError."""
-        self._server = StatusServer(host, port, self._routes(metrics))
+    def serve_status(self, metrics: Routes, listen: Callable[[Routes], StatusServer]) -> int:
+        """Serve health and metrics on the address on which `listen` listens; return the port. Raise
+        ConfigurationError."""
+        self._server = listen(self._routes(metrics))
         self._server.register(self._selector)
         return self._server.port
 
