@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -35,7 +35,7 @@ _OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
 class BulkOptions:
     """Options of one bulk submit; all but `url` are optional."""
 
-    url: str
+    url: str = field(repr=False)
     queue: str | None = None
     """Queue of every task; a column `queue` overrides it."""
     task: str | None = None

@@ -11,6 +11,7 @@ from fairlead.config import Settings, lake_of
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
+from fairlead.urls import shown_url
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
@@ -90,7 +91,7 @@ def kafka_at(url: str) -> KafkaEndpoint:
     """Return the endpoint of a `kafka://` URL. Raise ConfigurationError for a wrong URL, or when
     the client is missing."""
     if not url.startswith("kafka:"):
-        raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
+        raise ConfigurationError(f"--kafka {shown_url(url)}: use kafka://host:9092/?prefix=shop.")
     try:
         from fairlead.backends.kafka.endpoint import KafkaEndpoint
     except ModuleNotFoundError as error:
