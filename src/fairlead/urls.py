@@ -17,7 +17,7 @@ PERCENT_CODES = (
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?")
 _SHOWN_PATH = re.compile(r"[\w./~+, -]*")
 """Path that has no sign by which a part of a password could be in it."""
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
 _SHOWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,40}")
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 """Parameters whose value, if it has an unescaped &, goes on in the next parameter."""
@@ -60,8 +60,12 @@ def shown_url(url: str) -> str:
 
 
 def hide_urls(text: str) -> str:
-    """Return the text without what begins with a URL that may have a secret."""
-    return _URL.sub(lambda match: shown_url(match[0].split()[0]), text)
+    """Return the text up to its first URL, which is as `shown_url` shows it. What follows is left
+    out, because a URL with a space does not end there."""
+    match = _URL.search(text)
+    if match is None:
+        return text
+    return text[: match.start()] + shown_url(match[0].rstrip(".,;:)'\""))
 
 
 def hosts_of(where: str, hosts: str, port: int) -> list[tuple[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fairlead import App, ConfigurationError, InvalidTask, connect
 from fairlead.config import Settings
 from fairlead.connect import backend
 from fairlead.errors import NotSupported
+from fairlead.lab.replay.run import own_schema
 from fairlead.ports.backend import Backend
 from fairlead.urls import hosts_of, shown_url
 
@@ -58,6 +60,14 @@ def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
     with pytest.raises(ConfigurationError) as refused:
         App(f"{scheme}://{rest}").migrate()
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://user:secret@[::1/db", "redis://:℀secret@h/0"])
+def test_a_replay_refuses_a_url_that_cannot_be_read(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="a URL cannot be read") as refused:
+        with own_schema(url):
+            raise AssertionError("it was read")
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(

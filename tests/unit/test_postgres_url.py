@@ -60,6 +60,8 @@ def test_ssl_true_means_the_same_for_both_drivers() -> None:
         ("sslmode=maybe", "sslmode=maybe: write disable, .*, verify-full$"),
         ("target_session_attrs=master", "target_session_attrs=master: write any, .*primary"),
         ("connect_timeout=soon", "connect_timeout: write a number of seconds"),
+        ("service=shop", "unknown parameter service; set PGSERVICE"),
+        ("sslmode=", "sslmode=: write disable"),
         ("pooler=yes", "pooler=yes: write none, session, transaction"),
     ],
 )
@@ -123,3 +125,41 @@ def test_the_way_around_a_pooler_replaces_every_host_and_port_of_the_url(url: st
         "host": "::1",
         "port": "5433",
     }
+
+
+def test_load_balance_hosts_gives_each_connection_of_asyncpg_another_order() -> None:
+    hosts = ",".join(f"h{n}" for n in range(20))
+    url = read_url(f"postgresql://{hosts}/db?load_balance_hosts=random")
+    orders = [tuple(each["host"] for each in url.tries()) for _ in range(5)]
+    assert len(set(orders)) > 1
+    assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(hosts.split(",")))}
+    in_order = read_url(f"postgresql://{hosts}/db").tries()
+    assert [each["host"] for each in in_order] == hosts.split(",")
+
+
+def test_a_standby_that_is_only_preferred_is_tried_before_all_servers_are() -> None:
+    url = read_url("postgresql://a,b:7/db?target_session_attrs=prefer-standby")
+    assert [(each["host"], each["target_session_attrs"]) for each in url.tries()] == [
+        ("a", "standby"),
+        ("b", "standby"),
+        ("a", "any"),
+        ("b", "any"),
+    ]
+
+
+def test_without_a_file_of_certificates_the_error_says_what_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.backends.postgres.url._BUNDLES", ())
+    monkeypatch.setattr("pathlib.Path.is_file", lambda self: False)
+    for parameter in ("channel_binding=require", "sslrootcert=system"):
+        with pytest.raises(ConfigurationError, match=r"as sslrootcert, or set SSL_CERT_FILE"):
+            read_url(f"{BASE}?{parameter}")
+
+
+def test_a_demand_of_the_environment_is_refused_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+    with pytest.raises(ConfigurationError, match=r"hostaddr: asyncpg.*PGHOSTADDR"):
+        read_url(BASE)

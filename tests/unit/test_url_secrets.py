@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,14 +81,15 @@ def urls(draw: st.DrawFn) -> str:
     more = draw(st.sampled_from(["", "?a=1", "?pool_size=3", "?streams=4", "?prefix=x."]))
     rest = f"{host}{path}{more}"
     queried = f"{host}{path}?{name}={password}"
+    # Without a host, an @ or / would make the end of the password a host or a path.
+    alone = re.sub("[@/?]", "", password)
     return draw(
         st.sampled_from(
             [
                 f"{scheme}://user:{password}@{rest}",
                 f"{scheme}://:{password}@{rest}",
                 f"{scheme}://user%3A{password}%40{rest}",
-                # Without a host, an @ or / would make the end of the password a host or a path.
-                f"{scheme}://user:{re.sub('[@/?]', '', password)}{path}",
+                f"{scheme}://user:{alone}{path}",
                 f"{scheme}:user:{password}@{rest}",
                 f"{scheme}:///user:{password}@{rest}" if scheme != "sqlite" else queried,
                 f"user:{password}@{rest}",
@@ -98,7 +100,7 @@ def urls(draw: st.DrawFn) -> str:
                 f"{scheme}:///shop?host=127.0.0.1&{name}={password}",
                 f"{scheme}://{queried}&a=1",
                 f"host=127.0.0.1 user=app password={password}",
-                f"{scheme}://h;password={password}",
+                f"{scheme}://h;password={alone}",
             ]
         )
     )
@@ -173,7 +175,34 @@ def test_no_command_shows_the_password_of_a_url_that_it_refuses(url: str) -> Non
         ["doctor", url],
         ["tasks", "list", url] if "://" in url else ["queues", "--url", url],
         ["pipeline", "relay", "--kafka", url],
+        ["pipeline", "status", "--lake", f"s3://user:{SECRET}@bucket"],
     ):
         done = CliRunner().invoke(commands, arguments)
         assert done.exit_code == 2, done.output
         assert SECRET.lower() not in done.output.lower()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_a_command_that_reaches_no_server_names_it_without_the_password(scheme: str) -> None:
+    pytest.importorskip("psycopg" if scheme == "postgresql" else "redis")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    url = f"{scheme}://user:{SECRET}@127.0.0.1:{port}/0"
+    for command in ("doctor", "migrate", "queues"):
+        done = CliRunner().invoke(commands, [command, "--url", url])
+        assert SECRET not in done.output
+        if (scheme, command) != ("redis", "migrate"):  # there are no tables to migrate
+            assert done.exit_code == 2
+            assert f"127.0.0.1:{port}" in done.output
+
+
+def test_the_log_of_kazoo_leaves_the_login_out(caplog: pytest.LogCaptureFixture) -> None:
+    kazoo = pytest.importorskip("kazoo.protocol.serialization", reason="needs the extra zookeeper")
+    pytest.importorskip("fairlead.backends.zookeeper.session")
+    log = logging.getLogger("fairlead.zookeeper.client")
+    with caplog.at_level(logging.DEBUG, log.name):
+        log.debug("Sending request(xid=%s): %s", -4, kazoo.Auth(0, "digest", f"user:{SECRET}"))
+        log.debug("Sending request(xid=%s): %s", 1, kazoo.GetData("/shop", None))
+    assert len(caplog.records) == 1
+    assert SECRET not in caplog.text

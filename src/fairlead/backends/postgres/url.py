@@ -51,7 +51,6 @@ _ASYNCPG = (
     "options",
     "passfile",
     "password",
-    "service",
     "ssl_max_protocol_version",
     "ssl_min_protocol_version",
     "sslcert",
@@ -66,7 +65,7 @@ _ASYNCPG = (
 )
 """Parameters that asyncpg reads; it would send all others to the server as settings."""
 
-_OBEYED_BY_US = ("channel_binding", "host", "load_balance_hosts", "port")
+_OBEYED_BY_US = ("channel_binding", "host", "load_balance_hosts", "port", "service")
 """Parameters that asyncpg does not read from its URL, because we obey them for it."""
 
 _VALUES = {
@@ -92,6 +91,7 @@ _CURES = {
     "pgbouncer": "write pooler=transaction",
     "pool_timeout": "leave it out",
     "search_path": "write options=-csearch_path%3DNAME",
+    "service": "set PGSERVICE, which both drivers obey",
     "schema": "write options=-csearch_path%3DNAME",
     "ssl": "write sslmode=require",
     "supa": "leave it out",
@@ -100,7 +100,7 @@ _CURES = {
 """Parameters that providers hand out for other libraries."""
 
 _SETTING = "settings of the server are written as options=-cNAME%3DVALUE"
-_PLAIN_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%[\w.-]+)?|[/@].*", re.DOTALL)
+_PLAIN_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%[\w.-]+)?|/.*", re.DOTALL)
 """Names, addresses and socket folders. Anything else may be a user with a password."""
 
 _BUNDLES = (
@@ -166,7 +166,7 @@ def read_url(url: str) -> PostgresUrl:
     given = parameters_of(
         where,
         parts,
-        known | {*_OURS},
+        known - {"service"} | {*_OURS},
         is_known=lambda name: name == "ssl",
         cures=_CURES,
         otherwise=_SETTING,
@@ -178,7 +178,7 @@ def read_url(url: str) -> PostgresUrl:
         rest.setdefault("sslmode", "require")
     read = _read(where, parts, rest)
     servers = _servers(where, read)
-    if "service" not in read and len(servers) > 1 and "target_session_attrs" not in read:
+    if len(servers) > 1 and "target_session_attrs" not in read:
         # A standby would accept the connection, and then refuse every write.
         rest["target_session_attrs"] = read["target_session_attrs"] = "read-write"
     _check_values(where, read)
@@ -229,7 +229,7 @@ def _check_values(where: str, read: Mapping[str, str]) -> None:
     """Raise ConfigurationError for a value that libpq does not know, or that only one driver
     obeys."""
     for name, value in read.items():
-        if value and value not in _VALUES.get(name, (value,)):
+        if value not in _VALUES.get(name, (value,)):
             raise ConfigurationError(f"{where}: {name}={value}: write {', '.join(_VALUES[name])}")
         if name in _ASYNCPG or name in _PSYCOPG_ONLY or name in _OBEYED_BY_US or value in _WEAK:
             continue
@@ -279,7 +279,7 @@ def _verified_instead_of_bound(
     """Return parameters that let asyncpg verify the certificate of the server. A server in between,
     which channel_binding=require reveals to psycopg, has no valid one. Raise ConfigurationError."""
     mode = read.get("sslmode", "prefer")
-    if mode == "disable" or any(host[:1] in ("", "/", "@") for host, _ in servers):
+    if mode == "disable" or any(host[:1] in ("", "/") for host, _ in servers):
         raise ConfigurationError(
             f"{where}: channel_binding=require needs TLS, so a host and no sslmode=disable"
         )
