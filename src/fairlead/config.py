@@ -4,10 +4,9 @@ then a file."""
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,18 @@ limit."""
 
 _PARTS = ("channel", "coordinator", "backlog", "log", "schedule")
 _KEYS = ("url", *_PARTS, "lake")
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^][:,\s]+)(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
 class Settings:
     """URLs of an application, and the folder of its lake."""
 
-    url: str
-    channel: str | None = None
-    coordinator: str | None = None
-    backlog: str | None = None
-    log: str | None = None
-    schedule: str | None = None
+    url: str = field(repr=False)
+    channel: str | None = field(default=None, repr=False)
+    coordinator: str | None = field(default=None, repr=False)
+    backlog: str | None = field(default=None, repr=False)
+    log: str | None = field(default=None, repr=False)
+    schedule: str | None = field(default=None, repr=False)
     lake: str | None = None
 
     @property
@@ -56,25 +54,6 @@ class Settings:
                 " [tool.fairlead] of pyproject.toml"
             )
         return cls(**found)  # type: ignore[arg-type]
-
-
-def hosts_of(where: str, hosts: str, port: int) -> list[tuple[str, int]]:
-    """Return the hosts and ports of `host[:port],host[:port]`; `port` is the default, and an IPv6
-    address stands in brackets, which are not returned.
-
-    Raise ConfigurationError, whose text begins with `where`, if one cannot be read.
-    """
-    found = []
-    for one in hosts.split(","):
-        match = _HOST.fullmatch(one)
-        number = int(match[2] or port) if match else 0
-        if match is None or not 0 < number < 65536:
-            raise ConfigurationError(
-                f"{where}: {one!r} is no host; use host:{port} with a port of 1 to 65535, and"
-                f" write an IPv6 address in brackets: [::1]:{port}"
-            )
-        found.append((match[1].strip("[]"), number))
-    return found
 
 
 def url_of(given: str | None = None, folder: Path | None = None) -> str | None:

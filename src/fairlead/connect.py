@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from urllib.parse import SplitResult, urlsplit
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, Kind
 from fairlead.ports.sql_store import SqlStore
+from fairlead.urls import shown_url, split_url
 
 GROUP = "fairlead.backends"
 
@@ -26,7 +26,7 @@ def task_store(url: str) -> SqlStore:
 def backend(kind: Kind, url: str) -> Backend:
     """Return the backend that is registered for the scheme of a URL. Raises ConfigurationError if
     none offers this kind of adapter, or if a library it needs is not installed."""
-    entry = _registered().get(_split(url).scheme)
+    entry = _registered().get(split_url(url).scheme)
     found: Backend | None = None if entry is None else entry.load()()
     if found is None or kind not in found.offers:
         raise ConfigurationError(_unknown(kind, url))
@@ -40,19 +40,6 @@ def backend(kind: Kind, url: str) -> Backend:
     return found
 
 
-def without_secret(url: str) -> str:
-    """Return the URL without user, password and options, for messages."""
-    parts = _split(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError as error:  # without the URL, which may contain a password
-        raise ConfigurationError(f"a URL cannot be read: {error}") from None
-
-
 @cache
 def _registered() -> dict[str, EntryPoint]:
     """Return the entry points of all backends, by scheme."""
@@ -62,9 +49,9 @@ def _registered() -> dict[str, EntryPoint]:
 def _unknown(kind: Kind, url: str) -> str:
     offers = [entry.load().offers for entry in _registered().values()]
     known = ", ".join(sorted({examples[kind] for examples in offers if kind in examples}))
-    scheme, more = _split(url).scheme, ""
-    if scheme and scheme not in _registered():
+    scheme, more = split_url(url).scheme, ""
+    if "://" in url and scheme not in _registered():
         more = f", or install the package that registers {scheme}://"
     if kind == "store":
-        return f"URL {without_secret(url)!r} is of no known kind; use {known}{more}"
-    return f"{kind} {without_secret(url)!r} is unknown; use 'database' (default), {known}{more}"
+        return f"URL {shown_url(url)!r} is of no known kind; use {known}{more}"
+    return f"{kind} {shown_url(url)!r} is unknown; use 'database' (default), {known}{more}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.connect import backend, without_secret
+from fairlead.connect import backend
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
@@ -18,6 +18,7 @@ from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
+from fairlead.urls import shown_url
 
 _SAME_AS_STORE = ("database", "database://")
 """URLs that mean the server of the task store itself."""
@@ -63,7 +64,7 @@ def connect(
     """Return the adapters for the URLs of the settings; open no connection yet. `BackendContext`
     explains `partitions` and `counted`. Raise ConfigurationError for a URL of an unknown kind."""
     home = backend("store", settings.url)
-    home.check({kind: without_secret(url) for kind, url in settings.parts.items()})
+    home.check({kind: shown_url(url) for kind, url in settings.parts.items()})
 
     def adapter_at(kind: Kind) -> tuple[Backend, str | None]:
         url = settings.parts.get(kind)

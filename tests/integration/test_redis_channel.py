@@ -586,7 +586,9 @@ async def test_submits_work_while_redis_is_away_and_all_tasks_run_afterwards(
                 for finding in await examine(app.operate_context)
                 if finding.severity == "problem"
             ]
-            assert "redis://" in problems[0].what and "start the server" in (problems[0].cure or "")
+            assert "Redis does not respond" in problems[0].what and "start the server" in (
+                problems[0].cure or ""
+            )
             server.start()
             await settled(app, node)
         app.close()

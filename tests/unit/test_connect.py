@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from fairlead import App, ConfigurationError, InvalidTask, connect
-from fairlead.config import Settings, hosts_of
-from fairlead.connect import backend, without_secret
+from fairlead.config import Settings
+from fairlead.connect import backend
 from fairlead.errors import NotSupported
+from fairlead.lab.replay.run import own_schema
 from fairlead.ports.backend import Backend
+from fairlead.urls import hosts_of, shown_url
 
 
 class NeedsMuch(Backend):
@@ -59,6 +62,14 @@ def test_a_url_that_cannot_be_read_is_a_configuration_error_without_secrets(
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["postgresql://user:secret@[::1/db", "redis://:℀secret@h/0"])
+def test_a_replay_refuses_a_url_that_cannot_be_read(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="a URL cannot be read") as refused:
+        with own_schema(url):
+            raise AssertionError("it was read")
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
+
+
 @pytest.mark.parametrize(
     ("hosts", "expected"),
     [
@@ -76,7 +87,9 @@ def test_hosts_and_ports_of_a_url(hosts: str, expected: list[tuple[str, int]]) -
     ["", "one,", ":80", "one:", "one:0", "one:65536", "one:x", "one:²", "::1", "[::1", "a b"],
 )
 def test_hosts_that_cannot_be_read_are_refused(hosts: str) -> None:
-    with pytest.raises(ConfigurationError, match="this URL: .*is no host; use host:9 with a port"):
+    with pytest.raises(
+        ConfigurationError, match="this URL: number . is no host; use host:9 with a port"
+    ):
         hosts_of("this URL", hosts, 9)
 
 
@@ -196,4 +209,4 @@ def test_a_settings_file_that_cannot_be_opened_is_a_configuration_error(
 
 def test_a_message_shows_the_hosts_of_a_url_and_no_secret() -> None:
     url = "redis+sentinel://me:secret@a:1,b:2/shop/0?sentinel_password=secret"
-    assert without_secret(url) == "redis+sentinel://a:1,b:2/shop/0"
+    assert shown_url(url) == "redis+sentinel://a:1,b:2/shop/0"

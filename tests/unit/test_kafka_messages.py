@@ -158,7 +158,7 @@ def test_the_sign_of_a_time_to_go_back_is_ignored(text: str, seconds: float) -> 
     [
         ("kafka://", "names no broker"),
         ("kafka://a/topic", "a path"),
-        ("kafka://u:secret@a/?color=red", "unknown option color"),
+        ("kafka://u:secret@a/?color=red", "unknown parameter color; use kafka://"),
         ("kafka://a/?reset=soon", "earliest, latest, or a time"),
         ("kafka://a/?prefix=white%20space", "prefix 'white space'"),
         ("kafka://a/?replication=0", "number of copies"),

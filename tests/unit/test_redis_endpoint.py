@@ -85,13 +85,19 @@ def test_settings_of_sentinels_are_apart_from_those_of_the_servers() -> None:
     ("url", "named"),
     [
         ("redis+sentinel://:secret@a", "the name by which Sentinel knows the master is missing"),
-        ("redis+sentinel://:secret@a/shop/x", "'x' is no database"),
-        ("redis+sentinel://:secret@a:b/shop", "'a:b' is no host"),
-        ("redis+sentinel://:secret@a,/shop", "'' is no host"),
-        ("redis+sentinel://:secret@a/shop?steams=1", "'steams' is unknown"),
-        ("redis+sentinel://:secret@a/shop?sentinel_pass=secret", "'sentinel_pass' is unknown"),
+        ("redis+sentinel://:secret@a/shop/x", "the path is no number of a database"),
+        ("redis+sentinel://:secret@a:b/shop", "number 1 is no host"),
+        ("redis+sentinel://:secret@a,/shop", "number 2 is no host"),
+        (
+            "redis+sentinel://:secret@a/shop?steams=1",
+            "unknown parameter steams; did you mean streams",
+        ),
+        (
+            "redis+sentinel://:secret@a/shop?sentinel_pass=secret",
+            "unknown parameter sentinel_pass; did you mean sentinel_password",
+        ),
         ("redis+cluster://:secret@a/3", "only database 0"),
-        ("redis+cluster://:secret@a?steams=1", "'steams' is unknown"),
+        ("redis+cluster://:secret@a?steams=1", "unknown parameter steams; did you mean streams"),
         ("redis+cluster://:secret@a?retry_on_timeout=yes", "'retry_on_timeout' is unknown"),
         ("redis+cluster://:secret@a?sentinel_password=secret", "sentinel_password is for"),
         ("redis+cluster://:secret@a?wait_replicas=1", "a cluster confirms no writes"),
@@ -99,9 +105,46 @@ def test_settings_of_sentinels_are_apart_from_those_of_the_servers() -> None:
         ("redis://:secret@a?wait_replicas=1&wait_ms=9000", "wait_ms='9000': use a number of 1"),
         ("redis://:secret@a?wait_ms=10", "wait_ms needs wait_replicas"),
         ("redis+ring://:secret@a", "no URL of Redis"),
+        ("redis://:secret@a/zz", "a/zz: the path is no number of a database"),
+        ("redis://:secret@a/1/2", "the path is no number of a database"),
+        ("redis://:secret@a/-1", "the path is no number of a database"),
+        ("redis://:secret@a,b/0", "redis:// has one host"),
+        ("redis://:secret@a:99999/0", "number 1 is no host"),
+        ("redis://user:secret", "redis://...: number 1 is no host"),
+        ("redis://:1@secret@a/0", "has an @ or # that ends no login"),
+        ("redis://:1/secret@a/0", "has an @ or # that ends no login"),
+        ("redis://:1#secret@a/0", "has an @ or # that ends no login"),
+        ("redis://a/0?password=1&secret=2", "a parameter cannot be read"),
+        ("redis://a/0?socket_timeout=secret", "'socket_timeout' is unknown, or has a bad value"),
+        ("redis://a/0?sokcet_timeout=1", "sokcet_timeout; did you mean socket_timeout"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_without_secrets(url: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as raised:
         endpoint.RedisEndpoint.of(url)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        # Upstash, Aiven, Redis Cloud, and Heroku, whose certificates are not verified.
+        ("rediss://default:a%2Bb@eu1-x.upstash.io:6379", {"host": "eu1-x.upstash.io"}),
+        ("rediss://default:a%2Bb@x.aivencloud.com:12345", {"port": 12345}),
+        ("redis://default:a%2Bb@redis-1.cloud.redislabs.com:18400/0", {"port": 18400}),
+        ("rediss://:a%2Bb@ec2-1.amazonaws.com:6380?ssl_cert_reqs=none", {"ssl_cert_reqs": "none"}),
+        ("redis://h/3", {"db": 3}),
+        ("redis://h/?db=3", {"db": 3}),
+        ("redis://h/0?password=a+b", {"password": "a+b"}),
+        ("redis://[::1]:7/1", {"host": "::1", "port": 7, "db": 1}),
+        ("redis://:a%2Bb@", {"password": "a+b"}),
+        ("unix://:a%2Bb@/run/redis.sock?db=2", {"path": "/run/redis.sock", "db": 2}),
+    ],
+)
+def test_a_url_of_one_server_sets_what_it_says(url: str, expected: dict[str, object]) -> None:
+    client = endpoint.RedisEndpoint.of(url).server.client()
+    found = client.connection_pool.connection_kwargs
+    assert expected.items() <= found.items()
+    if "a%2Bb" in url:
+        assert found["password"] == "a+b"
+    client.close()

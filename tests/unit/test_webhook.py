@@ -228,3 +228,16 @@ def test_a_response_that_is_not_http_is_an_outage(listener: Listener, tmp_path: 
     assert hook.send([notice("a")]) == 1
     assert hook.send([]) == 0
     assert listener.texts == ["a"]
+
+
+@pytest.mark.parametrize("login", ["", "user:Gh7mark@"])
+def test_the_log_names_the_host_of_the_webhook_without_its_path(
+    login: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listening() as closed:
+        url = closed.url.replace("http://", f"http://{login}").replace("/hook", "/Gh7mark")
+    hook = Webhook(f"{url}&key=Gh7mark", tmp_path / "waiting.json")
+    with caplog.at_level("DEBUG"):
+        assert hook.send([notice("a")]) == 1
+    assert caplog.records[-1].webhook == f"http://127.0.0.1:{closed.server.server_port}"
+    assert "Gh7mark" not in str([vars(record) for record in caplog.records])

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
 from fairlead.app import App
 from fairlead.errors import ConfigurationError
 
+_REFERENCE = re.compile(r"[\w.]+(:[\w.]*)?")
+
 
 def load(reference: str) -> App:
     """Import and return the App named `MODULE:APP`, also from the current folder; `:app` is the
     default. Raise ConfigurationError."""
+    if not _REFERENCE.fullmatch(reference):  # not quoted, because it may be a URL with a password
+        raise ConfigurationError(
+            "give MODULE:APP, such as shop:app; the URL of the store is in the code of the App, in"
+            " FAIRLEAD_URL or in fairlead.toml"
+        )
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -9,6 +9,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from fairlead.urls import hide_urls
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Base of Typer's errors about arguments, which some versions of Typer take from click."""
+
 
 def entry_points_of(commands: Mapping[str, str]) -> list[EntryPoint]:
     """Return an entry point for each command: its name, and its location as `module:attribute`."""
@@ -26,6 +31,13 @@ def lazy_group(commands: Iterable[EntryPoint]) -> type[TyperGroup]:
     class LazyGroup(TyperGroup):
         def __init__(self, **given: Any) -> None:
             super().__init__(**given | {"commands": found})
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except _USAGE_ERROR as error:
+                error.message = hide_urls(error.message)
+                raise
 
     return LazyGroup
 

@@ -34,6 +34,7 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.manifest import TablePart
 from fairlead.pipeline.parquet import ParquetTables
 from fairlead.pipeline.schema import Table
+from fairlead.urls import hide_urls
 
 _NAME = re.compile(r"\w+(\.\w+)+")
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -194,7 +195,7 @@ def _require(spark: SparkSession, catalog: str) -> None:
     help = "see docs/how-to/pipeline-cluster.md"
     if not _NAME.fullmatch(catalog):
         raise ConfigurationError(
-            f"catalog {catalog!r}: give a catalog and a namespace, as in lake.fairlead"
+            f"catalog {hide_urls(catalog)!r}: give a catalog and a namespace, as in lake.fairlead"
         )
     name = catalog.partition(".")[0]
     if spark.conf.get(f"spark.sql.catalog.{name}", None) is None:
@@ -208,9 +209,10 @@ def _require(spark: SparkSession, catalog: str) -> None:
     try:
         spark.catalog.databaseExists(catalog)
     except Exception as error:
+        # Chain no cause: the text of Java may contain the password of the catalog.
         raise ConfigurationError(
-            f"catalog {name!r} cannot be opened: {_first_line(error)}; {help}"
-        ) from error
+            f"catalog {name!r} cannot be opened: {hide_urls(_first_line(error))}; {help}"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 from cassandra import (
@@ -27,9 +27,9 @@ from cassandra.query import BatchStatement, BatchType, tuple_factory
 
 from fairlead.backends.cassandra.failures import translated
 from fairlead.backends.sql.sql_file import load
-from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
+from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 T = TypeVar("T")
 
@@ -92,6 +92,10 @@ class CassandraUrl(msgspec.Struct, frozen=True):
     """Datacentre to use while one of its nodes responds. By default, the datacentre of the first
     host that responds."""
 
+    def __repr__(self) -> str:
+        """Return the hosts and the keyspace, without secrets."""
+        return f"<CassandraUrl of {self.location}/{self.keyspace}>"
+
     @property
     def strategy(self) -> str:
         """Replication of the keyspace, in CQL."""
@@ -109,19 +113,17 @@ class CassandraUrl(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, url: str) -> CassandraUrl:
         """Parse a URL. Raise ConfigurationError with the cause and without secrets."""
-        parts = urlsplit(url)
+        parts, where = split_url(url), f"URL {shown_url(url)}"
         login, _, hosts = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        consistency, replication = (
-            options.pop("consistency", "LOCAL_QUORUM"),
-            options.pop("replication", "1"),
-        )
-        local_dc = options.pop("local_dc", None)
+        options = parameters_of(where, parts, ("consistency", "local_dc", "replication"))
+        consistency = options.get("consistency", "LOCAL_QUORUM")
+        replication = options.get("replication", "1")
+        local_dc = options.get("local_dc")
         keyspace = parts.path.removeprefix("/")
         if re.fullmatch(r"[a-z][a-z0-9_]{0,47}", keyspace) is None:
             raise ConfigurationError(
-                f"{keyspace!r} is not a keyspace: use at most 48 of a-z, 0-9 and _,"
+                f"{where}: the path is not a keyspace: use at most 48 of a-z, 0-9 and _,"
                 " beginning with a letter"
             )
         if consistency not in _SERIAL:
@@ -138,13 +140,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
                 f"local_dc {local_dc!r} is not a datacentre; use its name, as"
                 " nodetool status shows it"
             )
-        if options:
-            raise ConfigurationError(
-                f"unknown option {', '.join(sorted(options))}; use replication, consistency,"
-                " local_dc"
-            )
         return cls(
-            hosts=hosts_of("the Cassandra URL", hosts, _PORT),
+            hosts=hosts_of(where, hosts, _PORT),
             keyspace=keyspace,
             user=unquote(user) if login else None,
             password=unquote(password),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -32,9 +32,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from fairlead.backends.kafka.failures import Refusals, refusal
-from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
+from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=earliest|latest|4d&replication=3]"
 
@@ -46,6 +46,10 @@ CLOSE_SECONDS = 15.0
 
 PartitionId = tuple[str, int]
 """Topic and partition."""
+
+_PARAMETERS = ("prefix", "reset", "replication")
+_OF_LIBRDKAFKA = re.compile(r"[a-z]+([._][a-z]+)*\.[a-z._]+")
+"""Names of parameters that are settings of librdkafka."""
 
 _LONGEST = 249
 """Characters of a topic's name, at most."""
@@ -80,33 +84,31 @@ class KafkaEndpoint:
     seconds back."""
     replication: int = -1
     """Copies of each partition; -1 leaves the number to the brokers."""
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings for librdkafka, by its own names."""
 
     @classmethod
     def of(cls, url: str) -> KafkaEndpoint:
         """Parse a URL. Raise ConfigurationError, without the password in its text, if it is no
         usable URL of Kafka."""
-        parts = urlsplit(url)
+        parts, where = split_url(url), f"URL {shown_url(url)}"
         who, _, brokers = parts.netloc.rpartition("@")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        client = {key: options.pop(key) for key in list(options) if "." in key}
+        if not brokers or parts.path not in ("", "/"):
+            raise ConfigurationError(f"{where}: it names no broker, or has a path; use {KNOWN}")
+        options = parameters_of(
+            where,
+            parts,
+            _PARAMETERS,
+            is_known=lambda name: bool(_OF_LIBRDKAFKA.fullmatch(name)),
+            otherwise=f"use {KNOWN} (one with a dot is a setting of librdkafka)",
+        )
+        client = {name: value for name, value in options.items() if "." in name}
         if who:
             user, _, password = who.partition(":")
             client = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **client}
             client |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
-        prefix, reset = options.pop("prefix", cls.prefix), options.pop("reset", "earliest")
-        copies = options.pop("replication", "-1")
-        where = f"URL kafka://{brokers}{parts.path}"
-        if not brokers or parts.path not in ("", "/") or options:
-            why = (
-                f"unknown option {', '.join(sorted(options))}"
-                if options
-                else "it names no broker, or has a path"
-            )
-            raise ConfigurationError(
-                f"{where}: {why}; use {KNOWN} (an option with a dot is a setting of librdkafka)"
-            )
+        prefix, reset = options.get("prefix", cls.prefix), options.get("reset", "earliest")
+        copies = options.get("replication", "-1")
         hosts_of(where, brokers, 9092)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", prefix):
             raise ConfigurationError(

@@ -204,11 +204,11 @@ class PostgresDatabase:
 
     async def _connect_async(self, to: PostgresUrl, pooler: Pooler, kind: Kind) -> LoopConnection:
         reasons = []
-        for server in to.tries:
+        for server in to.tries():
             try:
                 return await self._connect_to(to, server, pooler, kind)
             except StoreUnavailable as error:
-                if not server:
+                if len(to.servers) == 1:
                     raise
                 reason = str(error).removeprefix(f"{self.location}: ")
                 reasons.append(f"{server['host']}:{server['port']}: {reason}")

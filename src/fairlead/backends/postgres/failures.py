@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -108,6 +109,11 @@ def translated(
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise StoreUnavailable(
             f"{location}: the server is not as target_session_attrs of the URL asks"
+        ) from error
+    except ssl.SSLCertVerificationError as error:
+        raise StoreUnavailable(
+            f"{location}: the certificate of the server is not valid here"
+            f" ({error.verify_message}); write sslrootcert=FILE, with the certificate of its issuer"
         ) from error
     except (OSError, TimeoutError) as error:
         text = _line(error) if str(error) else "no response in time"

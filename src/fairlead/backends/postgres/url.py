@@ -1,16 +1,25 @@
-"""The URL of a PostgreSQL database: for both drivers, and with parameters of our own."""
+"""The URL of a PostgreSQL database, read once for both drivers, with parameters of our own.
+
+libpq reads the URL and the environment (PGHOST and others). asyncpg gets what libpq found, so that
+it reads neither in a way of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import random
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult
 
 import psycopg
 
 from fairlead.errors import ConfigurationError
+from fairlead.urls import PERCENT_CODES, hosts_of, parameters_of, query_of, shown_url, split_url
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the URL has connect_timeout."""
@@ -19,16 +28,16 @@ POOL_SIZE = 8
 """Connections at most per pool, unless the URL has pool_size."""
 
 _OURS = ("pooler", "pool_size", "direct")
-_SET_BY_US = ("application_name", "client_encoding", "connect_timeout")
 _PSYCOPG_ONLY = (
-    *_SET_BY_US,
+    "application_name",
+    "client_encoding",
+    "connect_timeout",
     "fallback_application_name",
     "gssdelegation",
     "keepalives",
     "keepalives_count",
     "keepalives_idle",
     "keepalives_interval",
-    "load_balance_hosts",
     "sslcompression",
     "sslsni",
     "tcp_user_timeout",
@@ -38,13 +47,10 @@ _PSYCOPG_ONLY = (
 _ASYNCPG = (
     "dbname",
     "gsslib",
-    "host",
     "krbsrvname",
     "options",
     "passfile",
     "password",
-    "port",
-    "service",
     "ssl_max_protocol_version",
     "ssl_min_protocol_version",
     "sslcert",
@@ -57,9 +63,14 @@ _ASYNCPG = (
     "target_session_attrs",
     "user",
 )
-"""Parameters that asyncpg reads; all others go to the server as settings."""
+"""Parameters that asyncpg reads; it would send all others to the server as settings."""
+
+_OBEYED_BY_US = ("channel_binding", "host", "load_balance_hosts", "port", "service")
+"""Parameters that asyncpg does not read from its URL, because we obey them for it."""
 
 _VALUES = {
+    "channel_binding": ("disable", "prefer", "require"),
+    "load_balance_hosts": ("disable", "random"),
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "target_session_attrs": (
         "any",
@@ -70,8 +81,36 @@ _VALUES = {
         "prefer-standby",
     ),
 }
-_WEAK = ("disable", "prefer")
+_WEAK = ("disable", "prefer", "allow")
 """Values of parameters for security that ask for nothing."""
+
+
+_CURES = {
+    "connection_limit": "write pool_size=5",
+    "currentSchema": "write options=-csearch_path%3DNAME",
+    "pgbouncer": "write pooler=transaction",
+    "pool_timeout": "leave it out",
+    "search_path": "write options=-csearch_path%3DNAME",
+    "service": "set PGSERVICE, which both drivers obey",
+    "schema": "write options=-csearch_path%3DNAME",
+    "ssl": "write sslmode=require",
+    "supa": "leave it out",
+    "uselibpqcompat": "leave it out",
+}
+"""Parameters that providers hand out for other libraries."""
+
+_SETTING = "settings of the server are written as options=-cNAME%3DVALUE"
+_PLAIN_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%[\w.-]+)?|/.*", re.DOTALL)
+"""Names, addresses and socket folders. Anything else may be a user with a password."""
+
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+)
+"""Files of the certificates that operating systems trust: Debian, Red Hat, Alpine and macOS,
+SUSE."""
 
 
 class Pooler(StrEnum):
@@ -88,167 +127,222 @@ class Pooler(StrEnum):
 class PostgresUrl:
     """A URL that was read. Without `pooler`, the first connection finds it out."""
 
-    psycopg: str
-    asyncpg: str
+    psycopg: str = field(repr=False)
+    asyncpg: str = field(repr=False)
+    """URL without hosts and ports, which `tries` has."""
     location: str
     """Name of the database for messages, without secrets."""
-    tries: Sequence[dict[str, Any]]
-    """Arguments of asyncpg for each server to try."""
+    servers: tuple[tuple[str, int], ...]
+    """Host and port of each server; an empty host means the socket of this machine."""
+    target: str | None
+    """Kind of the server to find: a value of target_session_attrs."""
+    is_random: bool
+    """Whether each connection tries the servers in another order."""
     connect_timeout: int  # seconds, for each server; 0: without limit
     pool_size: int  # connections at most, per pool
     pooler: Pooler | None
     direct: PostgresUrl | None
     """Way around the pooler, for the connection that listens; None without a parameter `direct`."""
 
+    def tries(self) -> list[dict[str, Any]]:
+        """Return the arguments of asyncpg for each try. A standby that is only preferred is tried
+        before all servers are."""
+        servers = list(self.servers)
+        if self.is_random:
+            random.shuffle(servers)
+        found = [{"host": host or None, "port": port} for host, port in servers]
+        if len(found) == 1:
+            return found  # asyncpg obeys `target` itself
+        targets = ["standby", "any"] if self.target == "prefer-standby" else [self.target]
+        return [each | {"target_session_attrs": target} for target in targets for each in found]
+
 
 def read_url(url: str) -> PostgresUrl:
     """Read a URL. Raise ConfigurationError, which quotes no secret."""
-    try:
-        parts = _split(url)
-        query = [_translated(*pair) for pair in _parameters(parts)]
-        given = {name: value for name, value in query if name in _OURS}
-        rest = [(name, value) for name, value in query if name not in _OURS]
-        _check_parameters(rest)
-        known = psycopg.conninfo.conninfo_to_dict(_joined(parts, rest))
-        servers = _servers(known)
-        timeout = int(str(known.get("connect_timeout", CONNECT_TIMEOUT)))
-    except (ValueError, psycopg.Error):
-        # Neither chained nor quoted, because the text may contain a password.
-        raise ConfigurationError(
-            "cannot read the PostgreSQL URL; write postgresql://user:password@host:port/database,"
-            " or user:password@host1:port1,host2:port2, and special characters as percent codes"
-            " (%40 for @)"
-        ) from None
-    target = known.get("target_session_attrs")
-    if len(servers) > 1 and target is None:
+    parts, where = split_url(url), shown_url(url)
+    if "@" in parts.path:  # in a URL with too many slashes
+        raise _unreadable(where)
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    given = parameters_of(
+        where,
+        parts,
+        known - {"service"} | {*_OURS},
+        is_known=lambda name: name == "ssl",
+        cures=_CURES,
+        otherwise=_SETTING,
+    )
+    rest = {name: value for name, value in given.items() if name not in _OURS}
+    if "ssl" in rest:  # as Java and Node write it
+        if rest.pop("ssl") != "true":
+            raise ConfigurationError(f"{where}: unknown value of ssl; {_CURES['ssl']}")
+        rest.setdefault("sslmode", "require")
+    read = _read(where, parts, rest)
+    servers = _servers(where, read)
+    if len(servers) > 1 and "target_session_attrs" not in read:
         # A standby would accept the connection, and then refuse every write.
-        target = "read-write"
-        rest.append(("target_session_attrs", target))
+        rest["target_session_attrs"] = read["target_session_attrs"] = "read-write"
+    _check_values(where, read)
+    if read.get("sslrootcert") == "system":
+        rest |= _verified_by_system(where, read)
+        read |= rest
+    of_asyncpg = {name: value for name, value in read.items() if name in _ASYNCPG and value}
+    if read.get("channel_binding") == "require":
+        of_asyncpg |= _verified_instead_of_bound(where, servers, read)
     return PostgresUrl(
         psycopg=_joined(parts, rest),
-        asyncpg=_joined(parts, [pair for pair in rest if pair[0] in _ASYNCPG]),
-        location=_location(servers, known),
-        tries=_tries(servers, target),
-        connect_timeout=max(timeout, 0),
-        pool_size=_pool_size(given.get("pool_size")),
-        pooler=_pooler(given.get("pooler")),
-        direct=_direct(url, given.get("direct")),
+        asyncpg=f"postgresql://?{query_of(of_asyncpg)}",
+        location=_location(servers, read),
+        servers=servers,
+        target=read.get("target_session_attrs"),
+        is_random=read.get("load_balance_hosts") == "random",
+        connect_timeout=max(_timeout(where, read), 0),
+        pool_size=_pool_size(where, given.get("pool_size")),
+        pooler=_pooler(where, given.get("pooler")),
+        direct=_direct(where, parts, given),
     )
 
 
-def _split(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    scheme = parts.scheme.partition("+")[0]
-    if scheme not in ("postgresql", "postgres"):
-        raise ValueError(scheme)
-    if parts.netloc.count("@") > 1 or "@" in parts.path:
-        raise ValueError("a part of the password would count as a host or a database")
-    return parts
+def _unreadable(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where}: cannot read the PostgreSQL URL; write"
+        " postgresql://user:password@host:port/database, or"
+        f" user:password@host1:port1,host2:port2, and {PERCENT_CODES}"
+    )
 
 
-def _parameters(parts: SplitResult) -> list[tuple[str, str]]:
-    """Return the parameters as libpq reads them, to which a plus sign is a plus sign."""
-    return parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)
+def _read(where: str, parts: SplitResult, rest: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters as libpq reads them in the URL and the environment."""
+    found = {
+        option.keyword.decode(): option.val.decode()
+        for option in psycopg.pq.Conninfo.get_defaults()
+        if option.val is not None and option.val != option.compiled
+    }
+    try:
+        in_url = psycopg.conninfo.conninfo_to_dict(_joined(parts, rest))
+    except psycopg.Error:
+        # Neither chained nor quoted, because the text may contain a password.
+        raise _unreadable(where) from None
+    return found | {name: str(value) for name, value in in_url.items()}
 
 
-def _translated(name: str, value: str) -> tuple[str, str]:
-    """Return the parameter as libpq reads it."""
-    return ("sslmode", "require") if (name, value) == ("ssl", "true") else (name, value)
-
-
-def _check_parameters(query: Sequence[tuple[str, str]]) -> None:
-    """Raise ConfigurationError for a parameter that no driver knows, or that only one obeys."""
-    names = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-    for name, value in query:
-        where = f"{name} in the PostgreSQL URL"
-        if name not in names:
-            if "@" in value:  # a part of the password, after a question mark
-                raise ValueError(name)
-            raise ConfigurationError(
-                f"unknown parameter {where}; settings of the server are written as"
-                " options=-cNAME%3DVALUE"
-            )
+def _check_values(where: str, read: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a value that libpq does not know, or that only one driver
+    obeys."""
+    for name, value in read.items():
         if value not in _VALUES.get(name, (value,)):
-            raise ConfigurationError(
-                f"{name}={value} in the PostgreSQL URL: write {', '.join(_VALUES[name])}"
-            )
-        if (name, value) == ("sslrootcert", "system"):
-            raise ConfigurationError(
-                f"{where}: asyncpg cannot find the certificates of the system; write the path of"
-                " their file, and sslmode=verify-full"
-            )
-        if name not in _ASYNCPG and name not in _PSYCOPG_ONLY and value not in _WEAK:
-            raise ConfigurationError(
-                f"{where}: asyncpg, which connects event loops, cannot obey it; leave it out"
-            )
+            raise ConfigurationError(f"{where}: {name}={value}: write {', '.join(_VALUES[name])}")
+        if name in _ASYNCPG or name in _PSYCOPG_ONLY or name in _OBEYED_BY_US or value in _WEAK:
+            continue
+        raise ConfigurationError(
+            f"{where}: {name}: asyncpg, which connects event loops, cannot obey it; leave it out"
+            f" of the URL and of the environment ({_variable(name)})"
+        )
 
 
-def _joined(parts: SplitResult, query: Sequence[tuple[str, str]]) -> str:
-    # Percent signs only: libpq reads a plus sign as a plus sign.
-    options = urlencode(query, quote_via=quote)
-    return f"postgresql://{parts.netloc}{parts.path}{options and '?'}{options}"
+def _variable(name: str) -> str:
+    """Return the variable of the environment in which libpq finds a parameter."""
+    options = psycopg.pq.Conninfo.get_defaults()
+    variables = {option.keyword.decode(): option.envvar for option in options}
+    return (variables.get(name) or b"no variable").decode()
 
 
-def _servers(known: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return host and port of each server; raise ValueError."""
-    hosts = str(known.get("host") or "").split(",")
-    ports = [int(port or 5432) for port in str(known.get("port") or "").split(",")]
-    if not all(0 < port < 65536 for port in ports):
-        raise ValueError("a port is out of range")
+def _joined(parts: SplitResult, rest: Mapping[str, str]) -> str:
+    return f"postgresql://{parts.netloc}{parts.path}{'?' if rest else ''}{query_of(rest)}"
+
+
+def _servers(where: str, read: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Return host and port of each server. Raise ConfigurationError."""
+    hosts = read.get("host", "").split(",")
+    try:
+        ports = [int(port or 5432) for port in read.get("port", "").split(",")]
+    except ValueError:
+        ports = [0]
     if len(ports) == 1:
         ports *= len(hosts)
-    return list(zip(hosts, ports, strict=True))
+    is_plain = all(not host or _PLAIN_HOST.fullmatch(host) for host in hosts)
+    if not is_plain or len(ports) != len(hosts) or not all(0 < port < 65536 for port in ports):
+        raise _unreadable(where)
+    return tuple(zip(hosts, ports, strict=True))
 
 
-def _tries(servers: Sequence[tuple[str, int]], target: Any) -> list[dict[str, Any]]:
-    """Return the arguments of asyncpg for each try. A standby that is only preferred is tried
-    before all servers are."""
-    if len(servers) == 1:
-        return [{}]
-    targets = ["standby", "any"] if target == "prefer-standby" else [target]
-    return [
-        {"host": host, "port": port, "target_session_attrs": each}
-        for each in targets
+def _verified_by_system(where: str, read: Mapping[str, str]) -> dict[str, str]:
+    """Return parameters that verify the server with the certificates of the system. Neither driver
+    can find them everywhere. Raise ConfigurationError."""
+    if read.get("sslmode", "verify-full") != "verify-full":
+        raise ConfigurationError(f"{where}: sslrootcert=system needs sslmode=verify-full")
+    return {"sslmode": "verify-full", "sslrootcert": _system_certificates(where)}
+
+
+def _verified_instead_of_bound(
+    where: str, servers: tuple[tuple[str, int], ...], read: Mapping[str, str]
+) -> dict[str, str]:
+    """Return parameters that let asyncpg verify the certificate of the server. A server in between,
+    which channel_binding=require reveals to psycopg, has no valid one. Raise ConfigurationError."""
+    mode = read.get("sslmode", "prefer")
+    if mode == "disable" or any(host[:1] in ("", "/") for host, _ in servers):
+        raise ConfigurationError(
+            f"{where}: channel_binding=require needs TLS, so a host and no sslmode=disable"
+        )
+    root = read.get("sslrootcert") or _system_certificates(where)
+    return {
+        "sslmode": mode if mode.startswith("verify-") else "verify-full",
+        "sslrootcert": root,
+    }
+
+
+def _system_certificates(where: str) -> str:
+    """Return the path of the certificates that the system trusts. Raise ConfigurationError."""
+    named = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
+    found = next((path for path in named if path is not None and Path(path).is_file()), None)
+    if found is None:
+        raise ConfigurationError(
+            f"{where}: this system has no file of certificates that asyncpg can use; write the path"
+            " of one as sslrootcert, or set SSL_CERT_FILE"
+        )
+    return found
+
+
+def _location(servers: tuple[tuple[str, int], ...], read: Mapping[str, str]) -> str:
+    names = ",".join(
+        f"[{host}]:{port}" if ":" in host and host[0] != "/" else f"{host or 'local socket'}:{port}"
         for host, port in servers
-    ]
+    )
+    database = read.get("dbname", "")
+    return f"PostgreSQL at {names}/{database if re.fullmatch('[ -9;-?A-~]*', database) else '...'}"
 
 
-def _location(servers: Sequence[tuple[str, int]], known: Mapping[str, Any]) -> str:
-    names = ",".join(f"{host or 'local socket'}:{port}" for host, port in servers)
-    return f"PostgreSQL at {names}/{known.get('dbname') or ''}"
+def _timeout(where: str, read: Mapping[str, str]) -> int:
+    try:
+        return int(read.get("connect_timeout") or CONNECT_TIMEOUT)
+    except ValueError:
+        pass
+    raise ConfigurationError(f"{where}: connect_timeout: write a number of seconds")
 
 
-def _pool_size(value: str | None) -> int:
+def _pool_size(where: str, value: str | None) -> int:
     if value is None:
         return POOL_SIZE
     if not value.isdecimal() or not 1 <= int(value) <= 1000:
-        raise ConfigurationError(
-            f"pool_size={value} in the PostgreSQL URL: write a number from 1 to 1000"
-        )
+        raise ConfigurationError(f"{where}: pool_size={value}: write a number from 1 to 1000")
     return int(value)
 
 
-def _pooler(value: str | None) -> Pooler | None:
+def _pooler(where: str, value: str | None) -> Pooler | None:
     if value is None:
         return None
-    try:
-        return Pooler(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"pooler={value} in the PostgreSQL URL: write {', '.join(Pooler)}"
-        ) from None
+    if value not in list(Pooler):
+        raise ConfigurationError(f"{where}: pooler={value}: write {', '.join(Pooler)}")
+    return Pooler(value)
 
 
-def _direct(url: str, address: str | None) -> PostgresUrl | None:
-    """Return the URL with another host and port, and without a pooler."""
-    if address is None:
+def _direct(where: str, parts: SplitResult, given: Mapping[str, str]) -> PostgresUrl | None:
+    """Return the URL with the host and port of `direct`, and without a pooler."""
+    if "direct" not in given:
         return None
-    parts = urlsplit(url)
+    (host, port), *others = hosts_of(f"{where}: direct", given["direct"], 5432)
+    if others:
+        raise ConfigurationError(f"{where}: direct names one host")
     login, at, _ = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in _parameters(parts) if name not in _OURS]
-    query.append(("pooler", Pooler.NONE))
-    return read_url(
-        urlunsplit(
-            parts._replace(netloc=f"{login}{at}{address}", query=urlencode(query, quote_via=quote))
-        )
-    )
+    query = {name: value for name, value in given.items() if name not in _OURS}
+    query |= {"host": host, "port": str(port), "pooler": Pooler.NONE.value}
+    return read_url(_joined(parts._replace(netloc=f"{login}{at}"), query))

@@ -132,7 +132,7 @@ async def risks(
     """Return what the server, or each server of the cluster, could lose. A configuration that may
     not be read is a risk too. Raise StoreUnavailable."""
     found: dict[Risk, None] = {}  # servers of a cluster mostly have the same
-    with translated_errors(queue):
+    with translated_errors(redis, queue):
         targets: list[dict[str, Any]] = [{}]
         if is_cluster(redis):
             await redis.initialize()

@@ -26,7 +26,7 @@ async def probed(endpoint: RedisEndpoint) -> AsyncIterator[tuple[Any, float]]:
         await run_async(redis, endpoint.prefix, _write_nothing(endpoint.prefix))
         yield redis, (time.monotonic() - began) * 1000
     except (StoreUnavailable, ConfigurationError) as error:
-        raise StoreUnavailable(f"{endpoint.location}: {error}") from error
+        raise StoreUnavailable(str(error)) from error
     finally:
         await redis.aclose()
 

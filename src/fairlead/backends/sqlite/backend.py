@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 from fairlead.backends.sql.backend import SqlBackend, tables
 from fairlead.backends.sqlite.database import SqliteDatabase
@@ -16,6 +16,7 @@ from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.presence import Presence
 from fairlead.ports.task_store import TaskStore
+from fairlead.urls import parameters_of, shown_url, split_url
 
 KNOWN = "sqlite:///tasks.db, sqlite:////absolute/path/tasks.db"
 
@@ -26,16 +27,13 @@ class SqliteBackend(SqlBackend):
     offers: ClassVar[Mapping[Kind, str]] = {"store": KNOWN, "backlog": "sqlite:///backlog.db"}
 
     def store(self, url: str) -> TaskStore:
-        parts = urlsplit(url)
-        options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        unknown = options.keys() - {"synchronous"}
+        parts, where = split_url(url), f"URL {shown_url(url)}"
         path = unquote(parts.path).removeprefix("/")
-        if parts.netloc or not path or "\0" in path or unknown:
-            why = f"unknown option {', '.join(sorted(unknown))}" if unknown else "it names no file"
-            shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        if not url.startswith("sqlite:///") or not path or "\0" in path:
             raise ConfigurationError(
-                f"URL {shown!r}: {why}; use {KNOWN} (option: ?synchronous=FULL)"
+                f"{where}: it names no file; use {KNOWN} (option: ?synchronous=FULL)"
             )
+        options = parameters_of(where, parts, ("synchronous",))
         return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
 
     def notifier(self, url: str | None, store: TaskStore) -> Notifier:

@@ -7,24 +7,27 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from fairlead.backends.zookeeper.failures import is_refused, translated
-from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError
+from fairlead.urls import hosts_of, shown_url, split_url
 
 log = logging.getLogger("fairlead.zookeeper")
 _kazoo_log = logging.getLogger("fairlead.zookeeper.client")
-# kazoo logs several lines for each try to connect; the session logs one line for each cause.
+# kazoo logs several lines for each try to connect; the session logs one line for each cause. At
+# DEBUG kazoo logs every request, also the one with the password.
 _kazoo_log.addFilter(
     lambda record: (
-        record.levelno >= logging.ERROR or _kazoo_log.getEffectiveLevel() <= logging.DEBUG
+        (record.levelno >= logging.ERROR or _kazoo_log.getEffectiveLevel() <= logging.DEBUG)
+        and not any(isinstance(each, Auth) for each in record.args or ())
     )
 )
 
@@ -51,11 +54,10 @@ class ZooKeeperEndpoint(NamedTuple):
     @classmethod
     def of(cls, url: str) -> ZooKeeperEndpoint:
         """Parse a URL. Raise ConfigurationError, without the password in its text."""
-        parts = urlsplit(url)
+        parts, where = split_url(url), f"URL {shown_url(url)}"
         login, _, hosts = parts.netloc.rpartition("@")
         folder = unquote(parts.path).rstrip("/")
-        where = f"URL zookeeper://{hosts}{parts.path}"
-        if not hosts or "//" in folder or parse_qs(parts.query) or (login and ":" not in login):
+        if not hosts or "//" in folder or parts.query or (login and ":" not in login):
             raise ConfigurationError(f"{where}: use {KNOWN}")
         hosts_of(where, hosts, 2181)
         return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None)
@@ -68,6 +70,10 @@ class ZooKeeperEndpoint(NamedTuple):
     def __str__(self) -> str:
         """Return the servers for logs and errors, without the password."""
         return f"ZooKeeper at {self.hosts}"
+
+    def __repr__(self) -> str:
+        """Return the servers, without the password."""
+        return f"<ZooKeeperEndpoint of {self.hosts}>"
 
 
 class Session:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
 from fairlead.app import App
@@ -23,6 +22,7 @@ from fairlead.lab.replay.application import FOLDER, MODULE, ORDER, application
 from fairlead.lab.replay.report import ReplayMeasures, ReplayReport, judge
 from fairlead.lab.trace import BadLine, Tenants, TraceJob, TraceSurvey, read_trace, survey
 from fairlead.lab.workers import WorkerProcesses
+from fairlead.urls import query_of, split_url
 
 CHUNK = 5_000
 """Jobs submitted in one transaction."""
@@ -81,7 +81,7 @@ def own_schema(url: str | None) -> Iterator[str | None]:
     """Make a temporary schema for a PostgreSQL URL, and yield a URL that uses it. Yield None for
     any other URL, for which `replay` makes a SQLite file. Raise ConfigurationError if psycopg is
     missing."""
-    if url is None or urlsplit(url).scheme not in ("postgres", "postgresql"):
+    if url is None or split_url(url).scheme not in ("postgres", "postgresql"):
         yield None
         return
     try:
@@ -267,6 +267,5 @@ def _need_empty(app: App) -> None:
 
 
 def _with_search_path(url: str, schema: str) -> str:
-    parts = urlsplit(url)
-    option = urlencode({"options": f"-csearch_path={schema}"})
-    return urlunsplit(parts._replace(query=f"{parts.query}&{option}" if parts.query else option))
+    option = query_of({"options": f"-csearch_path={schema}"})
+    return f"{url}{'&' if split_url(url).query else '?'}{option}"

@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.lake import durable
+from fairlead.urls import PERCENT_CODES, hosts_of, shown_url
 
 log = logging.getLogger("fairlead.alerts")
 for library in ("httpx", "httpcore"):  # their lines show whole URLs, with tokens
@@ -95,12 +96,17 @@ class Webhook:
         try:
             parts = urlsplit(url)
             is_usable = parts.port != 0 and bool(httpx.URL(url).host)
-        except (ValueError, httpx.InvalidURL):  # a bracket or a port that cannot be read
-            is_usable = False
-        if not is_usable or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError("webhook: use a URL such as https://alerts.example/hook")
+            hosts_of("webhook", parts.netloc.rpartition("@")[2], 443)
+        except (ValueError, httpx.InvalidURL, ConfigurationError):
+            is_usable = False  # a bracket, a host or a port that cannot be read
+        if not is_usable or parts.scheme not in ("http", "https"):
+            raise ConfigurationError(
+                f"webhook: use a URL such as https://alerts.example/hook, and {PERCENT_CODES}"
+            )
         self._url = url
-        self._host = f"{parts.scheme}://{parts.hostname}"
+        # The path may be a secret too, as that of Slack is.
+        origin = f"{parts.scheme}://{parts.netloc}"
+        self._host = shown_url(url if "@" in f"{parts.path}{parts.query}" else origin)
         self._file = file
         self._secret = secret
         # A redirect would turn the request into a GET, without the alert, at another host.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.config import PAYLOAD_LIMIT
@@ -14,6 +14,7 @@ from fairlead.core.values import MOST_KEY_BYTES
 from fairlead.declare.queue import DEFAULT_PARTITIONS, MOST_PARTITIONS
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.bounds import reason_against
+from fairlead.urls import split_url
 
 _CHOICES = {
     "on_conflict": ("ignore", "error"),
@@ -35,7 +36,7 @@ _OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
 class BulkOptions:
     """Options of one bulk submit; all but `url` are optional."""
 
-    url: str
+    url: str = field(repr=False)
     queue: str | None = None
     """Queue of every task; a column `queue` overrides it."""
     task: str | None = None
@@ -150,5 +151,5 @@ def _absolute_url(url: str) -> str:
     database = task_store(url).database
     if not isinstance(database, SqliteDatabase):
         return url
-    query = urlsplit(url).query
+    query = split_url(url).query
     return f"sqlite:///{quote(str(database.path.resolve()))}{'?' if query else ''}{query}"

@@ -11,6 +11,7 @@ from fairlead.config import Settings, lake_of
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
+from fairlead.urls import hide_urls, shown_url
 
 if TYPE_CHECKING:
     from fairlead.backends.kafka.endpoint import KafkaEndpoint
@@ -56,7 +57,7 @@ def session_of(options: SparkOptions) -> Iterator[Any]:
     wrong = [setting for setting in conf if not all(setting.partition("="))]
     if wrong:
         raise ConfigurationError(
-            f"--conf {wrong[0]!r}: use KEY=VALUE, as in spark.driver.memory=4g"
+            f"--conf {hide_urls(wrong[0])!r}: use KEY=VALUE, as in spark.driver.memory=4g"
         )
     spark = session(options.master, settings=dict(setting.split("=", 1) for setting in conf))
     try:
@@ -90,7 +91,7 @@ def kafka_at(url: str) -> KafkaEndpoint:
     """Return the endpoint of a `kafka://` URL. Raise ConfigurationError for a wrong URL, or when
     the client is missing."""
     if not url.startswith("kafka:"):
-        raise ConfigurationError(f"--kafka {url!r}: use kafka://host:9092/?prefix=shop.")
+        raise ConfigurationError(f"--kafka {shown_url(url)}: use kafka://host:9092/?prefix=shop.")
     try:
         from fairlead.backends.kafka.endpoint import KafkaEndpoint
     except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class FileSubmission:
     """File to submit, with the options of the command."""
 
     file: Path
-    url: str
+    url: str = field(repr=False)
     queue: str
     task: str | None = None
     args: str | None = None

@@ -10,6 +10,7 @@ from fairlead.pipeline.extra import need
 from fairlead.pipeline.lake import durable
 from fairlead.pipeline.lake.table import LakeTable
 from fairlead.pipeline.schema import Table
+from fairlead.urls import shown_url
 
 _IDENTITY = "_lake"
 
@@ -24,8 +25,8 @@ class Lake:
         text = str(root)
         if "://" in text and not text.startswith("file://"):
             raise ConfigurationError(
-                f"lake {text!r}: Parquet tables need a local or POSIX file system; on an object"
-                " store use --catalog (Iceberg)"
+                f"lake {shown_url(text)}: Parquet tables need a local or POSIX file system; on an"
+                " object store use --catalog (Iceberg)"
             )
         self.root = Path(text.removeprefix("file://")).absolute()
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -12,6 +11,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.pipeline.source.pieces import FollowedScan, ReadPart, Scan, spread
 from fairlead.pipeline.source.tables import BACKLOG_READ
+from fairlead.urls import split_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ READABLE = "sqlite:///... or postgresql://..."
 
 def scan_of(options: ReadOptions) -> Scan:
     """Return the scan of the store that the URL names. Raises ConfigurationError."""
-    if urlsplit(options.url).scheme == _BACKLOGS_ONLY and options.table is BACKLOG_READ:
+    if split_url(options.url).scheme == _BACKLOGS_ONLY and options.table is BACKLOG_READ:
         from fairlead.pipeline.source.cassandra import CassandraScan
 
         return CassandraScan(options)
@@ -34,7 +34,7 @@ def followed_scan_of(options: ReadOptions) -> FollowedScan:
     ConfigurationError."""
     from fairlead.connect import task_store
 
-    scheme = urlsplit(options.url).scheme
+    scheme = split_url(options.url).scheme
     if scheme == _BACKLOGS_ONLY:
         raise ConfigurationError(
             f"Cassandra keeps no {options.table.name}, only backlogs: read {options.table.name}"

@@ -70,12 +70,39 @@ def is_cluster(client: object) -> bool:
     return isinstance(client, redis.RedisCluster | asyncio.RedisCluster | LazyCluster)
 
 
+def address_of(client: Any) -> str:
+    """Return host and port of the server of a client, of the Sentinels or of the first servers of
+    the cluster; "Redis" for a client of an unknown kind."""
+    if isinstance(client, LazyCluster):
+        return _addresses(client.hosts)
+    if isinstance(client, redis.RedisCluster | asyncio.RedisCluster):
+        return _addresses(
+            [(each.host, each.port) for each in client.nodes_manager.startup_nodes.values()]
+        )
+    pool = getattr(client, "connection_pool", None)
+    if (manager := getattr(pool, "sentinel_manager", None)) is not None:
+        of_sentinels = [each.connection_pool.connection_kwargs for each in manager.sentinels]
+        return _addresses([(each["host"], each["port"]) for each in of_sentinels])
+    settings = getattr(pool, "connection_kwargs", None)
+    if settings is None:
+        return "Redis"
+    if (path := settings.get("path")) is not None:
+        return str(path)
+    return _addresses([(settings.get("host", "localhost"), settings.get("port", 6379))])
+
+
+def _addresses(hosts: Sequence[tuple[Any, Any]]) -> str:
+    return ",".join(
+        f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}" for host, port in hosts
+    )
+
+
 class LazyCluster:
     """A client of a cluster for threads. It connects at first use, and anew in a forked process,
     since the client of redis-py asks the servers for their slots when it is made."""
 
     def __init__(self, hosts: Hosts, settings: Settings) -> None:
-        self._hosts = hosts
+        self.hosts = hosts
         self._settings = settings
         self._lock = threading.Lock()
         self._made: tuple[int, Any] | None = None
@@ -104,7 +131,7 @@ class LazyCluster:
             if self._made is None or self._made[0] != os.getpid():
                 nodes = [
                     redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
-                    for host, port in self._hosts
+                    for host, port in self.hosts
                 ]
                 client = redis.RedisCluster(startup_nodes=nodes, **self._settings)
                 self._made = os.getpid(), client

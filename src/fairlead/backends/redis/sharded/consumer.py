@@ -282,7 +282,7 @@ class Consumer:
             redis: Any = self._endpoint.server.client_async(single_connection_client=True)
             waiter = reading.waiter = _Waiter(redis)
         if waiter.connection == 0:
-            with translated_errors(queue):
+            with translated_errors(waiter.redis, queue):
                 waiter.connection = await waiter.redis.client_id()
             if self._claims_nothing:
                 return []

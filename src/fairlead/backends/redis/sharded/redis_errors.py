@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.sentinel import MasterNotFoundError
 
+from fairlead.backends.redis.sharded.clients import address_of
 from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 
@@ -89,13 +91,17 @@ class ServerMoved(StoreUnavailable):
 
 
 @contextmanager
-def translated_errors(queue: str) -> Iterator[None]:
+def translated_errors(redis: Any, queue: str) -> Iterator[None]:
     """Turn errors of redis-py into ConfigurationError, StoreUnavailable, ServerMoved,
-    InvalidMessage or QueueDamaged, with no password in their text."""
+    InvalidMessage or QueueDamaged. The first three name host and port of the client's server; no
+    text has a password."""
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
-        raise translated(error, queue) from error
+        found = translated(error, queue)
+        if isinstance(found, ConfigurationError | StoreUnavailable):
+            found = type(found)(f"{address_of(redis)}: {found}")
+        raise found from error
 
 
 def translated(error: Exception, queue: str) -> FairleadError:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote
 
 from redis import ConnectionPool
-from redis.connection import parse_url
+from redis.connection import (
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 
 from fairlead.backends.redis.sharded import clients
 from fairlead.backends.redis.sharded.confirmation import Confirmation
-from fairlead.config import hosts_of
 from fairlead.errors import ConfigurationError
+from fairlead.urls import hosts_of, parameters_of, query_of, shown_url, split_url
 
 KNOWN = (
     "redis://[user:password@]host[:6379][/0], redis+sentinel://host[:26379],host/service[/0],"
@@ -23,7 +30,7 @@ KNOWN = (
 _SENTINEL = "sentinel_"
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 _WAIT_OPTIONS = ("wait_replicas", "wait_ms")
-_PORTS = {"sentinel": 26379, "cluster": 6379}
+_PORTS = {"server": 6379, "sentinel": 26379, "cluster": 6379}
 
 Kind = Literal["server", "sentinel", "cluster"]
 
@@ -55,12 +62,18 @@ class RedisUrl:
         """Parse a URL, of which the caller knows the options `own`. Raise ConfigurationError,
         without secrets in its text, if it is no usable URL of Redis."""
         parts, kind = _split(url)
-        found = parse_qsl(parts.query, keep_blank_values=True)
-        ours = {name: value for name, value in found if name in (*own, *_WAIT_OPTIONS)}
-        rest = [(name, value) for name, value in found if name not in ours]
-        path = parts.path if parts.scheme == "unix" else parts.path.rstrip("/")
-        parts = parts._replace(path=path, query=urlencode(rest))
-        location = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+        location = shown_url(url)
+        if parts.netloc:
+            location = location.rstrip("/")
+        ours_known = (*own, *_WAIT_OPTIONS)
+        found = parameters_of(
+            location,
+            parts,
+            {*ours_known, *_SENTINEL_OPTIONS, *_of_redis_py()},
+            otherwise=f"use {', '.join(sorted(ours_known))}, or one of redis-py",
+        )
+        ours = {name: value for name, value in found.items() if name in ours_known}
+        rest = {name: value for name, value in found.items() if name not in ours}
         confirmation = Confirmation.of(location, ours)
         ours = {name: value for name, value in ours.items() if name not in _WAIT_OPTIONS}
         if kind == "server":
@@ -100,18 +113,17 @@ class RedisUrl:
         cls,
         parts: SplitResult,
         location: str,
-        rest: list[tuple[str, str]],
+        rest: Mapping[str, str],
         confirmation: Confirmation | None,
         own: Mapping[str, str],
     ) -> RedisUrl:
-        url = urlunsplit(parts)
-        if not parts.netloc:  # urlunsplit leaves out the slashes of schemes that it does not know
-            url = url.replace(":", "://", 1)
-        try:
-            port = f":{parts.port}" if parts.port else ""
-            location = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
-        except ValueError as error:
-            raise ConfigurationError(f"URL {location}: {error}; use {KNOWN}") from None
+        path, host = parts.path, parts.netloc.rpartition("@")[2]
+        if parts.scheme != "unix":
+            path = path.rstrip("/")
+            _check_database(location, path[1:])
+            if host and len(hosts_of(location, host, _PORTS["server"])) > 1:
+                raise ConfigurationError(f"{location}: redis:// has one host; use {KNOWN}")
+        url = f"{parts.scheme}://{parts.netloc}{path}{'?' if rest else ''}{query_of(rest)}"
         _check(url, location, rest)
         return cls(url, location, "server", confirmation=confirmation, own=own)
 
@@ -121,35 +133,30 @@ class RedisUrl:
         parts: SplitResult,
         kind: Kind,
         location: str,
-        rest: list[tuple[str, str]],
+        rest: Mapping[str, str],
         confirmation: Confirmation | None,
         own: Mapping[str, str],
     ) -> RedisUrl:
         user, _, names = parts.netloc.rpartition("@")
         hosts = hosts_of(location, names, _PORTS[kind])
-        service, _, database = parts.path[1:].partition("/")
+        service, _, database = parts.path.rstrip("/")[1:].partition("/")
         if kind == "cluster":
             service, database = "", service
         elif not service:
             raise ConfigurationError(
                 f"{location}: the name by which Sentinel knows the master is missing; use {KNOWN}"
             )
-        if database and not database.isdigit():
-            raise ConfigurationError(f"{location}: {database!r} is no database; use {KNOWN}")
+        _check_database(location, database)
         if kind == "cluster" and int(database or 0):
             raise ConfigurationError(f"{location}: a cluster has only database 0; leave it out")
-        sentinel = {name: value for name, value in rest if name in _SENTINEL_OPTIONS}
+        sentinel = {name: value for name, value in rest.items() if name in _SENTINEL_OPTIONS}
         if sentinel and kind == "cluster":
             raise ConfigurationError(f"{location}: {min(sentinel)} is for redis+sentinel:// only")
         tls = parts.scheme.startswith("rediss")
-        as_one = urlunsplit(
-            (
-                "rediss" if tls else "redis",
-                f"{user}@host" if user else "host",
-                f"/{database or 0}",
-                urlencode([(name, value) for name, value in rest if name not in sentinel]),
-                "",
-            )
+        of_servers = {name: value for name, value in rest.items() if name not in sentinel}
+        as_one = (
+            f"{'rediss' if tls else 'redis'}://{f'{user}@' if user else ''}host/{database or 0}"
+            f"?{query_of(of_servers)}"
         )
         _check(as_one, location, rest)
         settings = parse_url(as_one)  # type: ignore[no-untyped-call]
@@ -168,7 +175,7 @@ class RedisUrl:
         }
         of_sentinels |= {name.removeprefix(_SENTINEL): sentinel[name] for name in sentinel}
         return cls(
-            urlunsplit(parts),
+            as_one,
             location,
             kind,
             tuple(hosts),
@@ -181,11 +188,8 @@ class RedisUrl:
 
 
 def _split(url: str) -> tuple[SplitResult, Kind]:
-    try:
-        parts = urlsplit(url)
-        technology, _, kind = parts.scheme.partition("+")
-    except ValueError:
-        raise ConfigurationError(f"no URL of Redis: use {KNOWN}") from None
+    parts = split_url(url)
+    technology, _, kind = parts.scheme.partition("+")
     if technology in ("redis", "rediss") and kind == "sentinel":
         return parts, "sentinel"
     if technology in ("redis", "rediss") and kind == "cluster":
@@ -195,15 +199,36 @@ def _split(url: str) -> tuple[SplitResult, Kind]:
     raise ConfigurationError(f"no URL of Redis: use {KNOWN}")
 
 
-def _check(url: str, location: str, options: list[tuple[str, str]]) -> None:
+def _check_database(location: str, database: str) -> None:
+    """Raise ConfigurationError unless the end of the path is a number. redis-py would use database
+    0 instead."""
+    if database and not (database.isascii() and database.isdigit()):
+        raise ConfigurationError(f"{location}: the path is no number of a database; use {KNOWN}")
+
+
+@cache
+def _of_redis_py() -> frozenset[str]:
+    """Return the names of the parameters that connections of redis-py take."""
+    classes = (ConnectionPool, Connection, SSLConnection, UnixDomainSocketConnection)
+    bases = {base for each in classes for base in each.__mro__ if "__init__" in vars(base)}
+    return frozenset(
+        name
+        for base in bases - {object}
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ) - {"self"}
+
+
+def _check(url: str, location: str, options: Mapping[str, str]) -> None:
     """Raise ConfigurationError if redis-py does not know an option, or cannot read its value."""
     try:
         ConnectionPool.from_url(url).make_connection()  # no connection yet
     except (TypeError, ValueError) as error:
-        raise _refused(location, options, error) from error
+        raise _refused(location, options, error) from None
 
 
-def _refused(location: str, options: list[tuple[str, str]], error: Exception) -> ConfigurationError:
-    option = next((name for name, _ in options if name in str(error)), "")
-    why = f"option {option!r} is unknown, or has a bad value" if option else str(error)
+def _refused(location: str, options: Mapping[str, str], error: Exception) -> ConfigurationError:
+    """Return the error without the text of redis-py, which may quote a part of the URL."""
+    option = next((name for name in options if name in str(error)), "")
+    why = f"option {option!r} is unknown, or has a bad value" if option else "it cannot be read"
     return ConfigurationError(f"{location}: {why}; use {KNOWN}, and ?streams=64&per_shard=6")

@@ -98,24 +98,24 @@ async def _respond_async(
     """Run one command. If its server has become a replica, drop the idle connections, and run the
     command once more: the new connection goes where the server's name leads now."""
     try:
-        with translated_errors(queue):
+        with translated_errors(redis, queue):
             return await _execute_async(redis, command, confirmation)
     except ServerMoved:
         await _drop_connections_async(redis)
         if isinstance(command, ReadGroup):
             raise  # its caller knows the connection by number
-        with translated_errors(queue):
+        with translated_errors(redis, queue):
             return await _execute_async(redis, command, confirmation)
 
 
 def _respond(redis: Any, queue: str, command: Command, confirmation: Confirmation | None) -> Any:
     """Run one command as `_respond_async` does."""
     try:
-        with translated_errors(queue):
+        with translated_errors(redis, queue):
             return _do(redis, command, confirmation)
     except ServerMoved:
         _drop_connections(redis)
-        with translated_errors(queue):
+        with translated_errors(redis, queue):
             return _do(redis, command, confirmation)
 
 

@@ -1,0 +1,90 @@
+"""Errors of Redis name host and port of the server, and no password."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from fairlead import App
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.operate.doctor import examine
+from fairlead.sharded import ShardedQueue, SyncShardedQueue
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+
+pytestmark = pytest.mark.asyncio
+
+QUICK = "socket_connect_timeout=1&socket_timeout=1"
+
+
+@pytest.fixture
+def port() -> int:
+    """Port on which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("form", "address"),
+    [
+        ("redis://:Gh7mark@127.0.0.1:{port}/0", "127.0.0.1:{port}"),
+        ("redis://127.0.0.1:{port}/0?password=Gh7mark", "127.0.0.1:{port}"),
+        ("rediss://user:Gh7mark@127.0.0.1:{port}", "127.0.0.1:{port}"),
+        ("unix://:Gh7mark@{folder}/redis.sock", "{folder}/redis.sock"),
+        ("redis+sentinel://:Gh7mark@127.0.0.1:{port}/shop", "127.0.0.1:{port}"),
+        ("redis+cluster://:Gh7mark@127.0.0.1:{port},localhost:{port}", "127.0.0.1:{port}"),
+    ],
+)
+async def test_an_outage_names_the_server(
+    form: str, address: str, port: int, tmp_path: Path
+) -> None:
+    url, address = (
+        form.format(port=port, folder=tmp_path),
+        address.format(port=port, folder=tmp_path),
+    )
+    url += f"{'&' if '?' in url else '?'}{QUICK}"
+    shown = []
+    queue, sync_queue = ShardedQueue(url, "shop"), SyncShardedQueue(url, "shop")
+    with pytest.raises(StoreUnavailable) as caught:
+        await queue.len()
+    shown += [str(caught.value), *traceback.format_exception(caught.value)]
+    assert str(caught.value).startswith(address)
+    with pytest.raises(StoreUnavailable) as caught:
+        sync_queue.len()
+    shown += [str(caught.value), *traceback.format_exception(caught.value)]
+    assert str(caught.value).startswith(address)
+    await queue.close()
+    sync_queue.close()
+    app = App(url)
+    task = app.task(name="work")(lambda: None)
+    with pytest.raises(StoreUnavailable) as caught:
+        task.submit()
+    assert address in str(caught.value)
+    shown += [*traceback.format_exception(caught.value)]
+    channelled = App(f"sqlite:///{tmp_path}/tasks.db", channel=url)
+    channelled.migrate()
+    found = [f"{each.what} {each.cure}" for each in await examine(channelled.operate_context)]
+    await channelled.connections.close_async()
+    assert any(address in each for each in found)
+    assert "Gh7mark" not in "\n".join([*shown, *found])
+
+
+async def test_a_refused_login_names_the_server(redis_url: str) -> None:
+    port = urlsplit(redis_url).port
+    queue = SyncShardedQueue(f"redis://:Gh7mark@127.0.0.1:{port}/0", "shop")
+    with pytest.raises(ConfigurationError, match=f"^127.0.0.1:{port}: Redis refused") as caught:
+        queue.len()
+    assert "Gh7mark" not in "".join(traceback.format_exception(caught.value))
+    queue.close()
+
+
+async def test_a_client_of_the_caller_is_named_by_its_server(port: int) -> None:
+    for client in (redis.Redis(port=port), redis.Redis(host="127.0.0.1", port=port)):
+        with pytest.raises(StoreUnavailable, match=f"(localhost|127.0.0.1):{port}: Redis does not"):
+            SyncShardedQueue(client, "shop").len()
+        client.close()
