@@ -347,6 +347,8 @@ async def test_finished_tasks_are_found_in_the_history_the_latest_first(shop) ->
     assert found(State.DONE, name="bad") == found(State.DONE, queue="other") == []
     assert found(State.DONE, older_than=timedelta(hours=1)) == []
     assert found(State.FAILED) == [failed.id] and found(State.CANCELLED) == [cancelled.id]
+    assert found(State.CANCELLED, error="BY A person") == [cancelled.id]
+    assert found(State.CANCELLED, error="by a program") == []
 
 
 async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(shop) -> None:
@@ -402,7 +404,16 @@ async def test_resuming_many_counts_the_tries_of_those_in_error_from_zero(shop) 
 
 async def test_a_task_is_found_by_the_beginning_of_its_id(shop) -> None:
     app, pay, bad, ran = shop
-    first, second = pay.submit(n=1), pay.submit(n=2)
+    first = pay.submit(n=1)
+    await drain(app)
+    assert first.state() == State.DONE
+    second = pay.submit(n=2)
+    await drain(app)
+    failing = bad.submit(n=3)
+    await drain(app)
+    assert app.management.named(failing.id[:20]).state == State.ERROR  # and has an attempt
+    [in_error] = app.management.find(error="ValueError")
+    assert in_error.id == failing.id and not app.management.find(error="KeyError")
     for length in (20, 30, 35):
         beginning = first.id[:length]
         if second.id.startswith(beginning):

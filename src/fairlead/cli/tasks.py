@@ -51,6 +51,10 @@ QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.
 NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
 KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
 OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
+ErrorText = Annotated[
+    str | None,
+    typer.Option("--error", help="Only tasks whose last error has this in type or text."),
+]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of tasks.")]
 Most = Annotated[int | None, typer.Option("--limit", min=1, help="The first so many only.")]
 
@@ -60,6 +64,7 @@ class _Filters(CommandOptions, frozen=True, kw_only=True):
     name: NameFilter = None
     fairness_key: KeyFilter = None
     older_than: OlderThan = None
+    error: ErrorText = None
 
     def query(self) -> dict[str, Any]:
         """Return the arguments of `Management.find` and `bulk`. Raise InvalidTask."""

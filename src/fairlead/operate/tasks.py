@@ -64,25 +64,25 @@ class Management:
         return record
 
     def named(self, beginning: str) -> TaskRecord:
-        """Return the task with this id, or the unfinished task whose id begins so. Raise
-        UnknownTask; InvalidTask if several do."""
+        """Return the task with this id, or the only one whose id begins so, with at least 4
+        hexadecimal digits. Raise UnknownTask; InvalidTask if several do."""
         digits = _id(beginning).replace("-", "").lower()
         if not 4 <= len(digits) < 32 or not set(digits) <= set("0123456789abcdef"):
             return self.show(beginning)
         before = max(int(digits.ljust(32, "0"), 16) - 1, 0)
-        where = TaskFilter(after=str(UUID(int=before)))
-        records: list[TaskRecord] = self._database.read_now(self._store.tasks(where, 2))
-        found = [task for task in records if task.id.replace("-", "").startswith(digits)]
+        after = str(UUID(int=before))
+        ids: list[str] = self._database.read_now(self._store.ids_after(after, 2))
+        found = [task_id for task_id in ids if task_id.replace("-", "").startswith(digits)]
         if len(found) > 1:
             raise InvalidTask(
                 f"several tasks begin with {values.brief(beginning)}: give more of the id"
             )
         if not found:
             raise UnknownTask(
-                f"no unfinished task begins with {values.brief(beginning)}: give the whole id of a"
-                " finished one"
+                f"no task begins with {values.brief(beginning)}: check the id; history is kept for"
+                " a while only"
             )
-        return found[0]
+        return self.show(found[0])
 
     def attempts(self, task_id: str) -> list[AttemptRecord]:
         """Return the attempts of a task, first to last."""
@@ -104,12 +104,13 @@ class Management:
         name: str | None = None,
         fairness_key: str | None = None,
         older_than: timedelta | None = None,
+        error: str | None = None,
         limit: int = 100,
     ) -> list[TaskRecord]:
         """Return unfinished tasks that match, oldest first, at most `limit`. With the state DONE,
         FAILED or CANCELLED, return finished ones from the latest 100,000 attempts of the history,
-        those that ended last first."""
-        where = self._filter(state, queue, name, fairness_key, older_than)
+        those that ended last first. `error`: part of the type or text of the last error."""
+        where = self._filter(state, queue, name, fairness_key, older_than, error)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         read = self._store.finished if where.state in FINAL_STATES else self._store.tasks
         found: list[TaskRecord] = self._database.read_now(read(where, limit))
@@ -200,6 +201,7 @@ class Management:
         name: str | None = None,
         fairness_key: str | None = None,
         older_than: timedelta | None = None,
+        error: str | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         on_batch: Callable[[BulkResult], None] | None = None,
@@ -213,7 +215,7 @@ class Management:
         finished tasks.
         """
         _check(change)
-        where = self._filter(state, queue, name, fairness_key, older_than)
+        where = self._filter(state, queue, name, fairness_key, older_than, error)
         if where.state in FINAL_STATES:
             raise InvalidTask(f"state {where.state}: finished tasks cannot be {change.done}")
         if where.older_than is None:  # tasks that arrive meanwhile are not meant
@@ -317,6 +319,7 @@ class Management:
         name: str | None,
         fairness_key: str | None,
         older_than: timedelta | None,
+        error: str | None,
     ) -> TaskFilter:
         try:
             wanted = None if state is None else State(state)
@@ -324,7 +327,8 @@ class Management:
             raise InvalidTask(
                 f"state {values.brief(state)} is unknown; use one of {', '.join(State)}"
             ) from None
-        for what, given in (("queue", queue), ("name", name), ("fairness_key", fairness_key)):
+        texts = {"queue": queue, "name": name, "fairness_key": fairness_key, "error": error}
+        for what, given in texts.items():
             if given is not None:
                 values.text(what, given, may_be_empty=True, error=InvalidTask)
         before = None
@@ -332,7 +336,7 @@ class Management:
             if not isinstance(older_than, timedelta):
                 raise InvalidTask(f"older_than {values.brief(older_than)}: use a timedelta")
             before = self._context.clock.now() - older_than // timedelta(microseconds=1)
-        return TaskFilter(wanted, queue, name, fairness_key, before)
+        return TaskFilter(wanted, queue, name, fairness_key, before, error)
 
 
 def _check(change: Change) -> None:

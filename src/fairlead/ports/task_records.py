@@ -23,6 +23,9 @@ class TaskFilter(msgspec.Struct, frozen=True):
     fairness_key: str | None = None
     older_than: int | None = None
     """Instant before which a task was submitted (microseconds since the epoch)."""
+    error: str | None = None
+    """Part of the type or text of the last error; upper and lower case of ASCII letters are
+    alike."""
     after: str | None = None
     """Id of the task after which a listing goes on."""
 
@@ -78,6 +81,10 @@ class TaskRecords(ClusterState, Protocol):
     def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         """Return tasks that ended in the final state of the filter, found among the latest
         MOST_SEARCHED attempts, those that ended last first, at most `limit`."""
+
+    def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
+        """Return the ids of tasks after this one, ascending, at most `limit` from the hot table and
+        as many from the history."""
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
         """Return the stored payload and its format, while the task is in the hot table."""

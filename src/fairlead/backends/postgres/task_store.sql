@@ -521,6 +521,8 @@ SELECT id::text, queue, partition, name, state, version, attempt, tries, priorit
    AND ($3::text IS NULL OR name = $3::text) AND ($4::text IS NULL OR fairness_key = $4::text)
    AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
    AND fairlead_tasks.id > coalesce($7::text::uuid, '00000000-0000-0000-0000-000000000000')
+   AND ($8::text IS NULL
+        OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($8::text COLLATE "C")) > 0)
  ORDER BY fairlead_tasks.id
  LIMIT $6
 
@@ -543,8 +545,18 @@ SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, 
   FROM (SELECT * FROM fairlead_attempts ORDER BY xid DESC, seq DESC LIMIT $7::bigint) latest
  WHERE next_state = $1::text AND ($2::text IS NULL OR queue = $2::text) AND ($3::text IS NULL OR name = $3::text)
    AND ($4::text IS NULL OR fairness_key = $4::text) AND ($5::bigint IS NULL OR submitted_at < $5::bigint)
+   AND ($8::text IS NULL
+        OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($8::text COLLATE "C")) > 0)
  ORDER BY xid DESC, seq DESC
  LIMIT $6::bigint
+
+-- name: ids_after
+SELECT id::text
+  FROM ((SELECT t.id FROM fairlead_tasks t WHERE t.id > $1::text::uuid ORDER BY t.id LIMIT $2)
+        UNION
+        (SELECT DISTINCT a.task_id FROM fairlead_attempts a WHERE a.task_id > $1::text::uuid ORDER BY a.task_id LIMIT $2)
+       ) AS found (id)
+ ORDER BY found.id
 
 -- name: payload
 SELECT payload, payload_format FROM fairlead_tasks WHERE id = $1::text::uuid

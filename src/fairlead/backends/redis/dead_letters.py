@@ -215,4 +215,8 @@ def _matches(record: TaskRecord, where: TaskFilter) -> bool:
         and where.fairness_key in (None, record.fairness_key)
         and (where.after is None or record.id > where.after)
         and (where.older_than is None or record.submitted_at < where.older_than)
+        and (
+            where.error is None
+            or where.error.lower() in f"{record.error_type}\n{record.error_text}".lower()
+        )
     )

@@ -156,6 +156,11 @@ class RedisTaskStore:
     def finished(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:
         _refuse("Redis keeps no history of finished tasks")
 
+    def ids_after(self, after: str, limit: int) -> RedisSteps[list[str]]:
+        """Return ids of tasks in ERROR only."""
+        where = TaskFilter(state=State.ERROR, after=after)
+        return [task.id for task in (yield from self._dead_letters.matching(where, limit))]
+
     def payload(self, task_id: str) -> RedisSteps[tuple[bytes, str] | None]:
         return (yield from self._dead_letters.payload(task_id))
 

@@ -58,12 +58,18 @@ class SqlTaskRecords:
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         after = where.after and canonical(where.after)
-        rows = yield self.statement("tasks", *_matching(where), limit, after)
+        rows = yield self.statement("tasks", *_matching(where), limit, after, where.error)
         return [task_record(row) for row in rows]
 
     def finished(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
-        rows = yield self.statement("finished", *_matching(where), limit, MOST_SEARCHED)
+        rows = yield self.statement(
+            "finished", *_matching(where), limit, MOST_SEARCHED, where.error
+        )
         return [task_record(row) for row in rows]
+
+    def ids_after(self, after: str, limit: int) -> Steps[list[str]]:
+        rows = yield self.statement("ids_after", canonical(after), limit)
+        return [row[0] for row in rows]
 
     def payload(self, task_id: str) -> Steps[tuple[bytes, str] | None]:
         rows = yield self.statement("payload", canonical(task_id))

@@ -307,6 +307,7 @@ SELECT id, queue, partition, name, state, version, attempt, tries, priority, fai
  WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3)
    AND (?4 IS NULL OR fairness_key = ?4) AND (?5 IS NULL OR submitted_at < ?5)
    AND id > coalesce(?7, '')
+   AND (?8 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?8)) > 0)
  ORDER BY id
  LIMIT ?6
 
@@ -328,8 +329,15 @@ SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries,
  WHERE seq > (SELECT max(seq) FROM fairlead_attempts) - ?7
    AND next_state = ?1 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR name = ?3) AND (?4 IS NULL OR fairness_key = ?4)
    AND (?5 IS NULL OR submitted_at < ?5)
+   AND (?8 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?8)) > 0)
  ORDER BY seq DESC
  LIMIT ?6
+
+-- name: ids_after
+SELECT id FROM (SELECT id FROM fairlead_tasks WHERE id > ?1 ORDER BY id LIMIT ?2)
+UNION
+SELECT task_id FROM (SELECT DISTINCT task_id FROM fairlead_attempts WHERE task_id > ?1 ORDER BY task_id LIMIT ?2)
+ ORDER BY 1
 
 -- name: payload
 SELECT payload, payload_format FROM fairlead_tasks WHERE id = ?1
