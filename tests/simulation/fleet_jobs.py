@@ -42,6 +42,8 @@ class Job:
     id: str | None = None
     """Id of the task, once it is committed."""
     is_cancelled: bool = False
+    retries: int = 0
+    """Number of times a person has retried it after it ended in ERROR."""
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -52,7 +54,7 @@ class Job:
     @property
     def wanted_runs(self) -> int:
         """Number of its runs without any fault of a node."""
-        return 1 + self.fails + (self.how == "snooze")
+        return 1 + self.fails + (self.how == "snooze") + self.retries
 
     @property
     def ended_runs(self) -> int:
