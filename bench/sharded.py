@@ -1,9 +1,9 @@
 """The sharded queue compared with bare commands of redis-py, and the cost of its scripts on the
 server; prints a line of JSON for each run.
 
-python bench/sharded.py [rates] [costs] [--rounds 5] [--messages 4000]
+python bench/sharded.py [rates] [costs] [fair] [--rounds 5] [--messages 4000]
 
-Both by default. No run has an aim: the ratios are for information.
+All by default. No run has an aim: the ratios are for information.
 
 - rates: messages per second of 1 and of 8 processes, one by one and in batches of 100: written;
   read and acknowledged. Compared with XADD, XREADGROUP and XACK of one plain stream, which keeps
@@ -11,6 +11,9 @@ Both by default. No run has an aim: the ratios are for information.
   all of them, every other round backwards; the result is the median of the rounds' ratios.
 - costs: microseconds of the server for a read of 64 streams, full, 12 of them full, and empty, both
   ways; a write; an acknowledgement; by the server's own statistics.
+- fair: with 40, 400 and 4,000 tenants that wait, the places of 20 new tenants of one message, read
+  by tenants, and the share of four tenants of weight 10; microseconds of the server's processor for
+  a message read and acknowledged, and its bytes of memory and of the append-only file.
 """
 
 import argparse
@@ -283,11 +286,70 @@ def costs(url: str, rounds: int) -> None:
             )
 
 
+# fair ---------------------------------------------------------------------------------------------
+
+
+def served(queue: SyncShardedQueue, count: int) -> list[str]:
+    """Read and acknowledge messages in batches, and return their tenants."""
+    found: list[str] = []
+    while len(found) < count:
+        messages = queue.read_many("g", "c", count=min(BATCH, count - len(found)))
+        queue.ack("g", *(message.id for message in messages))
+        found += [message.shard_key for message in messages]
+    return found
+
+
+def processor_seconds(server: Any) -> float:
+    found = server.info("cpu")
+    return float(found["used_cpu_user"] + found["used_cpu_sys"])
+
+
+def fair(url: str) -> None:
+    with Redis.from_url(url) as server, SyncShardedQueue(url, "q", reads="tenants") as queue:
+        for tenants in (40, 400, 4000):
+            server.flushall()
+            waiting = max(8000, 2 * tenants)
+            empty = server.info("memory")["used_memory"]
+            fill(queue, [f"tenant {n}" for n in range(tenants)], waiting)
+            written = server.info("memory")["used_memory"]
+            appended = server.info("persistence")["aof_current_size"]
+            began, began_at = processor_seconds(server), time.monotonic()
+            served(queue, 1)  # makes the index
+            indexed = server.info("memory")["used_memory"]
+            new = [f"young {n}" for n in range(20)]  # of equal tags, theirs come last
+            fill(queue, new, 20)
+            order = served(queue, waiting + 19)
+            places = [order.index(key) + 1 for key in new]
+            appended = server.info("persistence")["aof_current_size"] - appended
+            say(
+                run="fair",
+                tenants=tenants,
+                waiting=waiting,
+                median_place=statistics.median(places),
+                last_place=max(places),
+                us=round((processor_seconds(server) - began) / len(order) * 1e6, 1),
+                per_s=round(len(order) / (time.monotonic() - began_at)),
+                aof_bytes=round(appended / len(order)),
+                memory_written=round((written - empty) / waiting),
+                memory_indexed=round((indexed - written) / waiting),
+            )
+        for tenants in (80, 400, 4000):
+            server.flushall()
+            heavy = {f"heavy {n}" for n in range(4)}
+            turn = tenants - 4 + 40
+            fill(queue, [f"tenant {n}" for n in range(tenants - 4)], 5 * (tenants - 4))
+            queue.write_many(
+                [NewMessage({"n": 1}, key, None, 10.0) for key in heavy for _ in range(45)]
+            )
+            share = sum(key in heavy for key in served(queue, 4 * turn)) / (4 * turn)
+            say(run="fair", tenants=tenants, share=round(share, 4), due=round(40 / turn, 4))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", metavar="RUN", help="rates, costs")
+    parser.add_argument("what", nargs="*", metavar="RUN", help="rates, costs, fair")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--messages",
@@ -296,13 +358,16 @@ def main() -> int:
         help="one by one in each run; five times as many in batches",
     )
     wanted = parser.parse_args()
-    if unknown := set(wanted.what) - {"rates", "costs"}:
-        parser.error(f"no run named {', '.join(sorted(unknown))}; there are rates and costs")
+    if unknown := set(wanted.what) - {"rates", "costs", "fair"}:
+        parser.error(f"no run named {', '.join(sorted(unknown))}; there are rates, costs and fair")
     with RedisServer() as redis:
         if "costs" in wanted.what or not wanted.what:
             costs(redis.url, wanted.rounds)
         if "rates" in wanted.what or not wanted.what:
             rates(redis.url, wanted.rounds, wanted.messages)
+    if "fair" in wanted.what or not wanted.what:
+        with RedisServer(appendonly=True) as redis:
+            fair(redis.url)
     return 0
 
 

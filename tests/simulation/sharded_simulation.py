@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from fairlead.backends.redis.sharded.settings import ShardedSettings
 from fairlead.backends.redis.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry
@@ -65,6 +67,10 @@ class Simulation:
             max_deliveries=self.chance.choice((2, 50)),
         )
         self._queue = steps(self._settings, time.monotonic)
+        other: Any = "streams" if self._settings.reads == "tenants" else "tenants"
+        self._other = steps(replace(self._settings, reads=other), time.monotonic)
+        self._is_mixed = self.chance.random() < 0.3
+        """Whether some readers read by streams and others by tenants."""
         self._streams = 4
         self._named = 0
         self.readers: list[Reader] = [self._reader() for _ in range(self.chance.randint(1, 4))]
@@ -101,6 +107,9 @@ class Simulation:
             (self._resize, 1.0),
             (self._flush_scripts, 0.1),
             (self._cordon, 0.3),
+            (self._ack_unread, 0.3),
+            (self._wait_long, 0.3),
+            (self._count, 0.3),
         ]
         weights = [weight * self.chance.choice((0.2, 1.0, 3.0)) for _, weight in kinds]
         for _ in range(count):
@@ -161,7 +170,9 @@ class Simulation:
             if len(reader.holds) < 3:
                 preferred = self.chance.choice((None, None, self.chance.randrange(8)))
                 count = self.chance.choice((1, 1, 3))
-                reader.steps = self._queue.read_many(GROUP, reader.name, count, 1e6, preferred)
+                is_other = self._is_mixed and self.chance.random() < 0.5
+                queue = self._other if is_other else self._queue
+                reader.steps = queue.read_many(GROUP, reader.name, count, 1e6, preferred)
                 reader.next = next(reader.steps)
                 self.lines.append(f"{reader.name} begins to read")
             return
@@ -237,6 +248,24 @@ class Simulation:
         for copy in self._do(self._queue.cordon(None, 10)):
             if copy.id not in self.late:
                 raise self._broken(f"{copy.id} was cordoned and had no deadline")
+
+    def _ack_unread(self) -> None:
+        if self.waiting:
+            id = self.chance.choice(sorted(self.waiting))
+            if self._do(self._queue.ack(GROUP, [id])):
+                raise self._broken(f"{id} was acknowledged and nobody has read it")
+
+    def _wait_long(self) -> None:
+        """Let messages wait so long that a consumer which held them would be dead."""
+        for id in self.waiting:
+            stream, _, entry = id.partition("/")
+            if stream != "default":
+                self._make_idle(f"{{{self._name}}}:s{stream}", GROUP, "fairlead:waiting", entry)
+
+    def _count(self) -> None:
+        found = self._do(self._queue.stats(GROUP)).pending
+        if found != len(self.claimed):
+            raise self._broken(f"{found} messages count as claimed, not {sorted(self.claimed)}")
 
     # promises -------------------------------------------------------------------------------------
 
@@ -349,20 +378,19 @@ class Simulation:
                 if stream == "default"
                 else (f"{{{self._name}}}:s{stream}", GROUP)
             )
-            self._redis.execute_command(
-                "XCLAIM",
-                key,
-                group,
-                reader.name,
-                0,
-                entry,
-                "IDLE",
-                round(MIN_IDLE * 2000),
-                "JUSTID",
-                parse_justid=True,
-            )
+            self._make_idle(key, group, reader.name, entry)
         reader.holds = set()
         reader.next = reader.steps = None
+
+    def _make_idle(self, key: str, group: str, consumer: str, entry: str) -> None:
+        """Make the claim of a message old, if it is the consumer's."""
+        held = ["XPENDING", key, group, entry, entry, 1, consumer]
+        with suppress(ResponseError):  # no such group
+            if self._redis.execute_command(*held, parse_detail=True):
+                idle = ["IDLE", round(MIN_IDLE * 2000), "JUSTID"]
+                self._redis.execute_command(
+                    "XCLAIM", key, group, consumer, 0, entry, *idle, parse_justid=True
+                )
 
     def _see_dead(self) -> None:
         self.dead = {copy.id for copy in self._do(self._queue.dead_letters(1000))}

@@ -25,7 +25,7 @@ from tests.simulation.sharded_simulation import Broken, Simulation  # noqa: E402
 
 SEED = tiers.seed()
 SCHEDULES = int(os.environ.get("FAIRLEAD_SCHEDULES") or 250)
-MUTANTS_SEED, TRIES = 0, 500
+MUTANTS_SEED, TRIES = 0, 1000
 """Seed and number of the schedules that detect a deliberate fault, the same in every run."""
 
 
@@ -154,7 +154,17 @@ BROKEN = {
         "known[3] and",
     ),
     "the default stream is never visited": ("READ", "slots = count + 1", "slots = count"),
+    "the default stream is never compared with the index": (
+        "READ",
+        "return by_tenants and default == 'stream' and head('default')",
+        "return false",
+    ),
     "deadlines are ignored": ("READ", "if not is_past_deadline(entry[2])", "if true"),
+    "deadlines in the index are ignored": (
+        "READ",
+        "if flat and is_past_deadline(flat)",
+        "if false",
+    ),
     "an offset beyond the last stream does not wrap around": (
         "READ",
         "or offset % math.max(slots, 1)",
@@ -175,10 +185,37 @@ BROKEN = {
         "its_group, '0')",
         "its_group, '$')",
     ),
-    "the kept tenant of a stream is not checked": (
+    "a tenant loses its place with its first message": (
         "READ",
-        "tenants[stream] and length(key_of(stream)) > 0",
-        "tenants[stream] and tenants['1'] and length(key_of(stream)) > 0",
+        "charge(tenant, tag, flat, found[2])",
+        "charge(tenant, tag, flat, false)",
+    ),
+    "only the first unread message of a stream comes into the index": (
+        "READ",
+        "if #part[2] == each then",
+        "if false then",
+    ),
+    "messages that were written since the last read do not come into the index": (
+        "READ",
+        "(known[7] == latest and {} or written_since(known[7]))",
+        "{}",
+    ),
+    "messages of an unknown stream do not come into the index": (
+        "READ",
+        "if not streams then\n        checks_all, streams = true, {}",
+        "if not streams then\n        checks_all, streams, count = true, {}, 1",
+    ),
+    "a reader by streams ignores the index": (
+        "READ",
+        "if has_index or by_tenants then read_index() end",
+        "if by_tenants then read_index() end",
+    ),
+    "a reclaim takes messages that wait": ("RECLAIM", "in_index > 0 and others or", "false or"),
+    "a message that waits can be acknowledged": ("ACK", "if not is_unread then", "if true then"),
+    "messages that wait are counted as claimed": (
+        "STATS",
+        "ours.pending - in_index",
+        "ours.pending",
     ),
     "a due message is not written into its stream": (
         "READ",
@@ -229,7 +266,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_deliberate_fault_in_a_script_is_detected(client, monkeypatch, fault) -> None:
     name, right, wrong = BROKEN[fault]
-    broken = Script(name.lower())
+    broken = Script(*getattr(script, name).names)
     assert broken.text.count(right) == 1
     broken.text = broken.text.replace(right, wrong)
     broken.sha = "0" * 40

@@ -12,8 +12,10 @@
 --   {queue}:dead:names      zset of all sections, in the order of texts: <name of a dead letter> <section>/<id in {queue}:dead>
 --   {queue}:cordoned        stream: messages whose deadline had passed
 --   {queue}:weights         hash: shard key -> weight set at run time
---   {queue}:passes:<group>  zset: shard key by its next pass (reads = tenants)
---   {queue}:heads:<group>   hash: stream -> shard key of its next message, if known (reads = tenants)
+--   {queue}:waiting:<group>  zset, in the order of texts: the messages that the group has not read, by tenant and then by age
+--                            (reads = tenants; see index.lua)
+--   {queue}:tenants:<group>  zset: tenants with such messages, by the start tag of the next one
+--   {queue}:passes:<group>   zset: other tenants that are ahead of their share, by the start tag of their next message
 --   {queue}:returned:<group>  zset: <stream>/<id> of messages that consumers gave back, by the time (ms) of the next delivery
 --   {queue}:lasting         set: streams that have been written to since the queue was empty, which have no time to live
 --   {queue}:groups          set: groups that have read any stream
@@ -26,7 +28,8 @@
 -- (0 while the queue has messages, 1 while it is empty and its keys expire), kept:dead and kept:cordoned (see old_copies), dropping (see
 -- tidy_letters),
 -- and for each group offset:<group>, empty:<group> (newest entries when a scan found no message), virtual:<group> (virtual
--- time) and tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
+-- time), indexed:<group> (the notification up to which all messages are in the index), reclaim:<group> (number of the stream at
+-- which the next reclaim begins) and tidied:<group> (time at which consumers were last dropped). Times are in milliseconds.
 local meta = KEYS[1]
 local prefix = string.sub(meta, 1, -5)
 local queue, section = string.match(prefix, '^{(.-)}:(.-):?$')
@@ -37,6 +40,7 @@ local later, later_messages = prefix .. 'later', prefix .. 'later:messages'
 local dead_letters, dead_heads = prefix .. 'dead', prefix .. 'dead:heads'
 local dead_names = '{' .. queue .. '}:dead:names'
 local RETURNED = 'fairlead:returned'  -- the consumer that holds messages which were given back
+local WAITING = 'fairlead:waiting'  -- the consumer that holds messages which wait in the index of a group
 
 local function integer(number)
     return string.format('%.0f', number)  -- tostring rounds numbers of more than 14 digits
@@ -150,6 +154,10 @@ local function rest(ttl)
     local cordoned = prefix .. 'cordoned'
     if length(dead_letters) > 0 or length(cordoned) > 0 then return end
     local life = integer(ttl * 9 / 8)
+    local all = redis.call('SMEMBERS', prefix .. 'groups')
+    for _, each in ipairs(#all > 1 and all or {}) do  -- other groups may have places of messages that are gone
+        redis.call('DEL', prefix .. 'waiting:' .. each, prefix .. 'tenants:' .. each)
+    end
     redis.call('DEL', deadlines, once, cordoned)
     redis.call('HSET', meta, 'rests', 1)
     for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
@@ -329,6 +337,15 @@ end
 local function is_held(stream, group, consumer, id)
     local found = redis.pcall('XPENDING', key_of(stream), group_of(stream, group), id, id, 1, consumer)
     return not found.err and #found > 0
+end
+
+-- Return how many messages of a stream wait in the index of a group, and the ids of these consumers that hold others.
+local function held_in(key, its_group)
+    local found, in_index, others = redis.pcall('XPENDING', key, its_group), 0, {}
+    for _, each in ipairs(found[4] or {}) do
+        if each[1] == WAITING then in_index = tonumber(each[2]) else others[#others + 1] = each[1] end
+    end
+    return in_index, others
 end
 
 -- Keep a copy of a message that is no longer delivered, for `ttl` of use (see old_copies).

@@ -5,9 +5,9 @@ local since, wanted = '-inf', tonumber(ARGV[2])
 if ARGV[1] ~= '' then since = '(' .. integer(now - tonumber(ARGV[1])) end
 local cordoned = {}
 
-local function is_claimed(key, id)
+local function is_claimed(stream, key, id)
     for _, each in ipairs(groups_of(key)) do
-        if at_most(id, each.last) then return true end
+        if at_most(id, each.last) and not is_held(stream, each.name, WAITING, id) then return true end
     end
     return false
 end
@@ -19,7 +19,7 @@ while #cordoned < wanted do
         local stream, id = string.match(member, '^(.+)/(.+)$')
         local key = key_of(stream)
         local entry = redis.call('XRANGE', key, id, id)[1]
-        if not entry or is_claimed(key, id) then
+        if not entry or is_claimed(stream, key, id) then
             redis.call('ZREM', deadlines, member)
         else
             cordoned[#cordoned + 1] = cordon(stream, id, entry[2], 0)

@@ -6,14 +6,19 @@
 --   {'again'}  if the caller must continue the scan by a second call
 --   {'empty', now, sections, newest notification, newest entry of the default stream ('' if it is foreign), time (ms)
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
-local group, consumer, reads, preferred, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local by_tenants, preferred, ttl = ARGV[3] == 'tenants', ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
-local heads = prefix .. 'heads:' .. group
-local passes, virtual = prefix .. 'passes:' .. group, 'virtual:' .. group
 local returned = prefix .. 'returned:' .. group
-local known = redis.call('HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests')
+local known = redis.call(
+    'HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests', 'indexed:' .. group
+)
 local count, offset = tonumber(known[1] or 0), tonumber(known[2] or 0)
 ttl = tonumber(known[4] or ttl)
+local has_index = redis.call('EXISTS', tenants) == 1
+if by_tenants or has_index then
+    check_index()
+    redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
+end
 
 if not known[2] and not known[3] and redis.call('SADD', prefix .. 'groups', group) == 1 then
     touch_at_rest(prefix .. 'groups', ttl)
@@ -45,7 +50,7 @@ end
 local seen = latest .. ' ' .. latest_default
 local due = redis.call('ZRANGEBYSCORE', later, '-inf', integer(now), 'LIMIT', 0, 500)
 local given_back = redis.call('ZRANGEBYSCORE', returned, '-inf', integer(now), 'LIMIT', 0, wanted)
-if woken_after ~= '' and known[3] == seen and #due == 0 and #given_back == 0 then return empty() end
+if woken_after ~= '' and known[3] == seen and #due == 0 and #given_back == 0 and not has_index then return empty() end
 
 -- Write messages for later that are due now into their streams. A full server lets a script write if
 -- the first write of the script is a command that is always allowed, such as PEXPIRE.
@@ -69,7 +74,7 @@ end
 -- A woken reader found no message before, so it only checks the streams written to since then. Other
 -- readers check all streams. Always check the default stream too, because its producers send no
 -- notifications.
-local news = woken_after ~= '' and default ~= 'stream' and written_since(woken_after)
+local news = woken_after ~= '' and default ~= 'stream' and not by_tenants and written_since(woken_after)
 if news then
     local function distance(stream) return (tonumber(stream) - offset) % count end
     table.sort(news, function(a, b) return distance(a) < distance(b) end)
@@ -82,8 +87,25 @@ local function stream_at(slot)
     if slot == count then return 'default' end
     return integer(slot)
 end
+local checks_all = not news and not by_tenants  -- whether this script looks at every stream
 
-local cordons_left = 1000  -- so that the script does not hold the server for long
+-- Move messages to the index: those of all streams, or of the streams that were written to since the last time. Return
+-- whether the index has all messages.
+local function index_messages(of_all)
+    local streams = not of_all and known[7] and (known[7] == latest and {} or written_since(known[7]))
+    if not streams then
+        checks_all, streams = true, {}
+        for stream = 0, count - 1 do streams[#streams + 1] = integer(stream) end
+    end
+    local with_entries = {}
+    for _, stream in ipairs(streams) do
+        if length(key_of(stream)) > 0 then with_entries[#with_entries + 1] = stream end
+    end
+    if index_streams(with_entries) then return false end
+    if known[7] ~= latest then redis.call('HSET', meta, 'indexed:' .. group, latest) end
+    known[7] = latest
+    return true
+end
 
 local function next_entry(stream)
     local key, its_group = key_of(stream), group_of(stream, group)
@@ -126,64 +148,6 @@ local function head(stream)
     return nil
 end
 
--- Start-time fair queueing over shard keys, as in core/fair/passes.py. Goyal, Vin and Cheng 1996.
-local virtual_time = tonumber(reads == 'tenants' and redis.call('HGET', meta, virtual) or 0)
-local starts, weights, charged = {}, {}, {}
-
--- Read the passes of all tenants in one call, because one call for each is the greatest cost of a read.
-local function know_starts(tenants)
-    local unknown = {}
-    for _, tenant in pairs(tenants) do
-        if not starts[tenant] then
-            starts[tenant] = 0
-            unknown[#unknown + 1] = tenant
-        end
-    end
-    if #unknown == 0 then return end
-    for i, pass in ipairs(redis.call('ZMSCORE', passes, unpack(unknown))) do
-        starts[unknown[i]] = tonumber(pass or 0)
-    end
-end
-
-local function start_of(tenant)
-    return math.max(virtual_time, starts[tenant])
-end
-
-local function weight_of(tenant, flat)
-    if weights[tenant] == nil then weights[tenant] = redis.call('HGET', prefix .. 'weights', tenant) end
-    return tonumber(weights[tenant] or named(flat, 'fairlead:weight') or 1) or 1
-end
-
--- Charge a message of the preferred stream too, but do not change virtual time, because the message
--- was read out of order.
-local function charge(flat, was_in_order)
-    local tenant = named(flat, 'fairlead:key') or ''
-    know_starts({tenant})
-    local start = start_of(tenant)
-    starts[tenant] = start + math.max(1, math.floor(1000000 / weight_of(tenant, flat) + 0.5))
-    charged[tenant] = true
-    if was_in_order then virtual_time = start end
-end
-
-local function keep_charges()
-    local scores = {}
-    for tenant in pairs(charged) do
-        scores[#scores + 1] = integer(starts[tenant])
-        scores[#scores + 1] = tenant
-    end
-    redis.call('ZADD', passes, unpack(scores))
-    touch(passes, ttl)
-    -- Drop passes that are not above virtual time: their tenants start at virtual time, as new ones do.
-    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
-    if virtual_time > 2 ^ 50 then
-        -- Restart from 0 long before numbers lose precision.
-        local ahead = redis.call('ZRANGE', passes, 0, -1, 'WITHSCORES')
-        for i = 1, #ahead, 2 do redis.call('ZADD', passes, integer(tonumber(ahead[i + 1]) - virtual_time), ahead[i]) end
-        virtual_time = 0
-    end
-    redis.call('HSET', meta, virtual, integer(virtual_time))
-end
-
 local taken = {}
 local function give(stream, entry, deliveries)
     taken[#taken + 1] = {stream, entry[1], entry[2], deliveries}
@@ -191,7 +155,7 @@ local function give(stream, entry, deliveries)
     if named(entry[2], 'fairlead:deadline') then redis.call('ZREM', deadlines, stream .. '/' .. entry[1]) end
 end
 
-local function by_streams()
+local function read_streams()
     local slot, without, is_through = first, 0, {}
     while #taken < wanted and without < slots and cordons_left > 0 do
         local stream = stream_at(slot)
@@ -207,68 +171,43 @@ local function by_streams()
     end
 end
 
--- Keep the tenant of the first message of each stream for the next read. A kept tenant may be wrong
--- after a deletion, or when readers of another kind read the same streams. So check the first message
--- of the chosen stream, and choose again if the kept tenant was wrong.
-local function by_tenants()
-    local tenants, streams, looked_at, gave = {}, {}, {}, {}
-    local remembered = redis.call('HGETALL', heads)
-    for i = 1, #remembered, 2 do tenants[remembered[i]] = remembered[i + 1] end
-
-    local function look(stream)
-        local found = head(stream)
-        tenants[stream] = found and (named(found[2], 'fairlead:key') or '')
-        looked_at[stream], gave[stream] = true, nil
+-- Claim the next message of the default stream, whose tenant has this start tag.
+local function take_plain(tenant, tag)
+    local entry = take('default')
+    if entry then
+        charge(tenant, tag, entry[2], #first_of(tenant, 1) > 0)
+        virtual_time = tag
     end
+    return 'default', entry
+end
 
-    local function choose()
-        know_starts(tenants)
-        local chosen, least = nil, nil
-        for i = 0, slots - 1 do
-            local slot = (first + i) % slots
-            local tenant = tenants[streams[slot]]
-            if tenant then
-                local start = start_of(tenant)
-                if not least or start < least then chosen, least = slot, start end
-            end
-        end
-        return chosen
-    end
-
-    for slot = 0, slots - 1 do
-        local stream = stream_at(slot)
-        streams[slot] = stream
-        if not tenants[stream] and length(key_of(stream)) > 0 then look(stream) end
-    end
+-- Claim messages of the index, each of the tenant that is least ahead. The index has no messages of the default stream, because
+-- plain consumers read it too, so the first of them is compared with the index.
+local function read_index()
+    local function first_plain() return by_tenants and default == 'stream' and head('default') end
+    local plain = first_plain()
     while #taken < wanted and cordons_left > 0 do
-        local chosen = choose()
-        if not chosen then break end
-        local stream = streams[chosen]
-        local expected = tenants[stream]
-        if not looked_at[stream] then look(stream) end
-        if tenants[stream] == expected then
-            local entry = take(stream)
-            if entry then
-                charge(entry[2], true)
-                give(stream, entry)
-                first = (chosen + 1) % slots
+        local tenant, tag = least_ahead()
+        local other = plain and (named(plain[2], 'fairlead:key') or '')
+        local its_tag = plain and tag_of(other)
+        local from_plain = plain and (not tenant or its_tag < tag)
+        if not tenant and not plain then break end
+        local is_taken, stream, entry
+        if from_plain then
+            is_taken, stream, entry = pcall(take_plain, other, its_tag)
+            plain = first_plain()
+        else
+            is_taken, stream, entry = pcall(take_from_index, tenant, tag)
+        end
+        if not is_taken then
+            -- Return what is claimed. The next read raises the error of a damaged stream.
+            if #taken == 0 then
+                hand_over()
+                error(stream)
             end
-            gave[stream] = true
-            if #taken < wanted then look(stream) end
+            break
         end
-    end
-    local news = {}
-    for stream in pairs(looked_at) do
-        if tenants[stream] and not gave[stream] then
-            news[#news + 1] = stream
-            news[#news + 1] = tenants[stream]
-        elseif remembered[1] then
-            redis.call('HDEL', heads, stream)
-        end
-    end
-    if #news > 0 then
-        redis.call('HSET', heads, unpack(news))
-        touch(heads, ttl)
+        if entry then give(stream, entry) end
     end
 end
 
@@ -283,8 +222,13 @@ local function take_back(stream, id)
         return
     end
     redis.call('XCLAIM', key, its_group, consumer, 0, id)
-    if reads == 'tenants' then charge(entry[2], false) end
+    if by_tenants then charge_extra(entry[2]) end
     give(stream, entry, held[1][4] + 1)
+end
+
+if by_tenants and not index_messages(false) then
+    hand_over()
+    return {'again'}
 end
 
 for _, place in ipairs(given_back) do
@@ -293,19 +237,28 @@ for _, place in ipairs(given_back) do
 end
 
 if preferred ~= '' and (preferred ~= 'default' or default == 'stream') then
+    hand_over()
     while #taken < wanted do
-        local entry = take(preferred)
+        local entry = (has_index or by_tenants) and take_of_stream(preferred) or take(preferred)
         if not entry then break end
-        if reads == 'tenants' then
-            charge(entry[2], false)
-            redis.call('HDEL', heads, preferred)
-        end
+        if by_tenants then charge_extra(entry[2]) end
         give(preferred, entry)
     end
 end
-if slots > 0 and #taken < wanted then
+
+if has_index or by_tenants then read_index() end  -- readers by tenants may have left an index
+if by_tenants then
+    -- A reader that did not wait finds messages without a notification too.
+    if #taken == 0 and woken_after == '' and not checks_all and cordons_left > 0 then
+        if not index_messages(true) then
+            hand_over()
+            return {'again'}
+        end
+        read_index()
+    end
+elseif slots > 0 and #taken < wanted then
     local before = #taken
-    if reads == 'tenants' then by_tenants() else by_streams() end
+    read_streams()
     if #taken > before then
         -- The next read starts after the stream of the last message.
         local last = taken[#taken][1]
@@ -314,21 +267,17 @@ if slots > 0 and #taken < wanted then
     end
 end
 if #taken > 0 then
-    if reads == 'tenants' then keep_charges() end
+    if has_index or by_tenants then keep_virtual_time(ttl) end
+    hand_over()
     keep_alive(ttl, count, tonumber(known[5] or 0))
     return {'messages', integer(now), all_sections(), unpack(taken)}
 end
-if cordons_left == 0 then return {'again'} end
+if cordons_left <= 0 then return {'again'} end
 -- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
 -- that takes no writes then raises its error.
-if reads == 'tenants' then
-    if redis.call('HDEL', meta, virtual) == 1 then
-        redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
-    end
-else
-    redis.call('HDEL', meta, '')
-end
+redis.call('HDEL', meta, 'virtual:' .. group)
+redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
-if not news and not has_entries and known[6] ~= '1' then rest(ttl) end
+if checks_all and not has_entries and known[6] ~= '1' then rest(ttl) end
 keep_alive(ttl, count, tonumber(known[5] or 0))
 return empty()

@@ -5,12 +5,14 @@ local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(AR
 local max_deliveries = tonumber(ARGV[5])
 local returned = prefix .. 'returned:' .. group
 local tidied = 'tidied:' .. group
-local known = redis.call('HMGET', meta, 'streams', tidied)
+local known = redis.call('HMGET', meta, 'streams', tidied, 'reclaim:' .. group)
 local streams = all_streams(tonumber(known[1] or 0))
 redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
 local silent = math.max(tonumber(min_idle), 3600000)
 local since_tidied = now - tonumber(known[2] or 0)
 local is_time_to_tidy = since_tidied >= silent or since_tidied < 0  -- a clock may be set back
+-- Limits of one run of the script, so that it does not hold the server for long: claims, and consumers of a stream.
+local MOST_CLAIMS, MOST_HOLDERS = 1000, 500
 local looked_at = 0
 local claimed = {}
 
@@ -44,15 +46,26 @@ local function drop_consumers(key, its_group)
     end
 end
 
--- Check every key first, so that a damaged key stops the script before it claims a message.
-for _, stream in ipairs(streams) do length(key_of(stream)) end
-for _, stream in ipairs(streams) do
+-- Messages that wait in the index are nobody's, so look at each consumer's claims then. If the index is lost, take the messages
+-- that wait as claims of a dead consumer.
+local has_index = redis.call('EXISTS', prefix .. 'waiting:' .. group, prefix .. 'tenants:' .. group) == 2
+local function holders(stream)
+    if not has_index then return {''} end  -- all of them
+    local in_index, others = held_in(key_of(stream), group_of(stream, group))
+    return in_index > 0 and others or {''}
+end
+
+-- Return whether the group may have claims in the stream that this script has not looked at.
+local function reclaim_from(stream, holder)
     local key, its_group = key_of(stream), group_of(stream, group)
+    local left, found
     repeat
-        local left = math.min(wanted - #claimed, 1000 - looked_at)
-        if left <= 0 then break end
-        local found = redis.pcall('XPENDING', key, its_group, 'IDLE', min_idle, '-', '+', left)
-        if found.err then break end  -- no consumer of the group has read here
+        left = math.min(wanted - #claimed, MOST_CLAIMS - looked_at)
+        if left <= 0 then return true end
+        local command = {'XPENDING', key, its_group, 'IDLE', min_idle, '-', '+', left}
+        if holder ~= '' then command[#command + 1] = holder end
+        found = redis.pcall(unpack(command))
+        if found.err then return true end  -- no consumer of the group has read here
         for _, each in ipairs(found) do
             if waits(stream, each[1], each[2]) then
                 redis.call('XCLAIM', key, its_group, RETURNED, 0, each[1], 'JUSTID')  -- its idle time starts again
@@ -61,8 +74,26 @@ for _, stream in ipairs(streams) do
             end
         end
         looked_at = looked_at + #found
-        if is_time_to_tidy and #found < left then drop_consumers(key, its_group) end
     until #found < left
+    return false
+end
+
+-- Check every key first, so that a damaged key stops the script before it claims a message.
+for _, stream in ipairs(streams) do length(key_of(stream)) end
+local begin_at, first, seen = 'reclaim:' .. group, tonumber(known[3] or 0), 0
+for i = 0, #streams - 1 do
+    local slot = (first + i) % #streams
+    local stream, is_partial = streams[slot + 1], false
+    for _, holder in ipairs(holders(stream)) do
+        is_partial = reclaim_from(stream, holder) or is_partial
+        seen = seen + 1
+    end
+    if is_time_to_tidy and not is_partial then drop_consumers(key_of(stream), group_of(stream, group)) end
+    if #claimed >= wanted or looked_at >= MOST_CLAIMS then break end
+    if seen >= MOST_HOLDERS then
+        redis.call('HSET', meta, begin_at, integer(slot + 1))  -- the next call goes on there
+        break
+    end
 end
 if is_time_to_tidy then redis.call('HSET', meta, tidied, integer(now)) end
 return {integer(now), claimed}

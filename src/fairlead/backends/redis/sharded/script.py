@@ -8,20 +8,22 @@ from importlib import resources
 
 
 class Script:
-    """One Lua file, preceded by common.lua. Clients run it by EVALSHA, and by EVAL if the server
-    does not have it."""
+    """One Lua file, preceded by common.lua and maybe others. Clients run it by EVALSHA, and by EVAL
+    if the server does not have it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, *names: str) -> None:
+        """`names`: of the files, in their order."""
+        self.names = names
         folder = resources.files(__package__)
-        self.text = (
-            folder.joinpath("common.lua").read_text() + folder.joinpath(f"{name}.lua").read_text()
+        self.text = "".join(
+            folder.joinpath(f"{name}.lua").read_text() for name in ("common", *names)
         )
         # Redis names a script by its SHA-1; the hash protects nothing.
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 WRITE = Script("write")
-READ = Script("read")
+READ = Script("index", "read")
 ACK = Script("ack")
 EXTEND = Script("extend")
 HELD = Script("held")

@@ -7,10 +7,16 @@ local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 local messages, pending, waiting, oldest = 0, 0, 0, nil
 local is_kept_for_others = redis.call('SCARD', prefix .. 'groups') > 1
 
+local has_index = redis.call('EXISTS', prefix .. 'tenants:' .. group) == 1
+
+local function see_id(id)
+    local at = tonumber(string.match(id, '^%d+'))
+    if not oldest or at < oldest then oldest = at end
+end
+
 local function see(key, after)
     local first = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', 1)[1]
-    local at = first and tonumber(string.match(first[1], '^%d+'))
-    if at and (not oldest or at < oldest) then oldest = at end
+    if first then see_id(first[1]) end
 end
 
 for _, stream in ipairs(all_streams(count)) do
@@ -26,8 +32,11 @@ for _, stream in ipairs(all_streams(count)) do
             waiting = waiting + entries
             see(key, '0-0')
         else
-            pending = pending + ours.pending
+            local in_index = has_index and held_in(key, ours.name) or 0
+            pending = pending + ours.pending - in_index
+            waiting = waiting + in_index
             see(key, ours.last)
+            if in_index > 0 then see_id(redis.call('XPENDING', key, ours.name, '-', '+', 1, WAITING)[1][1]) end
             -- With one group, a stream has no acknowledged messages. With several groups it may, so use
             -- the lag that Redis reports, if known.
             local is_kept = is_kept_for_others or #groups > 1 or stream == 'default'

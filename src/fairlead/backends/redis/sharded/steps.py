@@ -256,7 +256,7 @@ class QueueSteps:
     def ack(self, group: str, ids: Iterable[str]) -> Steps[int]:
         """See `ShardedQueue.ack`."""
         positions = [part for id in ids for part in position(id)]
-        return int((yield self.run(script.ACK, group, *positions)))
+        return int((yield self._run_for(group, script.ACK, *positions)))
 
     def extend(self, group: str, consumer: str, ids: Sequence[str]) -> Steps[list[str]]:
         """See `ShardedQueue.extend`."""
@@ -333,7 +333,7 @@ class QueueSteps:
 
     def stats(self, group: str) -> Steps[Stats]:
         """See `ShardedQueue.stats`."""
-        found = yield self.run(script.STATS, group)
+        found = yield self._run_for(group, script.STATS)
         *counts, oldest = found
         return msgspec.convert([*counts, None if oldest == b"" else int(oldest) / 1000], Stats)
 
@@ -453,7 +453,7 @@ class QueueSteps:
         """Return the keys that a read for the group may use."""
         found = self._others_for.get(group)
         if found is None:
-            kinds = ("passes", "heads", "returned")
+            kinds = ("waiting", "tenants", "passes", "returned")
             own = (f"{self.settings.prefix}{kind}:{group}" for kind in kinds)
             found = self._others_for[group] = (*self._others, *own)
         return found

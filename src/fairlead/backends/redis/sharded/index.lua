@@ -1,0 +1,263 @@
+-- The index of a group, for reads by tenants: the messages that the group has not read, by tenant and then by age. So each
+-- tenant has a place of its own, however many tenants share its streams. ARGV: group, consumer.
+-- A read moves new messages from the streams to the index: the consumer WAITING holds them in the stream's group, and
+-- `waiting` names each. Thus readers without an index skip these messages, a reclaim finds those that the index has lost, and
+-- a message leaves its stream as any other does. A member of `waiting` may be out of date, because other scripts end messages
+-- without it, so believe it only if WAITING holds the message.
+local group, consumer = ARGV[1], ARGV[2]
+local waiting_names, tenants, passes = prefix .. 'waiting:' .. group, prefix .. 'tenants:' .. group, prefix .. 'passes:' .. group
+
+local STRIDE = 1000000  -- virtual time of one message of weight 1
+local FIRST = 50  -- tenants that may have one start tag if many come at once; those of the others are spread
+
+-- Limits of one run of the script, so that it does not hold the server for long.
+local MOST_INDEXED, MOST_BYTES = 500, 1000000
+local cordons_left = 1000
+
+-- Return the beginning of a tenant's members of `waiting`. With its length first, none is the beginning of another's.
+local function of_tenant(tenant)
+    return #tenant .. ':' .. tenant .. ':'
+end
+
+-- Return the member of a message. The number of digits before each number makes the order of texts that of the numbers.
+local function member_of(tenant, stream, id)
+    local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
+    return of_tenant(tenant) .. string.format('%02d%s%02d%s/%s', #millis, millis, #sequence, sequence, stream)
+end
+
+-- Return the stream and the id of a member, without the beginning.
+local function place_of(rest)
+    local millis_end = 2 + tonumber(string.sub(rest, 1, 2))
+    local sequence, stream = string.match(rest, '^%d%d(%d+)/(.+)$', millis_end + 1)
+    return stream, string.sub(rest, 3, millis_end) .. '-' .. sequence
+end
+
+-- Return the first members of a tenant, at most `count`, without their beginning.
+local function first_of(tenant, count)
+    local start = of_tenant(tenant)
+    local found = redis.call('ZRANGEBYLEX', waiting_names, '[' .. start, '(' .. start .. ':', 'LIMIT', 0, count)
+    for i, member in ipairs(found) do found[i] = string.sub(member, #start + 1) end
+    return found
+end
+
+-- Start-time fair queueing, Goyal, Vin and Cheng 1996: serve the least start tag. The tag of a tenant's next message is the
+-- finish tag of its last one, but not less than virtual time, which is the tag of the message in service.
+local virtual_time, weights, has_weights = 0, {}, nil
+
+local function tag_of(tenant)
+    local tag = redis.call('ZSCORE', tenants, tenant)
+    if tag then return tonumber(tag) end
+    return math.max(virtual_time, tonumber(redis.call('ZSCORE', passes, tenant) or 0))
+end
+
+local function weight_of(tenant, flat)
+    if has_weights == nil then has_weights = redis.call('EXISTS', prefix .. 'weights') == 1 end
+    if has_weights and weights[tenant] == nil then weights[tenant] = redis.call('HGET', prefix .. 'weights', tenant) end
+    local weight = tonumber(weights[tenant] or named(flat, 'fairlead:weight') or 1)
+    -- Another writer may have put something else there.
+    return weight and weight >= 0.001 and weight <= 1000 and weight or 1
+end
+
+-- Store the start tag of a tenant's next message. `waits`: whether it is in the index.
+local function set_tag(tenant, tag, waits)
+    if not waits then redis.call('ZREM', tenants, tenant) end
+    redis.call('ZADD', waits and tenants or passes, integer(tag), tenant)
+end
+
+local function stride_of(tenant, flat)
+    return math.max(1, math.floor(STRIDE / weight_of(tenant, flat) + 0.5))
+end
+
+-- Charge a message to its tenant, whose start tag this is.
+local function charge(tenant, tag, flat, waits)
+    set_tag(tenant, tag + stride_of(tenant, flat), waits)
+end
+
+-- Charge a message that is read out of order: virtual time stays.
+local function charge_extra(flat)
+    local tenant = named(flat, 'fairlead:key') or ''
+    charge(tenant, tag_of(tenant), flat, #first_of(tenant, 1) > 0)
+end
+
+-- Raise the error of a damaged key before anything changes, and read virtual time.
+local function check_index()
+    for _, key in ipairs({waiting_names, tenants, passes}) do
+        local size = redis.pcall('ZCARD', key)
+        if type(size) == 'table' then fail(key, size) end
+    end
+    -- A reader without an index may have found the streams empty, and dropped virtual time.
+    virtual_time = tonumber(redis.call('HGET', meta, 'virtual:' .. group)
+        or redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+local function lower(key)
+    local tags = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #tags, 2 do redis.call('ZADD', key, integer(tonumber(tags[i + 1]) - virtual_time), tags[i]) end
+end
+
+local function keep_virtual_time(ttl)
+    -- Drop passes that are not above virtual time: their tenants start at virtual time, as new ones do.
+    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
+    if virtual_time > 2 ^ 50 then
+        -- Restart from 0 long before numbers lose precision.
+        lower(passes)
+        lower(tenants)
+        virtual_time = 0
+    end
+    touch(passes, ttl)
+    redis.call('HSET', meta, 'virtual:' .. group, integer(virtual_time))
+end
+
+local fresh = {}  -- fields of messages that this script has moved to the index and the consumer holds, by stream and id
+
+local function add_members(members)
+    for from = 1, #members, 1000 do
+        redis.call('ZADD', waiting_names, unpack(members, from, math.min(from + 999, #members)))
+    end
+end
+
+-- Let tenants wait from now on, if they do not yet. `fields_of`: the fields of a message of each. If many come at once, spread
+-- their tags over one stride. Otherwise they all go on in step, and a later tenant would wait for a turn of all.
+local function add_tenants(names, fields_of)
+    local new = {}
+    for from = 1, #names, 1000 do
+        local some = {unpack(names, from, math.min(from + 999, #names))}
+        local tags, ahead = redis.call('ZMSCORE', tenants, unpack(some)), redis.call('ZMSCORE', passes, unpack(some))
+        for i, tenant in ipairs(some) do
+            if not tags[i] then new[#new + 1] = {tenant, tonumber(ahead[i] or 0)} end
+        end
+    end
+    local together = #new > FIRST and math.max(0, FIRST - redis.call('ZCARD', tenants)) or #new
+    for i, each in ipairs(new) do
+        local tenant, tag = each[1], math.max(virtual_time, each[2])
+        if i > together and tag == virtual_time then
+            local stride = math.min(STRIDE, stride_of(tenant, fields_of[tenant]))
+            tag = tag + math.floor(stride * (i - together) / (#new - together + 1))
+        end
+        redis.call('ZADD', tenants, integer(tag), tenant)
+    end
+end
+
+-- Claim for the consumer at most `each` unread messages of each of these streams.
+local function read_new(streams, each)
+    local command = {'XREADGROUP', 'GROUP', group, consumer, 'COUNT', integer(each), 'STREAMS'}
+    for _, stream in ipairs(streams) do command[#command + 1] = key_of(stream) end
+    for _ = 1, #streams do command[#command + 1] = '>' end
+    local found = redis.pcall(unpack(command))
+    if found and found.err and string.find(found.err, 'NOGROUP', 1, true) then
+        for _, stream in ipairs(streams) do redis.pcall('XGROUP', 'CREATE', key_of(stream), group, '0') end
+        found = redis.pcall(unpack(command))
+    end
+    if found and found.err then fail('of a stream', found) end
+    return found or {}
+end
+
+-- Move the unread messages of these streams to the index. Return whether some are left.
+local function index_streams(streams)
+    local room, bytes, each = MOST_INDEXED, 0, 1
+    local members, names, fields_of = {}, {}, {}
+    while #streams > 0 and room > 0 and bytes < MOST_BYTES do
+        local left = {}
+        for from = 1, #streams, 500 do
+            for _, part in ipairs(read_new({unpack(streams, from, math.min(from + 499, #streams))}, each)) do
+                local stream = string.sub(part[1], #prefix + 2)
+                for _, entry in ipairs(part[2]) do
+                    local id, flat = entry[1], entry[2]
+                    local tenant = named(flat, 'fairlead:key') or ''
+                    members[#members + 1] = 0
+                    members[#members + 1] = member_of(tenant, stream, id)
+                    if not fields_of[tenant] then names[#names + 1] = tenant end
+                    fields_of[tenant] = fields_of[tenant] or flat
+                    fresh[stream .. '/' .. id] = flat
+                    for i = 2, #flat, 2 do bytes = bytes + #flat[i] end
+                end
+                room = room - #part[2]
+                if #part[2] == each then left[#left + 1] = stream end
+            end
+        end
+        local mean = math.max(1, bytes / math.max(1, MOST_INDEXED - room))
+        each = math.max(1, math.floor(math.min(room, (MOST_BYTES - bytes) / mean) / math.max(1, #left)))
+        streams = left
+    end
+    add_members(members)
+    add_tenants(names, fields_of)
+    return #streams > 0
+end
+
+-- Claim a message that waits in the index for the consumer. Return its fields, or nil if it does not wait any more. Cordon it
+-- if its deadline has passed.
+local function claim(stream, id)
+    local key, flat = key_of(stream), fresh[stream .. '/' .. id]
+    if flat then
+        fresh[stream .. '/' .. id] = nil
+    else
+        if not is_held(stream, group, WAITING, id) then return nil end
+        local found = redis.call('XCLAIM', key, group, consumer, 0, id)[1]
+        flat = found and found[2]
+    end
+    if flat and is_past_deadline(flat) then
+        cordon(stream, id, flat, 0)
+        cordons_left = cordons_left - 1
+        return nil
+    end
+    return flat
+end
+
+-- Return the tenant that is least ahead, and its start tag.
+local function least_ahead()
+    local found = redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')
+    return found[1], tonumber(found[2])
+end
+
+-- Claim the tenant's first message. Return its stream, id and fields, or nil.
+local function take_from_index(tenant, tag)
+    local found = first_of(tenant, 2)
+    local flat, stream, id = nil, nil, nil
+    if found[1] then
+        stream, id = place_of(found[1])
+        length(key_of(stream))  -- raise before the change if the stream is damaged
+        flat = claim(stream, id)
+        redis.call('ZREM', waiting_names, of_tenant(tenant) .. found[1])
+    end
+    if flat then
+        charge(tenant, tag, flat, found[2])
+        virtual_time = tag
+        return stream, {id, flat}
+    end
+    if not found[2] then set_tag(tenant, tag, false) end
+    cordons_left = cordons_left - 1
+end
+
+-- Claim the first message of a stream, out of order. Return it or nil.
+local function take_of_stream(stream)
+    while cordons_left > 0 do
+        local held = redis.pcall('XPENDING', key_of(stream), group, '-', '+', 1, WAITING)
+        if held.err or #held == 0 then return nil end
+        local id = held[1][1]
+        local found = redis.call('XRANGE', key_of(stream), id, id)[1]
+        local flat = claim(stream, id)
+        if found then
+            redis.call('ZREM', waiting_names, member_of(named(found[2], 'fairlead:key') or '', stream, id))
+        end
+        if flat then return {id, flat} end
+        cordons_left = cordons_left - 1
+    end
+end
+
+-- Let WAITING hold the messages that were moved to the index and not read, without a delivery.
+local function hand_over()
+    local ids = {}
+    for place in pairs(fresh) do
+        local stream, id = string.match(place, '^(.+)/(.+)$')
+        ids[stream] = ids[stream] or {}
+        table.insert(ids[stream], id)
+    end
+    for stream, those in pairs(ids) do
+        for from = 1, #those, 1000 do
+            local command = {'XCLAIM', key_of(stream), group, WAITING, 0, unpack(those, from, math.min(from + 999, #those))}
+            for _, word in ipairs({'RETRYCOUNT', 0, 'JUSTID'}) do command[#command + 1] = word end
+            redis.call(unpack(command))
+        end
+    end
+    fresh = {}
+end
