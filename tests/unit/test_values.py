@@ -16,6 +16,8 @@ from fairlead import App, Delays, Exponential, Fixed, Limit, LimitTree, RateLimi
 from fairlead.cli.output import duration
 from fairlead.core.values import is_finite
 from fairlead.errors import ConfigurationError, FairleadError, InvalidTask
+from fairlead.operate.changes import Cancel
+from fairlead.operate.tasks import Management
 from fairlead.testing import drain
 
 NASTY: list[Any] = [
@@ -96,13 +98,11 @@ def taken(call: Callable[[], Any]) -> bool:
     return True
 
 
+OPTIONS = ("fairness_key", "weight", "priority", "run_at", "ordering_key", "unique_key", "context")
+
+
 @many
-@given(
-    option=st.sampled_from(
-        ("fairness_key", "weight", "priority", "run_at", "ordering_key", "unique_key", "context")
-    ),
-    value=anything,
-)
+@given(option=st.sampled_from(OPTIONS), value=anything)
 def test_an_option_of_a_submit_is_taken_or_refused(shop: App, option: str, value: Any) -> None:
     task = shop.task(name="pay")(_nothing) if "pay" not in shop.handlers else _task(shop)
     handles: list[Any] = []
@@ -165,7 +165,11 @@ def test_a_retry_policy_that_is_taken_has_finite_delays(value: Any, tries: int) 
 @many
 @given(value=anything)
 def test_questions_of_people_are_answered_or_refused(shop: App, value: Any) -> None:
-    management = shop.management
+    ask_all(shop.management, value)
+
+
+def ask_all(management: Management, value: Any) -> None:
+    """Give a value to every command for tasks and queues."""
     for call in (
         lambda: management.show(value),
         lambda: management.named(value),
@@ -180,6 +184,9 @@ def test_questions_of_people_are_answered_or_refused(shop: App, value: Any) -> N
         lambda: management.find(state=value),
         lambda: management.find(fairness_key=value),
         lambda: management.find(older_than=value),
+        lambda: management.find(error=value),
+        lambda: management.find(state="DONE", error=value),
+        lambda: management.bulk(Cancel(), error=value, limit=value),
         lambda: management.weights(value),
         lambda: management.limits(value),
         lambda: management.set_weight("default", value, 1.0),

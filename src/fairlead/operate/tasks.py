@@ -215,6 +215,8 @@ class Management:
         finished tasks.
         """
         _check(change)
+        if limit is not None:
+            values.whole("limit", limit, 0, values.MOST_COUNT, InvalidTask)
         where = self._filter(state, queue, name, fairness_key, older_than, error)
         if where.state in FINAL_STATES:
             raise InvalidTask(f"state {where.state}: finished tasks cannot be {change.done}")
@@ -335,7 +337,8 @@ class Management:
         if older_than is not None:
             if not isinstance(older_than, timedelta):
                 raise InvalidTask(f"older_than {values.brief(older_than)}: use a timedelta")
-            before = self._context.clock.now() - older_than // timedelta(microseconds=1)
+            now = self._context.clock.now()
+            before = min(max(now - older_than // timedelta(microseconds=1), 0), now)
         return TaskFilter(wanted, queue, name, fairness_key, before, error)
 
 

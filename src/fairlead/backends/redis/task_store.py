@@ -29,6 +29,7 @@ from fairlead.backends.redis.sharded.lanes import Delivery
 from fairlead.backends.redis.sharded.stats import Stats
 from fairlead.backends.redis.task_messages import RETRY, HeldTask, error_fields, held, new_entry
 from fairlead.clock import MICROS
+from fairlead.core import values
 from fairlead.errors import NotSupported
 from fairlead.model import (
     PRIORITIES,
@@ -143,7 +144,7 @@ class RedisTaskStore:
     def task(self, task_id: str) -> RedisSteps[TaskRecord | None]:
         found = yield from self._dead_letters.task(task_id)
         if found is None:
-            raise NotSupported(f"task {task_id}: {_NO_RECORD}; {SQL_STORES} do")
+            raise NotSupported(f"task {values.brief(task_id)}: {_NO_RECORD}; {SQL_STORES} do")
         return found
 
     def tasks(self, where: TaskFilter, limit: int) -> RedisSteps[list[TaskRecord]]:

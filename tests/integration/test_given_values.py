@@ -1,0 +1,90 @@
+"""Values of people and programs on servers: each is taken, or refused with an error of Fairlead, and
+a task that was taken can run; SQLite and declarations are in tests/unit/test_values.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead import App
+from fairlead.testing import drain
+from tests.unit.test_values import NASTY, OPTIONS, anything, ask_all, many, taken
+
+PAIR = 2
+COPIED = 60
+"""Number of tasks that PostgreSQL takes by COPY."""
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def shop(request: pytest.FixtureRequest) -> Iterator[App]:
+    app = App(request.getfixturevalue(f"{request.param}_url"))
+    app.migrate()
+    app.queue("free", partitions=1)
+    yield app
+    app.close()
+
+
+@many
+@given(option=st.sampled_from(OPTIONS), value=anything, count=st.sampled_from((1, PAIR, COPIED)))
+def test_an_option_of_one_or_many_submits_is_taken_or_refused(
+    shop: App, option: str, value: Any, count: int
+) -> None:
+    pay = _pay(shop)
+
+    def submit() -> None:
+        drafts = [pay.options(**{option: value}).draft() for _ in range(count)]
+        handles = shop.submit_many(drafts)
+        assert len(handles) == count
+
+    taken(submit)
+
+
+@many
+@given(value=anything)
+def test_questions_of_people_get_a_result_or_an_error(shop: App, value: Any) -> None:
+    ask_all(shop.management, value)
+
+
+async def test_every_task_whose_values_were_taken_runs(shop: App) -> None:
+    pay, expected, ran = _pay(shop), 0, _ran
+    ran.clear()
+    for option in OPTIONS:
+        if option == "run_at":
+            continue  # tasks of the year 9999 wait
+        for value in NASTY:
+            task = []
+            if taken(
+                lambda option=option, value=value: task.append(pay.options(**{option: value}))
+            ):
+                for count in (1, PAIR, COPIED):
+                    draft = task[0].draft
+                    # A unique key admits one task.
+                    handles: list[Any] = []
+                    if taken(
+                        lambda: handles.extend(shop.submit_many([draft() for _ in range(count)]))
+                    ):
+                        expected += len({handle.id for handle in handles if handle.is_new})
+    assert expected > 500
+    await drain(shop, timeout=120.0)
+    assert len(ran) == expected
+
+
+_ran: list[int] = []
+
+
+def _pay(app: App) -> Any:
+    from fairlead.declare.task import Task
+
+    return (
+        Task(app, app.handlers["pay"], _note)
+        if "pay" in app.handlers
+        else app.task(name="pay", queue="free")(_note)
+    )
+
+
+async def _note() -> None:
+    _ran.append(1)
