@@ -223,7 +223,13 @@ class App:
         return register if function is None else register(function)
 
     def periodic(
-        self, cron: str, *, timezone: str = "UTC", catch_up: str = "last", **options: Any
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        catch_up: str = "last",
+        ordering_key: str | None = None,
+        **options: Any,
     ) -> Callable[[Any], Any]:
         """Submit a task at each time of a cron expression, once in the whole cluster.
 
@@ -231,13 +237,14 @@ class App:
         no arguments, or one named `slot`: the aware datetime it runs for. `catch_up`: the slots to
         run that no worker submitted in time: "last" runs the latest one, "all" runs each of them,
         at most the latest 1,000, and "none" skips those more than a minute late. Slots from before
-        the first worker with this declaration never run. Raises ConfigurationError for a bad
-        expression, timezone or catch-up policy.
+        the first worker with this declaration never run. `ordering_key`: that of its tasks; in an
+        ordered queue, the slots of a task have one of their own by default. Raises
+        ConfigurationError for a bad expression, timezone, catch-up policy or ordering key.
         """
 
         def register(target: Any) -> Any:
             task = target if isinstance(target, Task) else self.task(**options)(target)
-            self._declared.add_periodic(task.handler, cron, timezone, catch_up)
+            self._declared.add_periodic(task.handler, cron, timezone, catch_up, ordering_key)
             return task
 
         return register
@@ -373,16 +380,18 @@ class App:
         node_settings = NodeSettings(**settings)
         context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
         pollers = registered(context, self._lake)
-        periodic = None
-        if self.periodics:
-            periodic = PeriodicTasks(
+        periodic = [
+            PeriodicTasks(
                 node_settings.name,
-                self.periodics,
+                group,
                 store.database,
                 store.periodics,
                 self.submitter,
                 self.clock,
+                patience,
             )
+            for group, patience in self.submitter.ordered.groups(self.periodics)
+        ]
         served = Served(
             queues=declared,
             handlers=self.handlers,

@@ -4,7 +4,8 @@ datacentres."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cassandra import ConsistencyLevel  # noqa: E402
 
 from fairlead.backends.cassandra import datacentres as cassandra_datacentres  # noqa: E402
 from fairlead.backends.cassandra import owner as cassandra_owner  # noqa: E402
+from fairlead.backends.cassandra import schedule as cassandra_schedule  # noqa: E402
 from fairlead.backends.cassandra import schedule_writes  # noqa: E402
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
@@ -70,6 +72,167 @@ async def insist(call: Callable[[], Awaitable[Any]]) -> Any:
                 return await call()
             except StoreUnavailable:
                 await asyncio.sleep(0.1)
+
+
+async def unmoved(store: CassandraScheduleStore) -> list[tuple[Any, ...]]:
+    """Return run_at, ordering key, unique key, task id and attempt of the runs in Cassandra."""
+
+    def read() -> list[tuple[Any, ...]]:
+        with store.session.make_cluster() as cluster:
+            found = cluster.connect(store.session.url.keyspace).execute(
+                "SELECT run_at, ordering_key, unique_key, id, attempt FROM fairlead_attempts"
+            )
+            return [tuple(row) for row in found]
+
+    return await asyncio.to_thread(read)
+
+
+@contextmanager
+def history_away(store: CassandraScheduleStore) -> Iterator[None]:
+    """Let the database of the history refuse every write during the block."""
+    database = store._history._database
+
+    async def refuse(steps: Any) -> None:
+        raise StoreUnavailable("the database is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "run_async", refuse)
+        yield
+    store._history._try_at = 0.0
+
+
+def history_of(store: CassandraScheduleStore) -> list[tuple[str, int, str]]:
+    """Return task id, attempt and outcome of each run in the history, by task and attempt."""
+    with store._history._database.transaction() as connection:  # type: ignore[attr-defined]
+        rows = connection.execute("SELECT task_id, attempt, outcome FROM fairlead_attempts")
+        return sorted(tuple(row) for row in rows)
+
+
+# the history --------------------------------------------------------------------------------------
+
+
+async def test_runs_end_while_the_history_is_away_and_are_moved_once_when_it_is_back(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cassandra_schedule, "MOVED_AT_ONCE", 3)
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n * HOUR // 4, f"k{n}") for n in range(10)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    rows = await everything(store)
+    with history_away(store):
+        await store.finish(PARTITION, range_id, [again(row, NOW) for row in rows])
+        rows = await everything(store)
+        await store.finish(PARTITION, range_id, [ended(row, finished_at=NOW + 9) for row in rows])
+        assert await everything(store) == []
+        await store.move_attempts(PARTITION, range_id)
+        assert history_of(store) == []
+    assert len(await unmoved(store)) == 20
+    expected = sorted(
+        (each.id, attempt, outcome)
+        for each in tasks
+        for attempt, outcome in ((1, "retried"), (2, "done"))
+    )
+    with pytest.MonkeyPatch.context() as patch:  # a crash between the move and the deletion
+        patch.setattr(store.session, "batch", _crash)
+        with pytest.raises(StoreUnavailable):
+            await store.move_attempts(PARTITION, range_id)
+    for _ in range(2):
+        await store.move_attempts(PARTITION, range_id)
+        assert history_of(store) == expected
+        assert await unmoved(store) == []
+
+
+async def _crash(statements: Any) -> None:
+    raise StoreUnavailable("the process ended")
+
+
+async def test_the_next_owner_moves_the_runs_that_a_former_owner_has_left(
+    opened: Callable[[], CassandraScheduleStore],
+) -> None:
+    former, later = opened(), opened()
+    range_id = (await former.take_over(PARTITION)).range_id
+    await former.persist(PARTITION, range_id, [task(NOW), task(NOW + 9 * DAY)], ScheduleRecord())
+    rows = await everything(former)
+    with history_away(former):
+        await former.finish(PARTITION, range_id, [ended(row) for row in rows])
+    range_id = (await later.take_over(PARTITION)).range_id
+    await later.move_attempts(PARTITION, range_id)
+    assert [row[0] for row in history_of(later)] == sorted(row.task.id for row in rows)
+    assert await unmoved(later) == []
+
+
+async def test_a_run_that_ends_during_a_move_of_its_hour_is_kept_for_the_next_move(
+    store: CassandraScheduleStore,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n, f"k{n}") for n in range(3)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(rows[0])])
+    batch = store.session.batch
+
+    async def end_another(statements: Any) -> Any:
+        patch.undo()
+        assert statements[0][0] == "drop_attempts"
+        with history_away(store):
+            await store.finish(PARTITION, range_id, [ended(rows[1])])
+        return await batch(statements)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.session, "batch", end_another)
+        await store.move_attempts(PARTITION, range_id)
+    assert [run[3] for run in await unmoved(store)] == [tasks[1].id]
+    # Only the store knows of the run now.
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.move_attempts(PARTITION, range_id)
+    assert [row[0] for row in history_of(store)] == [tasks[0].id, tasks[1].id]
+    assert await unmoved(store) == []
+
+
+async def test_a_move_during_the_end_of_a_run_does_not_delete_the_run(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
+    rows = await everything(store)
+    await store.finish(PARTITION, range_id, [ended(rows[0])])
+
+    async def move_first(runs: Any) -> bool:
+        monkeypatch.undo()
+        await store.move_attempts(PARTITION, range_id)
+        return False
+
+    monkeypatch.setattr(store._history, "append", move_first)
+    await store.finish(PARTITION, range_id, [ended(rows[1])])
+    assert rows[1].task.id in [run[3] for run in await unmoved(store)]
+    await store.move_attempts(PARTITION, range_id)
+    assert len(history_of(store)) == 2
+    assert await unmoved(store) == []
+
+
+@pytest.mark.parametrize("row", ["'nonsense'", "'[1]'", "null"])
+async def test_a_run_that_cannot_be_read_hides_no_other_from_the_history(
+    store: CassandraScheduleStore, row: str
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
+    rows = await everything(store)
+    with history_away(store):
+        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
+
+    def damage() -> None:
+        with store.session.make_cluster() as cluster:
+            cluster.connect(store.session.url.keyspace).execute(
+                f"UPDATE fairlead_attempts USING TIMESTAMP {2**62} SET row = {row}"
+                f" WHERE queue = %s AND partition = %s AND hour = {NOW // HOUR} AND run_at = {NOW}"
+                " AND ordering_key = 'a' AND unique_key = 'u' AND id = %s AND attempt = 1"
+                f" AND finished_at = {NOW + 3}",
+                (*PARTITION, rows[0].task.id),
+            )
+
+    await asyncio.to_thread(damage)
+    await store.move_attempts(PARTITION, range_id)
+    assert [row[0] for row in history_of(store)] == [rows[1].task.id]
 
 
 # owners -------------------------------------------------------------------------------------------
@@ -256,14 +419,15 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
     rows = await everything(store)
     batch, begun, written, are_written = store.session.batch, 0, 0, asyncio.Event()
 
-    async def cut_off(statements: Any) -> Any:
+    async def cut_off(statements: Any) -> None:
         nonlocal begun, written
-        begun += 1
+        is_end = statements[0][0] == "append_attempt"
+        begun += is_end
         if begun > 2:
             await are_written.wait()
             raise StoreUnavailable("the node died")
         await batch(statements)
-        written += 1
+        written += is_end
         if written == 2:
             are_written.set()
 
@@ -276,6 +440,7 @@ async def test_an_end_cut_off_between_two_batches_is_written_whole_or_not_at_all
     completed = await store._completed(store._owners[PARTITION], [row.key for row in rows])
     assert 0 < len(completed) < 40
     assert completed == {row.key for row in rows} - unfinished
+    assert {TaskKey(*run[:3]) for run in await unmoved(store)} == completed
 
 
 async def test_a_read_of_one_ordering_key_reads_two_rows_for_each_task(
@@ -329,13 +494,13 @@ async def test_a_completion_written_during_a_cleaning_is_kept(
     await store.persist(PARTITION, range_id, [task(NOW + n) for n in range(3)], ScheduleRecord())
     rows = await everything(store)
     await store.finish(PARTITION, range_id, [ended(rows[1], finished_at=NOW + 1)])
-    append, cleaned = store._history.run_async, list[int]()
+    append, cleaned = store._history.append, list[int]()
 
-    async def clean_first(steps: Any) -> Any:
+    async def clean_first(runs: Any) -> bool:
         cleaned.append(await store.clean(PARTITION, range_id, NOW + 20 * DAY))
-        return await append(steps)
+        return await append(runs)
 
-    monkeypatch.setattr(store._history, "run_async", clean_first)
+    monkeypatch.setattr(store._history, "append", clean_first)
     await store.finish(PARTITION, range_id, [ended(rows[2], finished_at=NOW + 20 * DAY)])
     monkeypatch.undo()
     assert cleaned == [0]
@@ -459,6 +624,25 @@ async def test_while_a_datacentre_is_away_nothing_is_deleted_and_afterwards_all_
     assert (await store.take_over(PARTITION)).record.low_water_mark == TaskKey(NOW + 5, "", "")
 
 
+async def test_runs_of_a_datacentre_that_is_away_are_not_deleted_before_they_were_read(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = SecondDatacentre(monkeypatch)
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
+    rows = await everything(store)
+    with history_away(store):
+        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
+    range_id = (await store.take_over(PARTITION)).range_id
+    other.is_away = True
+    await store.move_attempts(PARTITION, range_id)
+    assert (len(history_of(store)), len(await unmoved(store))) == (2, 2)
+    other.is_away = False
+    await store._datacentres.are_back("range_id", *PARTITION)
+    await store.move_attempts(PARTITION, range_id)
+    assert (len(history_of(store)), len(await unmoved(store))) == (2, 0)
+
+
 async def test_a_datacentre_that_lacks_a_take_over_raises_store_unavailable_and_not_fenced(
     store: CassandraScheduleStore,
 ) -> None:
@@ -519,6 +703,7 @@ async def test_a_kill_loses_nothing_and_the_same_store_works_after_the_restart(
             lambda: store.unfinished("reminders", NOW),
             lambda: store.statuses("reminders", NOW),
             lambda: store.clean(PARTITION, range_id, NOW),
+            lambda: store.move_attempts(PARTITION, range_id),
             store.migrate,
         ):
             with pytest.raises(StoreUnavailable) as raised:

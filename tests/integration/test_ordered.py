@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from fairlead import App, ConfigurationError, Exponential, Incident, InvalidTask, NoRetry, State
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, to_datetime
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
 from fairlead.errors import StoreUnavailable
@@ -681,12 +682,44 @@ async def test_a_queue_that_became_ordered_while_it_had_tasks_is_not_served_and_
     kit.app.close()
 
 
-async def test_a_periodic_task_in_an_ordered_queue_is_refused(kit: Kit) -> None:
-    @kit.app.periodic("* * * * *", queue="reminders")
-    async def nightly() -> None: ...
+HOUR = 3600 * MICROS
 
-    with pytest.raises(ConfigurationError, match="periodic task 'nightly': its queue is ordered"):
-        kit.app.node()
+
+def set_passed(app: App, passed_at: int) -> None:
+    """Set the periodic tasks of the application back to this instant."""
+    with app.store.database.transaction() as connection:
+        connection.execute(f"UPDATE fairlead_periodics SET passed_at = {passed_at}")
+
+
+@pytest.mark.smoke
+async def test_late_slots_of_a_periodic_task_run_once_each_in_order_also_if_submitted_twice(
+    kit: Kit,
+) -> None:
+    @kit.app.periodic("0 * * * *", catch_up="all", queue="reminders")
+    async def hourly(slot: datetime) -> None:
+        kit.runs.start(slot.isoformat(), 0.0)
+
+    async with running(kit.app) as node:
+        await settled(kit.app, node, SOON)  # the node has registered the periodic task
+        async with asyncio.timeout(SOON):
+            while not (known := kit.app.management.periodic.list()):
+                await asyncio.sleep(0.01)
+    passed_at = known[0].record.passed_at - 3 * HOUR
+    for _ in range(2):  # the second time as after a crash before the record was advanced
+        set_passed(kit.app, passed_at)
+        async with running(kit.app) as node:
+            async with asyncio.timeout(SOON):
+                while kit.app.management.periodic.list()[0].record.passed_at == passed_at:
+                    await asyncio.sleep(0.01)
+            await settled(kit.app, node, SOON)
+    last = kit.app.management.periodic.list()[0].record.passed_at
+    slots = range((passed_at // HOUR + 1) * HOUR, last + 1, HOUR)
+    assert kit.runs.names == [to_datetime(slot).isoformat() for slot in slots]
+    handle = kit.app.management.periodic.run("hourly")
+    async with running(kit.app) as node:
+        await settled(kit.app, node, SOON)
+    task = kit.app.management.show(handle.id)
+    assert (task.state, task.ordering_key) == (State.DONE, "periodic/hourly")
 
 
 async def test_a_task_whose_handler_is_missing_waits_for_another_deployment(kit: Kit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 
@@ -52,6 +53,15 @@ class IdSource:
         self._pid = os.getpid()  # a forked child must not repeat its parent's ids
         # The top bit starts at 0, so that blocks can grow within the millisecond.
         self._random = int.from_bytes(os.urandom(10)) >> (80 - _RANDOM_BITS + 1)
+
+
+def id_of(name: str, at: int) -> int:
+    """Return the id of what has this name at this instant (microseconds since the epoch): the same
+    one on every machine. Its random bits are a hash of the name."""
+    digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=10).digest())
+    random = digest >> (80 - _RANDOM_BITS)
+    head = (max(at, 0) // 1000 << 80) | _VERSION | _VARIANT
+    return head | (random >> _LOW_BITS) << 64 | random & _LOW_MASK
 
 
 def id_text(value: int) -> str:

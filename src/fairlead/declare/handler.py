@@ -57,6 +57,8 @@ class Handler:
         self.function = function
         self.name = name
         self.queue = queue
+        self.is_ordered = False
+        """Whether the queue is ordered."""
         self.retry = retry
         self.processing = _checked(processing, name)
         self.concurrency = concurrency
@@ -86,6 +88,7 @@ class Handler:
     def fit(self, queue: Queue, default: RetryPolicy) -> None:
         """Fit the handler to an ordered queue: retry for ever unless the task declares a policy
         other than `default`. Raises ConfigurationError for options that do not fit such a queue."""
+        self.is_ordered = queue.is_ordered
         if not queue.is_ordered:
             return
         for is_set, what in (

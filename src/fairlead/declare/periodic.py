@@ -93,11 +93,15 @@ class Periodic:
         timezone: str,
         catch_up: str = CatchUp.LAST,
         name: str | None = None,
+        ordering_key: str | None = None,
     ) -> None:
-        """`name`: the name of its record in the store; by default the task's name. Raise
-        ConfigurationError."""
+        """`name`: the name of its record in the store; by default the task's name. `ordering_key`:
+        that of its tasks; by default, an ordered queue runs the slots of the task one at a time.
+        Raise ConfigurationError."""
         values.text("cron expression", cron)
         values.text("timezone", timezone)
+        if ordering_key is not None:
+            values.text("ordering_key", ordering_key)
         try:
             self.times = cron_times(cron, timezone)
         except ConfigurationError as error:
@@ -125,8 +129,28 @@ class Periodic:
         self.timezone = timezone
         self.name = name or handler.name
         self._takes_slot = bool(parameters)
+        self._ordering_key = ordering_key
 
-    def draft(self, slot: datetime, unique_key: str | None = None) -> Draft:
-        """Return the draft of the task for one slot."""
-        kwargs = {"slot": slot} if self._takes_slot else {}
-        return Draft(self.handler, (), kwargs, Options(unique_key=unique_key))
+    def draft(self, slot: datetime) -> Draft:
+        """Return the draft of a task that runs now, with this instant as its slot."""
+        return self._draft(slot, Options(ordering_key=self._key))
+
+    def slot_draft(self, slot: datetime) -> Draft:
+        """Return the draft of the task for one slot. In a store without transactions, its unique
+        key prevents a second task for the slot. In an ordered queue its time is the slot."""
+        options = Options(
+            unique_key=f"periodic/{self.handler.name}/{slot.isoformat()}",
+            ordering_key=self._key,
+            run_at=slot if self.handler.is_ordered else None,
+        )
+        return self._draft(slot, options)
+
+    def _draft(self, slot: datetime, options: Options) -> Draft:
+        return Draft(self.handler, (), {"slot": slot} if self._takes_slot else {}, options)
+
+    @property
+    def _key(self) -> str | None:
+        """Ordering key of the tasks; an ordered queue needs one."""
+        if self._ordering_key is None and self.handler.is_ordered:
+            return f"periodic/{self.handler.name}"
+        return self._ordering_key

@@ -61,8 +61,8 @@ class Served:
     interceptors: Sequence[RunInterceptor] = ()
     pollers: Sequence[Poller] = ()
     """Pollers in addition to the engine's own."""
-    periodic: Part | None = None
-    """Part that submits the slots of the application's periodic tasks; None without any."""
+    periodic: Sequence[Part] = ()
+    """Parts that submit the slots of the application's periodic tasks."""
     on_incident: OnIncident | None = None
     """Called with each incident, in a thread."""
     incident_timeout: float = INCIDENT_TIMEOUT

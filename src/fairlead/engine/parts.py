@@ -167,7 +167,7 @@ class NodeParts:
             self.incident_reports,
             self.pollers,
             self.delivery,
-            *([served.periodic] if served.periodic else []),
+            *served.periodic,
             Deadlines(context),
             StuckRuns(context),
             completion,

@@ -40,8 +40,9 @@ class SlotSubmitter(Protocol):
     """Submits the tasks of due slots."""
 
     def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> Awaitable[bool]:
-        """Submit the drafts and pass the slots in one transaction; return False, with nothing
-        submitted, if the record has changed."""
+        """Submit the drafts and pass the slots, both or neither; return False if the record has
+        changed. A log or store without transactions may have submitted the drafts before that; it
+        drops what comes twice."""
 
 
 class Due(NamedTuple):
@@ -79,8 +80,12 @@ class PeriodicTasks(SimplePart):
         store: PeriodicStore,
         submitter: SlotSubmitter,
         clock: Clock,
+        patience: float = 0.0,
     ) -> None:
+        """`patience`: seconds for which a slot is left to the node that declared the record last,
+        where several nodes may submit one slot before they see each other."""
         self._node = node
+        self._patience = round(patience * MICROS)
         self._periodics = {periodic.name: periodic for periodic in periodics}
         self._database = database
         self._store = store
@@ -105,9 +110,10 @@ class PeriodicTasks(SimplePart):
         began = self._clock.monotonic()
         at = await self._database.read(self._store.clock(self._clock.now()))
         records = await self._records(at)
-        now = to_datetime(at)
         pauses = []
         for record in sorted(records, key=self._order):
+            until = at if record.declared_by == self._node else at - self._patience
+            now = to_datetime(until)
             try:
                 periodic = self._periodics[record.name]
                 times = cron_times(record.cron, record.timezone)
@@ -123,7 +129,7 @@ class PeriodicTasks(SimplePart):
                 continue
             following = times.next_slot(now)
             if following is not None:
-                pauses.append((to_micros(following) - at) / MICROS)
+                pauses.append((to_micros(following) - until) / MICROS)
         return min(pauses) - (self._clock.monotonic() - began) if pauses else None
 
     def _order(self, record: PeriodicRecord) -> int:
@@ -168,7 +174,7 @@ class PeriodicTasks(SimplePart):
         advance = Advance(
             record.name, record.version, passed_at, passed_at if due.submitted else None
         )
-        drafts = [_draft(periodic, slot) for slot in due.submitted]
+        drafts = [periodic.slot_draft(slot) for slot in due.submitted]
         is_ours = await asyncio.shield(self._submitter.submit_slots(drafts, advance))
         if is_ours and due.skips:
             log.warning(
@@ -192,8 +198,3 @@ def _declaration(periodic: Periodic) -> PeriodicDeclaration:
         periodic.timezone,
         str(periodic.catch_up),
     )
-
-
-def _draft(periodic: Periodic, slot: datetime) -> Draft:
-    # In a store without transactions, the unique key prevents a second task for the slot.
-    return periodic.draft(slot, f"periodic/{periodic.handler.name}/{slot.isoformat()}")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fairlead.clock import MICROS, to_datetime
+from fairlead.core.ids import id_of, id_text
 from fairlead.declare.options import Options
 from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask
@@ -73,11 +74,7 @@ class Acceptance:
         """
         accepted = []
         for task in tasks:
-            if task.ordering_key is None:
-                raise InvalidTask(
-                    f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an"
-                    f" ordering_key; submit it by {task.name}.options(ordering_key=...)"
-                )
+            _check_ordering_key(task)
             late = (now - task.run_at) / MICROS
             if late > (grace := self._queues[task.queue].grace):
                 raise InvalidTask(
@@ -98,8 +95,31 @@ class Acceptance:
             )
         return accepted
 
+    def slots(self, tasks: Sequence[NewTask]) -> list[Submit]:
+        """Return the tasks of slots of periodic tasks as entries of the log, however late they are.
+
+        A slot has the same entry from every node, with the same id, so the schedule drops what
+        comes twice. Raise InvalidTask before any task is accepted.
+        """
+        entries = []
+        for task in tasks:
+            _check_ordering_key(task)
+            key = ScheduledTask.of(task).key
+            name = msgspec.json.encode((task.queue, key.ordering_key, key.unique_key)).decode()
+            task_id = id_text(id_of(name, key.run_at))
+            entries.append(Submit(msgspec.structs.replace(task, id=task_id)))
+        return entries
+
     def _next_time(self, now: int) -> int:
         """Return a time above the last one returned, unless the clock was set back."""
         with self._lock:
             self._last = max(now, self._last + 1) if self._last < now + MICROS else now
             return self._last
+
+
+def _check_ordering_key(task: NewTask) -> None:
+    if task.ordering_key is None:
+        raise InvalidTask(
+            f"task {task.name!r}: queue {task.queue!r} is ordered, so its tasks need an"
+            f" ordering_key; submit it by {task.name}.options(ordering_key=...)"
+        )

@@ -40,8 +40,12 @@ class FencedSchedule:
         return await self._store.find(self.partition, key)
 
     async def finish(self, ends: Sequence[RunEnd]) -> None:
-        """Put the runs into the history, then complete or update their tasks."""
+        """Write the runs for the history, and complete or update their tasks."""
         await self._store.finish(self.partition, self.range_id, ends)
+
+    async def move_attempts(self) -> None:
+        """Move runs to the history that only the store has."""
+        await self._store.move_attempts(self.partition, self.range_id)
 
     async def keep(
         self, record: ScheduleRecord, done: Sequence[tuple[TaskKey, TaskKey]] = ()

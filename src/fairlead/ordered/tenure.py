@@ -17,6 +17,9 @@ from fairlead.ordered.scheduler import Scheduler
 from fairlead.ordered.unreadable import UnreadableTasks
 from fairlead.ports.task_log import Drop
 
+MOVE_SECONDS = 60.0
+"""Seconds between two moves of runs from the store to the history."""
+
 
 class Tenure:
     """The parts of a partition in one task group. Runs and unwritten ends outlive a tenure: they
@@ -36,6 +39,7 @@ class Tenure:
         self._in_flight = in_flight
         self._describe = describe
         self._node = context.node
+        self._clock = context.clock
         self.schedule = schedule
         self.scheduler = Scheduler(schedule, in_flight.hand_out, context.clock)
         self._unreadable = UnreadableTasks(
@@ -51,10 +55,18 @@ class Tenure:
             parts.create_task(self.persistence.run())
             parts.create_task(self.scheduler.run())
             parts.create_task(self._in_flight.completion.run(self._store.finish))
+            parts.create_task(self._move_attempts())
+
+    async def _move_attempts(self) -> None:
+        while True:
+            await self._clock.sleep(MOVE_SECONDS)
+            await self._store.move_attempts()
 
     async def save(self) -> None:
-        """Save the record for the next owner, after `run` was cancelled and no task runs."""
+        """Save the record for the next owner, after `run` was cancelled and no task runs. Leave no
+        run in the store that can be moved to the history."""
         await self.persistence.save()
+        await self._store.move_attempts()
 
     def resize(self, window: Window) -> None:
         """Set how many tasks may be in memory."""

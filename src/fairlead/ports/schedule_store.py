@@ -92,10 +92,16 @@ class ScheduleStore(Protocol):
         none."""
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
-        """Write each run into the history of attempts once. Then complete the keys of tasks that
-        are over, and store the counts of runs with the others, unless another task has replaced
-        them. Atomic on SQL. The caller passes no key twice. Durable on return. Raises Fenced, and
+        """Write each run for the history of attempts once, complete the keys of tasks that are
+        over, and store the counts of runs with the others, unless another task has replaced them.
+        Each of these ends is written whole or not at all; on SQL, all together. The history has the
+        runs on return, unless it is on another server that does not respond: `move_attempts` moves
+        them there later. The caller passes no key twice. Durable on return. Raises Fenced, and
         StoreUnavailable if the write may or may not have landed; repeat it then."""
+
+    async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
+        """Move runs to the history that only this store has, as far as the history is available.
+        Call it from time to time. Raises Fenced, StoreUnavailable."""
 
     async def keep(
         self,

@@ -11,13 +11,19 @@ from fairlead.declare.handle import OrderedHandle, TaskHandle
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft, encode
 from fairlead.errors import ConfigurationError, InvalidTask
-from fairlead.model import ScheduledTask
+from fairlead.model import NewTask, ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ports.notification import Notification
+from fairlead.ports.periodic_store import Advance
+from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.plan import Plan, PlannedWait, PlannedWrite, carry_out
+
+LOG_PATIENCE = 2.0
+"""Seconds for which a node leaves a slot to the node that declared the periodic task last, if the
+log is on another server: most slots are then appended once."""
 
 
 class OrderedSubmission:
@@ -41,15 +47,10 @@ class OrderedSubmission:
         return kinds.pop()
 
     def check(self, queues: Collection[str], periodics: Iterable[Periodic]) -> bool:
-        """Check the ordered queues before a node serves them; return whether there are any. Raise
-        ConfigurationError as `_settle` does, and for a declaration that could never run there."""
-        carry_out(self._settle(queues, None))
-        for periodic in periodics:
-            if self._is_ordered(periodic.handler.queue):
-                raise ConfigurationError(
-                    f"periodic task {periodic.handler.name!r}: its queue is ordered; declare the"
-                    " periodic task in another queue, and let its handler submit tasks to this one"
-                )
+        """Check the ordered queues before a node serves them, or submits periodic tasks to them;
+        return whether it serves any. Raise ConfigurationError as `_settle` does."""
+        submitted = {periodic.handler.queue for periodic in periodics}
+        carry_out(self._settle({*queues, *submitted}, None))
         ordered = [name for name in queues if self._is_ordered(name)]
         if not ordered:
             return False
@@ -63,24 +64,64 @@ class OrderedSubmission:
                 )
         return True
 
+    def groups(self, periodics: Iterable[Periodic]) -> list[tuple[list[Periodic], float]]:
+        """Return the periodic tasks in groups, each with its patience in seconds (see
+        `fairlead.engine.periodic.PeriodicTasks`). Those of ordered queues are a group, so that an
+        outage of the log delays no other."""
+        found: dict[bool, list[Periodic]] = {}
+        for periodic in periodics:
+            found.setdefault(self._is_ordered(periodic.handler.queue), []).append(periodic)
+        return [
+            (group, 0.0 if not is_ordered or self._log(None).joins_transactions else LOG_PATIENCE)
+            for is_ordered, group in found.items()
+        ]
+
     def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
         """Append the tasks to the log, once the log has room for them. Raise InvalidTask before
         anything is written, StoreUnavailable if the log has no room in time."""
-        context = self._context
+        log = yield from self._log_with_room(drafts, connection)
+        tasks, now = self._encode(drafts)
+        entries = self._acceptance.entries(tasks, now)
+        if log.joins_transactions:
+            database = self._context.connector.sql_store.database
+            yield PlannedWrite(database, log.appending(entries), connection)
+            appended = _ended()
+        else:
+            appended = log.append(entries)
+        return self._announced(entries, appended, connection)
+
+    def slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[list[TaskHandle] | None]:
+        """Append the tasks of due slots to the log, and advance the record of the periodic task:
+        in one transaction, or first the one and then the other. After a crash between the two, the
+        slots are appended again, and the schedule drops them by their keys. Return None if the
+        record has changed. Raise as `submission` does."""
+        store = self._context.connector.store
+        log = yield from self._log_with_room(drafts, None)
+        tasks, _ = self._encode(drafts)
+        entries = self._acceptance.slots(tasks)
+        advancing = store.periodics.submission(advance, [])
+        if log.joins_transactions:
+            steps = _append_if_advanced(advancing, log, entries)
+            is_ours = yield PlannedWrite(store.database, steps)
+        else:
+            yield PlannedWait(log.append(entries))
+            is_ours = (yield PlannedWrite(store.database, advancing)) is not None
+        return self._announced(entries, _ended(), None) if is_ours else None
+
+    def _log_with_room(self, drafts: Sequence[Draft], connection: Any) -> Plan[TaskLog]:
         yield from self._settle({draft.handler.queue for draft in drafts}, connection)
         log = self._log(connection)
         if (room := log.room()) is not None:
             yield PlannedWait(room)
-        entries = self._entries(drafts)
+        return log
+
+    def _announced(
+        self, entries: Sequence[Submit], appended: Future[None], connection: Any
+    ) -> list[TaskHandle]:
+        context = self._context
         notification = Notification(log=sorted({entry.task.queue for entry in entries}))
-        if log.joins_transactions:
-            database = context.connector.sql_store.database
-            yield PlannedWrite(database, log.appending(entries), connection)
+        if self._log(connection).joins_transactions:
             context.announce(notification, connection)
-            appended: Future[None] = Future()
-            appended.set_result(None)
-        else:
-            appended = log.append(entries)
         context.observer.submitted([entry.task for entry in entries])
         own_notification = None if connection is None else notification
         return [
@@ -139,11 +180,27 @@ class OrderedSubmission:
             )
         return log
 
-    def _entries(self, drafts: Sequence[Draft]) -> list[Submit]:
+    def _encode(self, drafts: Sequence[Draft]) -> tuple[list[NewTask], int]:
+        """Return the tasks, and the time of their submit (microseconds since the epoch)."""
         context = self._context
         now = context.hooks.clock.now()
         tasks = encode(drafts, context.declared.partitions, now, context.hooks.payload_limit)
-        return self._acceptance.entries(tasks, now)
+        return tasks, now
 
     def _is_ordered(self, queue: str) -> bool:
         return self._context.declared.queues[queue].is_ordered
+
+
+def _append_if_advanced(
+    advancing: Steps[Any], log: TaskLog, entries: Sequence[Submit]
+) -> Steps[bool]:
+    if (yield from advancing) is None:
+        return False
+    yield from log.appending(entries)
+    return True
+
+
+def _ended() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

@@ -40,8 +40,8 @@ class Submitter:
         return await carry_out_async(self._submission(drafts))
 
     async def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> bool:
-        """Submit the drafts of due slots and advance the record of the periodic task, in one
-        transaction. Return False, with nothing submitted, if the record has changed."""
+        """Submit the drafts of due slots and advance the record of the periodic task, both or
+        neither. Return False if the record has changed."""
         return await carry_out_async(self._slots(drafts, advance))
 
     def transaction(self, connection: Any) -> Transaction:
@@ -57,6 +57,10 @@ class Submitter:
             steps = store.periodics.submission(advance, [])
             return (yield PlannedWrite(store.database, steps)) is not None
         with self._intercepted(drafts) as submission:
+            if self.ordered.takes(submission.drafts):
+                handles = yield from self.ordered.slots(submission.drafts, advance)
+                submission.handles = handles or ()
+                return handles is not None
             tasks = self._encode(submission.drafts)
             written = yield PlannedWrite(store.database, store.periodics.submission(advance, tasks))
             if written is None:

@@ -13,8 +13,8 @@ _EXAMPLE = "cassandra://host:9042/keyspace"
 
 
 class CassandraBackend(Backend):
-    """Fair backlogs, and the schedule of ordered queues. The history of attempts stays in the
-    tables of the task store."""
+    """Fair backlogs, and the schedule of ordered queues. Runs of these queues are moved to the
+    history in the tables of the task store."""
 
     offers: ClassVar[Mapping[Kind, str]] = {"backlog": _EXAMPLE, "schedule": _EXAMPLE}
     modules = ("cassandra",)

@@ -56,6 +56,65 @@ class StoredHours:
         return sorted(hour for hour in self._hours if first <= hour <= last)
 
 
+class HoursInUse:
+    """Hours of which calls under way write rows. A deletion with a later stamp would delete
+    them."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[int] = Counter()
+
+    @contextlib.contextmanager
+    def use(self, hours: Collection[int]) -> Iterator[None]:
+        """Note that rows of these hours are being written."""
+        self._calls.update(hours)
+        try:
+            yield
+        finally:
+            self._calls.subtract(hours)
+            self._calls = +self._calls
+
+    @property
+    def hours(self) -> frozenset[int]:
+        """Hours of which rows are being written."""
+        return frozenset(self._calls)
+
+
+class UnmovedAttempts:
+    """The hours with runs that are stored for the history, as their owner knows them.
+
+    An hour is noted in the store before its first row, and dropped there after all its rows were
+    moved and deleted. A row that is written after `take` has a later stamp than that deletion, and
+    its hour is noted again.
+    """
+
+    def __init__(self) -> None:
+        self.is_read = False
+        """Whether the hours that earlier owners have noted were read."""
+        self.writing = HoursInUse()
+        """Hours of which rows are being written."""
+        self._noted: dict[int, bool] = {}
+        """Noted hours, each with whether it may have a row that is not in the history."""
+
+    def to_note(self, hours: Collection[int]) -> list[int]:
+        """Return those of the hours that are not noted, ascending."""
+        return sorted(set(hours) - self._noted.keys())
+
+    def note(self, hours: Collection[int], are_moved: bool) -> None:
+        """Record that these hours are noted in the store, and whether the rows just written, or
+        those of an earlier owner, are in the history too."""
+        for hour in hours:
+            self._noted[hour] = self._noted.get(hour, False) or not are_moved
+
+    def take(self) -> dict[int, bool]:
+        """Return the noted hours of which no row is being written, each with whether it may have a
+        row that is not in the history. Drop these hours here."""
+        busy = self.writing.hours
+        taken = {hour: unmoved for hour, unmoved in self._noted.items() if hour not in busy}
+        for hour in taken:
+            del self._noted[hour]
+        return taken
+
+
 class ScheduleOwner:
     """An owner of a partition, from one take-over to the next.
 
@@ -87,8 +146,9 @@ class ScheduleOwner:
         self.completed_in: set[int] = set()
         """Hours with keys that were completed since the last sweep."""
         self.stored_hours = StoredHours(hour_of(begins))
-        self._finishing: Counter[int] = Counter()
-        """Calls under way that write completions, by hour."""
+        self.finishing = HoursInUse()
+        """Hours of which completions are being written."""
+        self.attempts = UnmovedAttempts()
         self._calls = 0
 
     def stamp(self) -> int:
@@ -104,22 +164,6 @@ class ScheduleOwner:
                 " take over again"
             )
         return (self.range_id << _STAMP_BITS) + self._calls
-
-    @contextlib.contextmanager
-    def finishing(self, hours: Collection[int]) -> Iterator[None]:
-        """Note that completions of these hours are being written. A deletion with a later stamp
-        would delete them."""
-        self._finishing.update(hours)
-        try:
-            yield
-        finally:
-            self._finishing.subtract(hours)
-            self._finishing = +self._finishing
-
-    @property
-    def finishing_hours(self) -> frozenset[int]:
-        """Hours of which completions are being written."""
-        return frozenset(hour for hour, calls in self._finishing.items() if calls)
 
     def on_cleaned(self, hours: dict[int, bool]) -> None:
         """Record that these hours were cleaned, each with whether unfinished tasks are left."""

@@ -1,5 +1,5 @@
-"""The schedule store on Cassandra: rows and completions by the hour, and the history of attempts in
-the SQL tables of the task store.
+"""The schedule store on Cassandra: rows, completions and runs by the hour. Runs are moved to the
+history of attempts in the SQL tables of the task store.
 
 **If two owners write the same cell, the later owner's value wins.** A take-over raises the range id
 by a lightweight transaction. Every other write has the timestamp (range id << 32) + n, where n
@@ -14,6 +14,8 @@ harm:
 - A retry: the cell contains the task id, and a later retry of the same task wins.
 - A completion: the run has ended with success. At worst the later owner has already read the row,
   and runs the task a second time.
+- A run: a row of its own, which no other write changes. The history lacks the run if the SQL
+  database is away at that moment, and the later owner has just deleted the moved runs of its hour.
 - A record: it stays until the later owner saves one. Its low-water mark is below all tasks that
   were unfinished when it was written; each task submitted below the mark since then was stored
   together with a newer record.
@@ -30,6 +32,12 @@ another order. Such a key is written in the batch of its row and deleted with it
 without its key does not exist. A key without an unfinished row is possible and is skipped: an owner
 reads above the last task of the ordering key that it knows, and so above the completed ones.
 
+**The end of a run is one batch** of one partition: the completion, or the counts of the runs, and
+the run for the history. So no run is completed without its row, also while the SQL database is
+away. `finish` then appends the run to the SQL history, and waits some seconds for it at most. If
+that fails, `move_attempts` moves the run later, by an insert of absent rows. The runs of an hour
+are deleted together, after all were moved, so that they leave one tombstone.
+
 **With two datacentres** at LOCAL_QUORUM, a transaction in one may not see a transaction in the
 other. Range ids are therefore seconds, so the later of two take-overs that are a second apart has
 the greater id. A read of the schedule is whole if it has the writes of every datacentre (see
@@ -43,12 +51,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
+from fairlead.backends.cassandra.history import HistoryInSql
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.schedule_writes import (
     MOST_LEFT,
@@ -65,9 +75,8 @@ from fairlead.backends.cassandra.session import (
     Scan,
     chunks,
 )
-from fairlead.backends.sql.schedule import append_attempts
+from fairlead.backends.sql.schedule import AttemptRow, attempt_row
 from fairlead.backends.sql.schedule_rows import Runs, decode_record, decode_task
-from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
@@ -83,6 +92,9 @@ below the mark."""
 CLEANED_AT_ONCE = 100
 """Hours that one `clean` deletes at most."""
 
+MOVED_AT_ONCE = 500
+"""Runs that are moved to the history by one statement."""
+
 _AT_ONCE = 32
 """Concurrent statements of one call."""
 _KEYS_AT_ONCE = 500
@@ -95,10 +107,15 @@ _SCHEMA = (
     "create_schedule",
     "create_keys",
     "create_completions",
+    "create_attempts",
+    "create_attempt_hours",
 )
+
+log = logging.getLogger("fairlead.ordered")
 
 T = TypeVar("T")
 _runs = msgspec.json.Decoder(tuple[str, int, int, int | None])
+_attempt = msgspec.json.Decoder(AttemptRow)
 _encode = msgspec.json.encode
 
 
@@ -114,8 +131,7 @@ class CassandraScheduleStore:
             CassandraUrl.parse(url), "schedule.cql", _SCHEMA, _FAR_HOSTS
         )
         self._datacentres = Datacentres(self.session)
-        self._history = tasks.database
-        self._sql = load("schedule.sql", package_of(tasks.database))
+        self._history = HistoryInSql(tasks)
         self._owners: dict[PartitionKey, ScheduleOwner] = {}
 
     @property
@@ -187,23 +203,32 @@ class CassandraScheduleStore:
 
     async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
         owner = self._owner(partition, range_id)
+        hours = {hour_of(end.scheduled.key) for end in ends}
         finished: dict[int, int] = {}
         for end in ends:
             if end.completes:
                 hour = hour_of(end.scheduled.key)
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
-        with owner.finishing(finished):
+        with owner.finishing.use(finished), owner.attempts.writing.use(hours):
             stamp = owner.stamp()
-            await asyncio.gather(
-                self._history.run_async(append_attempts(self._sql, ends)), self._check_fence(owner)
-            )
+            # Noted before the rows are written, so that another owner finds them.
+            if new := owner.attempts.to_note(hours):
+                noting = self.session.batch(
+                    [("note_attempts", (*partition, hour, stamp)) for hour in new]
+                )
+                await asyncio.gather(noting, self._check_fence(owner))
+            else:
+                await self._check_fence(owner)
             unnoted = owner.ends_to_note(finished)
             noted = [
                 ("note_finished", (*partition, hour, at, stamp)) for hour, at in unnoted.items()
             ]
             writes = batches_of(end_of_run(partition, end, stamp) for end in ends)
             await self._write([*([noted] if noted else []), *writes])
-            await self._check_fence(owner)
+            are_moved, _ = await asyncio.gather(
+                self._history.append([attempt_row(end) for end in ends]), self._check_fence(owner)
+            )
+            owner.attempts.note(hours, are_moved)
             owner.hours.update(unnoted)
             owner.completed_in.update(finished)
 
@@ -233,7 +258,7 @@ class CassandraScheduleStore:
         """
         owner = self._owner(partition, range_id)
         # A completion that is being written now may have an earlier stamp.
-        busy, stamp = owner.finishing_hours, owner.stamp()
+        busy, stamp = owner.finishing.hours, owner.stamp()
         await self._check_fence(owner)
         await self._restart_when_whole(owner)
         mark_hour = hour_of(owner.low_water_mark)
@@ -261,6 +286,51 @@ class CassandraScheduleStore:
             )
         owner.on_cleaned({hour: bool(keys) for hour, keys in left.items()})
         return len(hours)
+
+    async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
+        """Move the stored runs to the history, and delete those of each hour that was moved whole.
+        Leave the rest if the database of the history is away."""
+        owner = self._owner(partition, range_id)
+        attempts = owner.attempts
+        await self._check_fence(owner)
+        if not attempts.is_read:
+            reading = self._datacentres.reading()
+            noted = [hour async for (hour,) in reading.rows("attempt_hours", *partition)]
+            attempts.note(noted, are_moved=False)
+            attempts.is_read = reading.is_whole
+        # Rows that are written from now on have a later stamp than the deletion.
+        taken, stamp = attempts.take(), owner.stamp()
+        try:
+            for hour in sorted(taken):
+                is_moved = not taken[hour] or await self._move_hour(owner, hour)
+                # Another datacentre may have further rows of an earlier owner.
+                if is_moved and attempts.is_read:
+                    await self.session.batch([("drop_attempts", (stamp, *partition, hour))])
+                    await self.session.batch([("drop_attempt_hour", (stamp, *partition, hour))])
+                    del taken[hour]
+        finally:
+            for hour, is_unmoved in taken.items():
+                attempts.note([hour], are_moved=not is_unmoved)
+
+    async def _move_hour(self, owner: ScheduleOwner, hour: int) -> bool:
+        """Append the runs of an hour to the history. Return False if some may not be there."""
+        reading = self._datacentres.reading()
+        rows = reading.rows("attempts", *owner.partition, hour, page=MOVED_AT_ONCE)
+        async with contextlib.aclosing(rows):
+            some: list[AttemptRow] = []
+            async for (row,) in rows:
+                try:
+                    some.append(_attempt.decode(row or ""))
+                except (ValueError, RecursionError) as error:
+                    fields = {"partition": owner.partition, "hour": hour, "error": str(error)}
+                    log.error("a run cannot be read, and is left out of the history", extra=fields)
+                if len(some) == MOVED_AT_ONCE:
+                    if not await self._history.append(some):
+                        return False
+                    some = []
+            if some and not await self._history.append(some):
+                return False
+        return reading.is_whole
 
     async def _unfinished_in(self, owner: ScheduleOwner, hour: int) -> list[TaskKey]:
         """Return the keys of the unfinished tasks of an hour, also of those that cannot be read: at

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.backends.cassandra.session import MOST_BYTES, bytes_of
+from fairlead.backends.sql.schedule import attempt_row
 from fairlead.model import PartitionKey, RunEnd, TaskKey
 from fairlead.ports.schedule_store import HOUR, hour_of
 from fairlead.ports.statements import Row
@@ -65,18 +66,20 @@ def _key_insert(partition: PartitionKey, key: TaskKey, stamp: int) -> tuple[str,
 
 
 def end_of_run(partition: PartitionKey, end: RunEnd, stamp: int) -> Write:
-    """Return the write of the end of a run."""
+    """Return the write of the end of a run, and of its row for the history."""
     key, task_id = end.scheduled.key, end.scheduled.task.id
     hour = hour_of(key)
     row = (*partition, hour, *key)
+    attempt = _encode(attempt_row(end)).decode()
+    appended = (*row, task_id, end.attempt, end.finished_at, attempt, stamp)
+    statements: list[tuple[str, Row]] = [("append_attempt", appended)]
+    size = bytes_of(attempt, task_id, *key)
     if end.completes:
-        statements: list[tuple[str, Row]] = [
-            ("complete", (*row, end.finished_at, stamp)),
-            ("mark_done", (stamp, *row)),
-        ]
-        return Write(hour, statements, 2 * bytes_of(*key))
+        statements += [("complete", (*row, end.finished_at, stamp)), ("mark_done", (stamp, *row))]
+        return Write(hour, statements, size + 2 * bytes_of(*key))
     runs = _encode((task_id, end.attempt, end.tries, end.retry_at)).decode()
-    return Write(hour, [("try_again", (stamp, runs, *row))], bytes_of(runs, *key))
+    statements.append(("try_again", (stamp, runs, *row)))
+    return Write(hour, statements, size + bytes_of(runs, *key))
 
 
 def sweep_between(

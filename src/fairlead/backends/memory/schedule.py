@@ -90,6 +90,9 @@ class MemoryScheduleStore:
             elif key in rows.tasks and rows.tasks[key].task.id == end.scheduled.task.id:
                 rows.tasks[key] = end.again
 
+    async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
+        """Do nothing: `finish` writes the history."""
+
     async def keep(
         self,
         partition: PartitionKey,

@@ -19,11 +19,52 @@ from fairlead.backends.sql.schedule_rows import decode_record, decode_task
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import NewTask, PartitionKey, RunEnd, ScheduledTask, ScheduleRecord, TaskKey
+from fairlead.model.fields import (
+    Count,
+    Key,
+    Partition,
+    Priority,
+    Runs,
+    TaskId,
+    Time,
+    Version,
+    Weight,
+)
 from fairlead.ports.schedule_store import Fenced, Owned, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
 CLEANED_AT_ONCE = 1000
 """Completed keys that one `clean` deletes at most."""
+
+AttemptRow = tuple[
+    TaskId,
+    Runs,
+    Runs,
+    Key,
+    Key,
+    Partition,
+    Priority,
+    Key,
+    Weight,
+    Key | None,
+    Key | None,
+    Version,
+    Time,
+    int,
+    int,
+    int | None,
+    int | None,
+    int | None,
+    int,
+    Key,
+    Key,
+    Key | None,
+    Key | None,
+    Key | None,
+    Key,
+    Count,
+]
+"""Columns of a run in the history, as `attempt_row` returns them."""
 
 _encode = msgspec.json.encode
 
@@ -93,7 +134,7 @@ class SqlScheduleStore:
         self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]
     ) -> Steps[None]:
         yield from self._fenced(partition, range_id)
-        yield from append_attempts(self._sql, ends)
+        yield from append_attempts(self._sql, [attempt_row(end) for end in ends])
         if over := [(*end.scheduled.key, end.finished_at) for end in ends if end.completes]:
             yield self._statement("complete", *partition, batch(over))
             yield self._statement("delete_completed", *partition, batch(over))
@@ -103,6 +144,9 @@ class SqlScheduleStore:
             if not end.completes
         ]:
             yield self._statement("try_again", *partition, batch(again))
+
+    async def move_attempts(self, partition: PartitionKey, range_id: int) -> None:
+        """Do nothing: `finish` writes the history."""
 
     async def keep(
         self,
@@ -199,15 +243,15 @@ class SqlScheduleStore:
         return Statement(self._sql[name], params)
 
 
-def append_attempts(sql: Mapping[str, str], ends: Sequence[RunEnd]) -> Steps[None]:
-    """Append the runs to the history, each run once even if its end is reported twice.
+def append_attempts(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps[None]:
+    """Append runs to the history, each run once even if its end is reported twice.
 
     `sql` has the statements of the dialect's schedule.sql.
     """
-    yield Statement(sql["append_attempts"], (batch([attempt_row(end) for end in ends]),))
+    yield Statement(sql["append_attempts"], (batch(rows),))
 
 
-def attempt_row(end: RunEnd) -> tuple[Any, ...]:
+def attempt_row(end: RunEnd) -> AttemptRow:
     """Return the row of the history for `append_attempts`."""
     task, scheduled = end.scheduled.task, end.scheduled
     return (

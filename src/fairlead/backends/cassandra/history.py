@@ -1,0 +1,52 @@
+"""The way of ended runs from Cassandra into the history of attempts in the SQL database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from fairlead.backends.sql.schedule import AttemptRow, append_attempts
+from fairlead.backends.sql.sql_file import load, package_of
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.errors import StoreUnavailable
+
+log = logging.getLogger("fairlead.ordered")
+
+APPEND_SECONDS = 5.0
+"""Longest time, in seconds, for which the end of a run waits for the database."""
+
+AWAY_SECONDS = 10.0
+"""Seconds after a failure for which no other call tries the database."""
+
+
+class HistoryInSql:
+    """The history of attempts, in a database that may be away while ordered queues go on."""
+
+    def __init__(self, tasks: SqlTaskStore) -> None:
+        self._database = tasks.database
+        self._sql = load("schedule.sql", package_of(tasks.database))
+        self._try_at: float | None = None
+        """Monotonic seconds from which the database is tried again; None while it responds."""
+
+    async def append(self, rows: Sequence[AttemptRow]) -> bool:
+        """Append runs to the history, each once, however often it is appended. Return False if the
+        database is away: the runs must be appended later."""
+        if self._try_at is not None and time.monotonic() < self._try_at:
+            return False
+        try:
+            async with asyncio.timeout(APPEND_SECONDS):
+                await self._database.run_async(append_attempts(self._sql, rows))
+        except (StoreUnavailable, TimeoutError) as error:
+            if self._try_at is None:
+                fields = {"error": str(error) or type(error).__name__}
+                log.warning(
+                    "ordered queues keep their history until its database is back", extra=fields
+                )
+            self._try_at = time.monotonic() + AWAY_SECONDS
+            return False
+        if self._try_at is not None:
+            self._try_at = None
+            log.info("the database of the history is back")
+        return True
