@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from fairlead import App
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import Kind, PostgresDatabase
+from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
-from fairlead.backends.sql.schedule import SqlScheduleStore
 from fairlead.cli.main import app as command_line
 from fairlead.connections import Connections
 from fairlead.errors import StoreUnavailable
@@ -252,7 +252,7 @@ async def test_an_owner_of_a_partition_is_fenced_when_another_got_its_range_id_a
 
 async def test_an_owner_of_an_ordered_partition_is_fenced_likewise(pair: Pair) -> None:
     async with stores(pair.url) as store, stores(pair.url) as other_store:
-        one, other = SqlScheduleStore(store), SqlScheduleStore(other_store)
+        one, other = PostgresScheduleStore(store), PostgresScheduleStore(other_store)
         await other.take_over(PARTITION)
         pair.cut()
         owned = await one.take_over(PARTITION)
