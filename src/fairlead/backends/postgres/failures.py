@@ -48,9 +48,12 @@ _DENIED = {
 }
 """Cures for what a role may not do, by SQLSTATE."""
 
+_NO_OPTIONS = (
+    "a pooler is in between: leave `options` out of the URL, and set the same by ALTER ROLE ... SET"
+)
 _REFUSED_SETTINGS = {
-    "unsupported startup parameter: options": "a pooler is in between: leave `options` out of the"
-    " URL, and set the same by ALTER ROLE ... SET",
+    "unsupported startup parameter: options": _NO_OPTIONS,
+    "unsupported startup parameter in options": _NO_OPTIONS,  # PgBouncer 1.20 and later
     "unsupported startup parameter": "a pooler is in between: write ?pooler=transaction or"
     " ?pooler=session in the URL",
     "unrecognized configuration parameter": "correct `options` in the URL",
