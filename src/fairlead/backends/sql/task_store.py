@@ -38,7 +38,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
@@ -538,9 +538,9 @@ class SqlTaskStore(SqlTaskRecords):
             known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
-    def settings_mark(self) -> Steps[object]:
+    def settings_mark(self) -> Steps[SettingsMark]:
         rows = yield self.statement("queues_mark")
-        return tuple(rows[0]) if rows else ()
+        return SettingsMark(*rows[0]) if rows else SettingsMark(0)
 
 
 def read_tasks(rows: Iterable[Row]) -> list[tuple[Trigger, State]]:
