@@ -20,7 +20,7 @@ from fairlead.model import LaneKey, PartitionKey
 Key = TypeVar("Key", bound=tuple[str | int, ...])
 
 _MOST_MARKS = 100
-_MOST_LANES = 2000
+MOST_LANES = 2000
 """Lanes without rows whose floors are kept, because each search looks into these lanes."""
 
 
@@ -63,7 +63,7 @@ class KeyedFloors(Generic[Key]):
         """Raise the floors after a search, which returned the position of the first row of each
         lane that has rows. `settled`: the attribute at the beginning of the search. `searched`: the
         lanes that it searched; None: all."""
-        if len(self._floors) > _MOST_LANES + len(first):
+        if len(self._floors) > MOST_LANES + len(first):
             self._floors = {lane: floor for lane, floor in self._floors.items() if lane in first}
         if searched is None:
             searched = self._floors.keys() | first.keys()

@@ -24,14 +24,23 @@ from fairlead.backends.postgres.copy_format import (
 from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.key_floors import KeyFloors
-from fairlead.backends.postgres.lane_floors import LaneFloors
+from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
 from fairlead.errors import ConfigurationError
-from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, State, Submitted, Trigger
+from fairlead.model import (
+    PRIORITIES,
+    ClaimedTask,
+    Finish,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    Trigger,
+)
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
@@ -44,6 +53,10 @@ used key between the two statements of the first."""
 _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
 that few tasks have come since the position that is settled."""
+
+SLOW_SECONDS = 0.05
+"""Seconds that a search for lanes may take before it gives floors to lanes of which it has seen no
+row. Each floor makes a search longer, by less than 0.1 ms."""
 
 _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 """Statements that delete by the position of a row."""
@@ -258,12 +271,27 @@ class PostgresTaskStore(SqlTaskStore):
         return super().ready(lane, above or floor, limit)
 
     def lanes(self) -> Steps[list[LaneKey]]:
-        settled = self._floors.settled
+        settled, began = self._floors.settled, time.monotonic()
         rows = yield self.statement("lanes", self._floor_rows())
         found = {LaneKey(*row[:3]): row[3] for row in rows}
+        if time.monotonic() - began > SLOW_SECONDS:
+            yield from self._know_lanes()
         self._floors.found(found, settled)
         yield from self._marks.read()
         return list(found)
+
+    def _know_lanes(self) -> Steps[None]:
+        """Note the lanes of all queues, so that they have floors although this process has seen no
+        row of theirs: they may have had many rows before it started."""
+        queues = yield self.statement("queues")
+        lanes = (
+            LaneKey(queue, partition, priority)
+            for queue, partitions, *_ in queues
+            for partition in range(partitions)
+            for priority in PRIORITIES
+        )
+        for lane in islice(lanes, MOST_LANES):
+            self._floors.of(lane)
 
     def _heartbeat(self, node: str, now: int) -> Steps[bool]:
         is_known = yield from super()._heartbeat(node, now)
