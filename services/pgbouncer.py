@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 from services import MissingProgram
@@ -23,6 +24,9 @@ class PgBouncerServer(Server):
 
     name = "pgbouncer"
     title = "PgBouncer"
+    # From 1.23 on, SIGTERM waits for all clients; a pooler has nothing to save.
+    parent_end_signal = signal.SIGKILL
+    stop_signals: ClassVar = dict.fromkeys(("smart", "fast", "immediate"), signal.SIGKILL)
 
     def __init__(
         self, postgres: PostgresServer, mode: str = "transaction", **settings: str | int

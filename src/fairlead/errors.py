@@ -45,6 +45,11 @@ class StoreUnavailable(FairleadError):
     """Raised while the database, or a part of it, cannot be reached; trying again may work."""
 
 
+class BatchTooLarge(StoreUnavailable):
+    """Raised if the limits of the server refuse a statement of this size, so that nothing was
+    written; a smaller batch may work."""
+
+
 class NotReplicated(StoreUnavailable):
     """Raised if Redis has written, but too few replicas have confirmed the write in time, so that a
     failover may lose it; submitting again is safe with a unique key."""

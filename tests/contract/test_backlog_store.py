@@ -216,7 +216,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_affects_no_other_lane(
             await store.session.batch([("keep_record", params)])
         else:
             await store._database.run_async(
-                store._rows("keep_record", *PARTITION, priority, broken)
+                store._keep_record(LANE._replace(priority=priority), broken)
             )
     found = (await store.take_over([PARTITION]))[PARTITION]
     assert found.lanes == {5: sound}

@@ -32,6 +32,7 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
+from tests.adapters import schedule_of
 
 PARTITION, BESIDE, ELSEWHERE = (
     PartitionKey("reminders", 3),
@@ -57,7 +58,7 @@ async def opened(kind: str, tasks: SqlTaskStore, url: str = "") -> Adapter:
         from fairlead.backends.cassandra.schedule import CassandraScheduleStore
 
         return CassandraScheduleStore(url, tasks)
-    return MemoryScheduleStore() if kind == "memory" else SqlScheduleStore(tasks)
+    return MemoryScheduleStore() if kind == "memory" else schedule_of(tasks)
 
 
 def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
@@ -418,7 +419,9 @@ async def overwrite_record(store: Adapter, tasks: SqlTaskStore, text: str) -> No
     """Overwrite the record of the partition."""
     where = dict(zip(("queue", "partition"), PARTITION, strict=True))
     if isinstance(store, SqlScheduleStore):
-        await change(tasks, "fairlead_schedule_owners", "record", text, where)
+        is_sqlite = tasks.database.dialect == "sqlite"
+        table = "fairlead_schedule_owners" if is_sqlite else "fairlead_schedule_records"
+        await change(tasks, table, "record", text, where)
     else:
         table = "fairlead_schedule_records"
         await asyncio.to_thread(change_cassandra, store, table, "record", text, where)

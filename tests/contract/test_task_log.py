@@ -10,12 +10,12 @@ import pytest
 
 from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.task_log import SqlTaskLog
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.core.ids import IdSource, id_text
 from fairlead.model import NewTask, PartitionKey, TaskKey
 from fairlead.ports.task_log import Batch, Drop, Entry, Submit
+from tests.adapters import log_of
 
 P0, P1, OTHER = (
     PartitionKey("reminders", 0),
@@ -39,7 +39,7 @@ async def opened(kind: str, url: str, beside: Log = None) -> Log:
         return KafkaTaskLog(url, {"reminders": 2, "letters": 1}, lambda *_: None, SYSTEM_CLOCK)
     store = task_store(url)
     migrate(store.database)
-    return SqlTaskLog(store, SYSTEM_CLOCK)
+    return log_of(store, SYSTEM_CLOCK)
 
 
 async def closed(log: Log) -> None:

@@ -889,6 +889,7 @@ async def test_nodes_send_heartbeats_fall_silent_and_are_dropped(store: Store) -
 
     def set_old_heartbeat():
         yield store.statement("register_node", "two", now - 60 * SECOND, "[]", "[]", "")
+        yield from store._first_heartbeat("two", now - 60 * SECOND)
 
     store.database.run(set_old_heartbeat())
     assert not await store.heartbeat("one", now)

@@ -71,10 +71,11 @@ def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
 
 
 @FULL("an outage")
-@pytest.mark.parametrize("is_synchronous", [True, False], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("replication", ["synchronous", "asynchronous", "behind"])
 def test_work_goes_on_after_each_of_two_failovers(
-    primary: PostgresServer, standby: PostgresServer, is_synchronous: bool, tmp_path: Path
+    primary: PostgresServer, standby: PostgresServer, replication: str, tmp_path: Path
 ) -> None:
+    is_synchronous = replication == "synchronous"
     url = primary.url_of("postgres", standby)
     app = app_of(url)
     crashes = []
@@ -84,6 +85,9 @@ def test_work_goes_on_after_each_of_two_failovers(
         for old, new in ((primary, standby), (standby, primary)):
             old.commit_on_standby(is_synchronous)
             load.wait_for(300)
+            if replication == "behind":
+                new.stop_receiving()  # so submits, claims and completions are lost
+                load.wait_for(20)
             crashes.append(time.time())
             old.crash()
             new.promote()

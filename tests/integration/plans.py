@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from fairlead.backends.sql.drivers import executor
+from fairlead.backends.postgres.task_store import PostgresTaskStore
+from fairlead.backends.sql.drivers import drive, executor
 from fairlead.ports.statements import Row, Statement, Step
 
 GROWING = {
@@ -153,3 +155,20 @@ def _text(plan: dict[str, Any], depth: int = 0) -> str:
         f" cost={plan['Total Cost']:.0f} {'; '.join(words)[:200]}"
     )
     return "\n".join([line, *(_text(child, depth + 1) for child in plan.get("Plans", ()))])
+
+
+def do(steps: Any, explain: Explainer) -> Any:
+    """Execute the steps in a transaction, each statement explained; return their result."""
+    with explain.connection.transaction():
+        return drive(steps, explain)
+
+
+@contextmanager
+def beside_a_backup(store: PostgresTaskStore) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection beside a transaction that stays open and has read the tables."""
+    with store.database.connect() as backup, store.database.connect() as connection:
+        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        for table in ("tasks", "backlog", "attempts"):
+            backup.execute(f"SELECT count(*) FROM fairlead_{table}".encode())
+        connection.prepare_threshold = None
+        yield connection

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 import pytest
 
+from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.backends.sql.drivers import drive
 from fairlead.backends.sql.migrate import migrate
 from fairlead.model import LaneKey, Level, NewTask, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
-from tests.integration.plans import Explainer
+from tests.integration.plans import Explainer, beside_a_backup, do
 
 LANE = LaneKey("mail", 0, 5)
 ROUND = 200
@@ -68,9 +66,9 @@ def store(postgres_url: str) -> Iterator[PostgresTaskStore]:
 def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain = Explainer(connection)
-        _do(store.ready(LANE, 0, 1), explain)
+        do(store.ready(LANE, 0, 1), explain)
         for _ in range(4):
             _run(store, explain, ROUND)
         first = _buffers(store, explain)
@@ -90,7 +88,7 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
 def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
     store: PostgresTaskStore, lanes: list[LaneKey]
 ) -> None:
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for count in (2_000, 40_000):
             for lane in lanes:
@@ -102,10 +100,31 @@ def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
             for _ in range(3):  # until the positions are settled
                 assert store.database.run(store.lanes()) == []
             explain.findings = []
-            _do(store.lanes(), explain)
-            _do(store.oldest_ready(), explain)
-            _do(store._stuck(NOW, 10), explain)
+            do(store.lanes(), explain)
+            do(store.oldest_ready(), explain)
+            do(store._stuck(NOW, 10), explain)
             pages.append([finding.buffers for finding in explain.findings])
+        assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
+
+
+def test_a_process_that_starts_later_reads_the_dead_rows_of_idle_lanes_once(
+    store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_store, "SLOW_SECONDS", 0.0)
+    store.database.run(store.registration({"mail": 4}))
+    with beside_a_backup(store) as connection:
+        pages = []
+        for count in (2_000, 40_000):
+            store.database.run(store.submission(make(count)))
+            connection.execute("DELETE FROM fairlead_tasks")
+            later, explain = PostgresTaskStore(store.database), Explainer(connection)
+            for _ in range(4):  # until the positions are settled
+                assert later.database.run(later.lanes()) == []
+            do(later.lanes(), explain)
+            do(later.oldest_ready(), explain)
+            do(later._stuck(NOW, 10), explain)
+            pages.append([finding.buffers for finding in explain.findings])
+            connection.execute("DEALLOCATE ALL")
         assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
 
 
@@ -113,14 +132,14 @@ def test_a_backlog_is_deleted_without_a_read_of_levels_that_were_deleted_before(
     store: PostgresTaskStore,
 ) -> None:
     backlog, key = PostgresBacklogStore(store), PartitionKey(LANE.queue, LANE.partition)
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         asyncio.run(backlog.take_over([key]))
         explain, pages = Explainer(connection), []
         for number in range(1, 9):
             through = Level(1, number * ROUND)
             connection.execute(ADD_LEVELS, [through.id - ROUND + 1, through.id])
             asyncio.run(backlog.delete_through(LANE, 1, through))
-            _do(backlog._delete_through(LANE, 1, Level(1, through.id + 1)), explain)
+            do(backlog._delete_through(LANE, 1, Level(1, through.id + 1)), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[-1] <= pages[0] + 10, pages
 
@@ -138,9 +157,9 @@ def test_a_search_for_an_unfinished_task_reads_none_of_those_behind_it(
     with store.database.connect() as connection:
         connection.prepare_threshold = None
         explain = Explainer(connection)
-        assert _do(store.has_unfinished(["mail"]), explain)
+        assert do(store.has_unfinished(["mail"]), explain)
         store.database.run(store.submission(make(20_000)))
-        assert _do(store.has_unfinished(["mail"]), explain)
+        assert do(store.has_unfinished(["mail"]), explain)
     pages = [finding.buffers for finding in explain.findings]
     assert max(pages) < 100, pages
 
@@ -149,14 +168,14 @@ def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
     store.database.run(store._register_node("node", "[]", "[]", NOW))
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for _ in range(2):
             for number in range(400):
                 store.database.run(store._heartbeat("node", NOW + number))
             (task,) = make(1)
             store.database.run(store.submission([task]))
-            _do(store._claim("node", wanted([task]), NOW), explain)
+            do(store._claim("node", wanted([task]), NOW), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[1] <= pages[0] + 1, pages
 
@@ -197,13 +216,13 @@ def test_keys_of_unfinished_tasks_do_not_hold_up_the_cleaning_of_those_behind_th
 def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
     store: PostgresTaskStore, name: str
 ) -> None:
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for _ in range(8):
             connection.execute(FILL[name], [ROUND])
             while asyncio.run(store.clean(NOW, ROUND // 2)) == ROUND // 2:
                 pass
-            _do(store._clean(name, NOW, 10), explain)
+            do(store._clean(name, NOW, 10), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[-1] <= pages[0] + 10, pages
 
@@ -211,13 +230,13 @@ def test_history_is_cleaned_without_a_read_of_rows_that_were_deleted_before(
 def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
     store: PostgresTaskStore,
 ) -> None:
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain, pages = Explainer(connection), []
         for number in range(8):
             tasks = make(ROUND, run_at=NOW + number * SECOND + 1)
             store.database.run(store.submission(tasks))
             for _ in range(2):  # until the positions are settled
-                store._mark_at = 0.0
+                store._marks.late_at = 0.0
                 asyncio.run(store.next_due())
             now = NOW + (number + 1) * SECOND
             assert asyncio.run(store.wake_due(now, ROUND)).moved == ROUND
@@ -225,15 +244,15 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
             (last,) = make(1, run_at=now)
             store.database.run(store.submission([last]))
             for _ in range(2):
-                store._mark_at = 0.0
+                store._marks.late_at = 0.0
                 asyncio.run(store.next_due())
             store.database.run(store.ready(LANE, 0, 1))
             for _ in range(3):
                 store.database.run(store.lanes())
             explain.findings = []
-            assert not _do(store.has_unfinished(["mail"]), explain)
-            _do(store._next_due(), explain)
-            _do(store._due_rows(now, 10), explain)
+            assert not do(store.has_unfinished(["mail"]), explain)
+            do(store._next_due(), explain)
+            do(store._due_rows(now, 10), explain)
             marks = store.sql["lane_mark"]
             found = [finding for finding in explain.findings if finding.sql != marks]
             pages.append([finding.buffers for finding in found])
@@ -241,30 +260,19 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
         assert all(n <= first + 5 for first, n in zip(pages[0], pages[-1], strict=True)), pages
 
 
-@contextmanager
-def _beside_a_backup(store: PostgresTaskStore) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection beside a transaction that stays open and has read the tables."""
-    with store.database.connect() as backup, store.database.connect() as connection:
-        backup.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        for table in ("tasks", "backlog", "attempts"):
-            backup.execute(f"SELECT count(*) FROM fairlead_{table}".encode())
-        connection.prepare_threshold = None
-        yield connection
-
-
 def _run(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
     explain.is_checking = False
     _run_tasks(store, explain, count)
-    _do(store.lanes(), explain)
+    do(store.lanes(), explain)
 
 
 def _run_tasks(store: PostgresTaskStore, explain: Explainer, count: int) -> None:
     tasks = make(count)
-    _do(store.submission(tasks), explain)
-    _do(store._register_node("node", "[]", "[]", NOW), explain)
-    claimed = _do(store._claim("node", wanted(tasks), NOW), explain)
-    _do(store._still_held("node", [task.id for task in claimed]), explain)
-    _do(store.completion("node", [done(task) for task in claimed]), explain)
+    do(store.submission(tasks), explain)
+    do(store._register_node("node", "[]", "[]", NOW), explain)
+    claimed = do(store._claim("node", wanted(tasks), NOW), explain)
+    do(store._still_held("node", [task.id for task in claimed]), explain)
+    do(store.completion("node", [done(task) for task in claimed]), explain)
 
 
 def _buffers(store: PostgresTaskStore, explain: Explainer) -> dict[str, int]:
@@ -273,39 +281,34 @@ def _buffers(store: PostgresTaskStore, explain: Explainer) -> dict[str, int]:
         _run(store, explain, 1)
     explain.is_checking, explain.findings = True, []
     _run_tasks(store, explain, 20)
-    _do(store.lanes(), explain)
-    _do(store.oldest_ready(), explain)
-    _do(store.has_unfinished(["mail"]), explain)
-    _do(store._stuck(NOW + 100 * SECOND, 10), explain)
-    _do(store.ready(LANE, 0, 1000), explain)
+    do(store.lanes(), explain)
+    do(store.oldest_ready(), explain)
+    do(store.has_unfinished(["mail"]), explain)
+    do(store._stuck(NOW + 100 * SECOND, 10), explain)
+    do(store.ready(LANE, 0, 1000), explain)
     assert not explain.faults(), explain.faults()[0]
     return {finding.sql: finding.buffers for finding in explain.findings}
-
-
-def _do(steps: Any, explain: Explainer) -> Any:
-    with explain.connection.transaction():
-        return drive(steps, explain)
 
 
 def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside_an_open_transaction(
     store: PostgresTaskStore,
 ) -> None:
-    with _beside_a_backup(store) as connection:
+    with beside_a_backup(store) as connection:
         explain = Explainer(connection, is_checking=False)
-        _do(store._register_node("node", "[]", "[]", NOW), explain)
+        do(store._register_node("node", "[]", "[]", NOW), explain)
         pages = []
         for _ in range(6):
             tasks = make(300, ordering_key="one")
-            _do(store.submission(tasks), explain)
+            do(store.submission(tasks), explain)
             *ran, before, last = [task.id for task in tasks]
             connection.execute("DELETE FROM fairlead_tasks WHERE id = ANY (%s::uuid[])", [ran])
             _run_keyed(store, explain, before)
             for _ in range(2):
-                _do(store.lanes(), explain)
+                do(store.lanes(), explain)
             _run_keyed(store, explain, last)
             explain.is_checking, explain.findings = True, []
             (more,) = make(1, ordering_key="one")
-            _do(store.submission([more]), explain)
+            do(store.submission([more]), explain)
             _run_keyed(store, explain, more.id)
             explain.is_checking = False
             assert not explain.faults(), explain.faults()[0]
@@ -315,10 +318,10 @@ def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside
 
 
 def _run_keyed(store: PostgresTaskStore, explain: Explainer, id: str) -> None:
-    ((head, _),) = _do(store.ordered([("mail", "one")], 1), explain)
+    ((head, _),) = do(store.ordered([("mail", "one")], 1), explain)
     assert head.id == id
-    (held,) = _do(store._claim("node", wanted([head], head.version), NOW), explain)
-    _do(store.completion("node", [done(held)]), explain)
+    (held,) = do(store._claim("node", wanted([head], head.version), NOW), explain)
+    do(store.completion("node", [done(held)]), explain)
 
 
 @pytest.mark.parametrize("count", [1, 60, 150])  # an INSERT; a COPY; more than a claim looks at

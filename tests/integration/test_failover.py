@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 from fairlead import App
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import Kind, PostgresDatabase
+from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
-from fairlead.backends.sql.schedule import SqlScheduleStore
 from fairlead.cli.main import app as command_line
 from fairlead.connections import Connections
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey
 from fairlead.ports import backlog_store, schedule_store
 from fairlead.ports.statements import Statement, Steps
-from fairlead.testing import running
+from fairlead.testing import running, settled
 from services.postgres import PostgresServer
 from tests.conftest import skip_if_missing
 
@@ -252,7 +252,7 @@ async def test_an_owner_of_a_partition_is_fenced_when_another_got_its_range_id_a
 
 async def test_an_owner_of_an_ordered_partition_is_fenced_likewise(pair: Pair) -> None:
     async with stores(pair.url) as store, stores(pair.url) as other_store:
-        one, other = SqlScheduleStore(store), SqlScheduleStore(other_store)
+        one, other = PostgresScheduleStore(store), PostgresScheduleStore(other_store)
         await other.take_over(PARTITION)
         pair.cut()
         owned = await one.take_over(PARTITION)
@@ -288,6 +288,31 @@ async def test_tasks_below_the_position_of_a_reader_are_read_after_a_failover(pa
             except StoreUnavailable:
                 await asyncio.sleep(0.02)
         await until(lambda: set(range(100, 200)) <= {*ran})
+    app.close()
+
+
+async def test_a_task_whose_completion_was_lost_in_a_failover_runs_again(pair: Pair) -> None:
+    app = App(pair.url)
+    gate, ran = asyncio.Event(), list[int]()
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+        await gate.wait()
+
+    async with running(app) as node:
+        await work.submit_async(n=1)
+        await until(lambda: ran == [1])
+        with psycopg.connect(pair.standby.url, autocommit=True) as standby:
+            states = "SELECT 1 FROM fairlead_tasks WHERE state = 'PROCESSING'"
+            while standby.execute(states).fetchone() is None:
+                await asyncio.sleep(0.02)
+        pair.cut()
+        gate.set()
+        await settled(app, node)  # on the old primary only
+        await asyncio.to_thread(pair.fail_over)
+        await until(lambda: ran == [1, 1])
+        await settled(app, node)
     app.close()
 
 

@@ -115,7 +115,7 @@ class Waiting:
 
     def mark(self) -> None:
         """Read a mark, as a heartbeat does."""
-        self.store.database.run(self.store._mark())
+        self.store.database.run(self.store._marks.read())
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(40, 4))

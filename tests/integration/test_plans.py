@@ -12,12 +12,11 @@ import pytest
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.backends.sql.drivers import drive
 from fairlead.backends.sql.migrate import migrate
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, State
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests import tiers
-from tests.integration.plans import GROWING, Explainer
+from tests.integration.plans import GROWING, Explainer, do
 
 MODES = ("force_generic_plan", "auto", "force_custom_plan")
 STATISTICS = ("few", "none", "empty", "none of many", "tiny", "huge", "true")
@@ -57,7 +56,7 @@ def test_no_frequent_statement_is_planned_to_read_a_table(
             for _ in range(6):
                 _work(store, explain, 1)
         tasks = make(3000)
-        _do(store.submission(tasks), explain)
+        do(store.submission(tasks), explain)
         _lie(connection, statistics)
         explain.is_checking = True
         connection.execute("SET statement_timeout = '2s'")
@@ -83,10 +82,10 @@ def _lie(connection: psycopg.Connection[Any], statistics: str) -> None:
 def _leave_a_few(store: PostgresTaskStore, explain: Explainer) -> None:
     """Run thirty tasks, and move two to ERROR."""
     tasks = make(32)
-    _do(store.submission(tasks), explain)
+    do(store.submission(tasks), explain)
     claimed = _claim(store, explain, tasks)
-    _do(store.completion("node", [done(task) for task in claimed[2:]]), explain)
-    _do(store.completion("node", [_failed(task, State.ERROR) for task in claimed[:2]]), explain)
+    do(store.completion("node", [done(task) for task in claimed[2:]]), explain)
+    do(store.completion("node", [_failed(task, State.ERROR) for task in claimed[:2]]), explain)
 
 
 def _failed(task: Any, to: State, **more: Any) -> Any:
@@ -94,14 +93,9 @@ def _failed(task: Any, to: State, **more: Any) -> Any:
 
 
 def _claim(store: PostgresTaskStore, explain: Explainer, tasks: Sequence[Any], by: int = 1) -> Any:
-    _do(store._register_node("node", "[]", "[]", NOW), explain)
+    do(store._register_node("node", "[]", "[]", NOW), explain)
     claims = wanted(tasks, version=by)
-    return _do(store._claim("node", claims, NOW), explain)
-
-
-def _do(steps: Any, explain: Explainer) -> Any:
-    with explain.connection.transaction():
-        return drive(steps, explain)
+    return do(store._claim("node", claims, NOW), explain)
 
 
 def _work(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
@@ -113,105 +107,105 @@ def _work(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     _read_lanes(store, explain, size)
     _use_backlog(store, explain, size)
     for name in ("clean_attempts", "clean_events", "clean_results", "clean_unique_keys"):
-        _do(store._clean(name, NOW + SECOND, size), explain)
+        do(store._clean(name, NOW + SECOND, size), explain)
 
 
 def _run_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     tasks = make(size, keep_result=True)
-    _do(store.submission(tasks), explain)
+    do(store.submission(tasks), explain)
     claimed = _claim(store, explain, tasks)
     assert len(claimed) == size
-    _do(store._still_held("node", [task.id for task in claimed]), explain)
-    _do(store._hand_back("node", [(task.id, task.version) for task in claimed]), explain)
+    do(store._still_held("node", [task.id for task in claimed]), explain)
+    do(store._hand_back("node", [(task.id, task.version) for task in claimed]), explain)
     claimed = _claim(store, explain, tasks, by=3)
     retried = [_failed(task, State.WAITING, run_at=NOW + 5) for task in claimed]
-    _do(store.completion("node", retried), explain)
-    assert _do(store._wake_due(NOW + SECOND, size), explain).moved == size
-    _do(store._next_due(), explain)
+    do(store.completion("node", retried), explain)
+    assert do(store._wake_due(NOW + SECOND, size), explain).moved == size
+    do(store._next_due(), explain)
     claimed = _claim(store, explain, tasks, by=6)
     assert len(claimed) == size
     again = [_failed(task, State.SUBMITTED) for task in claimed]
-    _do(store.completion("node", again), explain)
+    do(store.completion("node", again), explain)
     claimed = _claim(store, explain, tasks, by=8)
     assert len(claimed) == size
     lost, *rest = claimed
-    _do(store.completion("node", [done(task, result=b"1") for task in [*rest, lost]]), explain)
-    assert len(_do(store.completion("node", [done(task) for task in claimed]), explain).refused)
+    do(store.completion("node", [done(task, result=b"1") for task in [*rest, lost]]), explain)
+    assert len(do(store.completion("node", [done(task) for task in claimed]), explain).refused)
     tasks = make(size)
-    _do(store.submission(tasks), explain)
+    do(store.submission(tasks), explain)
     claimed = _claim(store, explain, tasks)
-    assert not _do(store.completion("node", [done(task) for task in claimed]), explain).refused
+    assert not do(store.completion("node", [done(task) for task in claimed]), explain).refused
 
 
 def _run_ordered_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     keys = [f"key-{number % 50}" for number in range(size)]
     tasks = [make(1, ordering_key=key)[0] for key in keys]
-    _do(store.submission(tasks), explain)
-    _do(store.ordered(sorted({("mail", key) for key in keys}), 20), explain)
+    do(store.submission(tasks), explain)
+    do(store.ordered(sorted({("mail", key) for key in keys}), 20), explain)
     heads = tasks[:50]
     claimed = _claim(store, explain, heads)
     assert len(claimed) == len(heads)
-    _do(store.changed([(task.id, 1) for task in tasks]), explain)
-    _do(store.completion("node", [done(task) for task in claimed]), explain)
-    _do(store.completion("node", [done(t) for t in _claim(store, explain, tasks)]), explain)
+    do(store.changed([(task.id, 1) for task in tasks]), explain)
+    do(store.completion("node", [done(task) for task in claimed]), explain)
+    do(store.completion("node", [done(t) for t in _claim(store, explain, tasks)]), explain)
     for task in tasks:
         explain.connection.execute("DELETE FROM fairlead_tasks WHERE id = %s", (task.id,))
 
 
 def _run_unique_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     tasks = [task for n in range(size) for task in make(1, unique_key=f"k{size}-{n}")]
-    _do(store.submission(tasks), explain)
+    do(store.submission(tasks), explain)
     claimed = _claim(store, explain, tasks)
-    _do(store.completion("node", [done(task) for task in claimed]), explain)
+    do(store.completion("node", [done(task) for task in claimed]), explain)
 
 
 def _lose_and_change_tasks(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     tasks = make(size)
-    _do(store.submission(tasks), explain)
+    do(store.submission(tasks), explain)
     assert len(_claim(store, explain, tasks)) == size
     checking, explain.is_checking = explain.is_checking, False  # looks at every task, after a death
-    assert _do(store._resume_lost(["node"], NOW, size, 5), explain).moved == size
+    assert do(store._resume_lost(["node"], NOW, size, 5), explain).moved == size
     explain.is_checking = checking
     first, second, *_ = [*tasks, *make(1)]
-    _do(store.move([(first.id, 3)], State.WAITING, NOW + 9, NOW, False), explain)
-    _do(store.change([(second.id, 3)], 5, "other", NOW, "me"), explain)
-    _do(store.task(first.id), explain)
-    _do(store.end([(first.id, 4)], State.CANCELLED, NOW, "me"), explain)
+    do(store.move([(first.id, 3)], State.WAITING, NOW + 9, NOW, False), explain)
+    do(store.change([(second.id, 3)], 5, "other", NOW, "me"), explain)
+    do(store.task(first.id), explain)
+    do(store.end([(first.id, 4)], State.CANCELLED, NOW, "me"), explain)
     claimed = _claim(store, explain, tasks, by=3)
-    _do(store.completion("node", [_failed(task, State.ERROR) for task in claimed]), explain)
+    do(store.completion("node", [_failed(task, State.ERROR) for task in claimed]), explain)
     incidents = store.incidents
-    found = _do(incidents._claim(NOW + SECOND, NOW + 2 * SECOND, size), explain)
+    found = do(incidents._claim(NOW + SECOND, NOW + 2 * SECOND, size), explain)
     assert found is not None
-    _do(incidents._sweep(0, NOW, size), explain)
+    do(incidents._sweep(0, NOW, size), explain)
     explain.connection.execute("DELETE FROM fairlead_tasks WHERE state = 'ERROR'")
 
 
 def _read_lanes(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
-    _do(store.ready(LANE, 0, size), explain)
-    _do(store.lanes(), explain)
-    _do(store.oldest_ready(), explain)
+    do(store.ready(LANE, 0, size), explain)
+    do(store.lanes(), explain)
+    do(store.oldest_ready(), explain)
 
 
 def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> None:
     backlog = PostgresBacklogStore(store)
     partition = PartitionKey("mail", 0)
-    range_id = _do(backlog._take_over([partition]), explain)[partition].range_id
+    range_id = do(backlog._take_over([partition]), explain)[partition].range_id
     tasks = make(size)
-    _do(store.submission(tasks), explain)
-    triggers = _do(store.ready(LANE, 0, 10_000), explain)[-size:]
+    do(store.submission(tasks), explain)
+    triggers = do(store.ready(LANE, 0, 10_000), explain)[-size:]
     entries = [
         msgspec.structs.replace(trigger, level=Level(range_id, number))
         for number, trigger in enumerate(triggers)
     ]
     record = LaneRecord()
-    _do(backlog._write(LANE, range_id, entries, record, [], backlog._insert), explain)
+    do(backlog._write(LANE, range_id, entries, record, [], backlog._insert), explain)
     start = Level(range_id, -1)
-    _do(backlog._read_above(LANE, start, size), explain)
-    _do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
-    _do(backlog._rows("entry", entries[0].id, *LANE), explain)
+    do(backlog._read_above(LANE, start, size), explain)
+    do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
+    do(backlog._rows("entry", entries[0].id, *LANE), explain)
     moved = [entry.level for entry in entries if entry.level is not None][: size // 2]
-    _do(backlog._write(LANE, range_id, [], record, moved, backlog._insert), explain)
-    _do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
+    do(backlog._write(LANE, range_id, [], record, moved, backlog._insert), explain)
+    do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
 
 
 @pytest.mark.parametrize("has_statistics", [False, True])
@@ -228,10 +222,10 @@ def test_a_search_for_due_tasks_reads_few_pages_of_a_long_table(
             connection.execute("ANALYZE")
         explain = Explainer(connection)
         for _ in range(4):  # until the positions are settled
-            store._mark_at = 0.0
-            _do(store._next_due(), explain)
+            store._marks.late_at = 0.0
+            do(store._next_due(), explain)
         explain.findings = []
-        _do(store._next_due(), explain)
-        assert len(_do(store._due_rows(NOW + SECOND, 20), explain)) == 20
+        do(store._next_due(), explain)
+        assert len(do(store._due_rows(NOW + SECOND, 20), explain)) == 20
         pages = [finding.buffers for finding in explain.findings]
         assert max(pages) < 100, (pages, [finding.text for finding in explain.findings])

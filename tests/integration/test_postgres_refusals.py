@@ -11,8 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fairlead import App
+from fairlead import App, Exponential
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain
 from services.postgres import PostgresServer, make_folder
@@ -66,6 +67,38 @@ async def test_a_worker_runs_where_temporary_files_are_forbidden_and_names_their
             read(spill())
     with pytest.raises(StoreUnavailable, match="raise temp_file_limit or work_mem"):
         await app.store.database.read(spill())
+    app.close()
+
+
+@pytest.mark.asyncio
+async def test_completions_that_need_temporary_files_are_written_in_smaller_batches(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, ran = App(postgres_url), list[int]()
+    app.migrate()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        (name,) = admin.execute("SELECT quote_ident(current_database())").fetchone() or ()
+        admin.execute(f"ALTER DATABASE {name} SET temp_file_limit = 0".encode())
+        admin.execute(f"ALTER DATABASE {name} SET work_mem = '64kB'".encode())
+        admin.execute(f"ALTER DATABASE {name} SET hash_mem_multiplier = 1".encode())
+    app.close()  # its connections have the settings from before
+
+    @app.task(retry=Exponential(max_attempts=1))
+    async def work(n: int) -> None:
+        ran.append(n)
+        raise ValueError(f"{n} " + "-" * 900)
+
+    for first in range(0, 300, 20):
+        work.submit_many([{"n": n} for n in range(first, first + 20)])
+    await drain(app)
+    assert sorted(ran) == [*range(300)]
+    in_error = app.store.database.read_now(app.store.records.queue_statuses())
+    assert sum(status.error for status in in_error) == 300
+    refusals = [record for record in caplog.records if "refuses" in record.message]
+    assert 1 <= len(refusals) <= 10
+    assert all("raise temp_file_limit or work_mem" in str(vars(each)) for each in refusals)
+    found = await examine(app.operate_context)
+    assert [each.severity for each in found if "refuses large batches" in each.what] == ["problem"]
     app.close()
 
 

@@ -247,6 +247,9 @@ class FleetDatabase:
     def connections(self) -> None:
         """Return None: the database is a file."""
 
+    def memory(self) -> None:
+        """Return None: the database has no such limits."""
+
     async def close_async(self) -> None:
         """Do nothing: all processes share the connection."""
 

@@ -22,7 +22,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
@@ -475,8 +475,8 @@ class ToyStore:
         return list(self._nodes.values())
         yield
 
-    def settings_mark(self) -> Steps[object]:
-        return (yield from self.queue_settings())
+    def settings_mark(self) -> Steps[SettingsMark]:
+        return SettingsMark((yield from self.queue_settings()))
 
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         return dict(self._queues)

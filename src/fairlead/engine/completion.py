@@ -9,13 +9,20 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.outcome import error_type
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import Finish, State
 
 log = logging.getLogger("fairlead.completion")
 
 MOST_AT_ONCE = 1000
 """Maximum number of finishes in one batch."""
+
+REPEAT_SECONDS = 60.0
+"""Seconds between two log lines about one outage of the store."""
+
+LONGEST_PAUSE = 30.0
+"""Longest pause, in seconds, between two tries to write one end that the limits of the server
+refuse."""
 
 STOP_SECONDS = 10.0
 """Longest time, in seconds, for the last completions when the node stops."""
@@ -30,6 +37,11 @@ class Completion:
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._writing = 0
+        self._most = MOST_AT_ONCE
+        """Maximum number of finishes in one batch that the limits of the server allow."""
+        self._log_at: float | None = None
+        """Monotonic seconds from which a failure of the store is logged again; None without an
+        outage."""
 
     @property
     def unwritten(self) -> int:
@@ -64,10 +76,13 @@ class Completion:
     async def flush(self) -> None:
         """Write all waiting finishes."""
         while self._waiting:
-            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             self._writing = len(batch)
             try:
                 await self._write(batch)
+            except BatchTooLarge as error:
+                self._waiting[:0] = batch
+                self._halve(len(batch), error)
             except asyncio.CancelledError:
                 self._waiting[:0] = batch
                 raise
@@ -81,15 +96,21 @@ class Completion:
         """Write the batch. `tried_before`: an earlier write of it may have succeeded."""
         context = self._context
         finishes = [finish for _, finish in batch]
+        refusals = 0
         while True:
             try:
                 refused, notification = await context.store.complete(context.name, finishes)
                 break
-            except StoreUnavailable as error:
-                log.warning(
-                    "completions wait for the store",
-                    extra={"waiting": self.unwritten, "error": str(error)},
+            except BatchTooLarge as error:
+                if len(batch) > 1:
+                    raise
+                refusals += 1
+                self._log_failure(logging.ERROR, "the server refuses completions", error)
+                await context.clock.sleep(
+                    min(outage_pause() * 2.0 ** min(refusals, 10), LONGEST_PAUSE)
                 )
+            except StoreUnavailable as error:
+                self._log_failure(logging.WARNING, "completions wait for the store", error)
                 tried_before = True
                 await context.clock.sleep(outage_pause())
             except Exception as error:
@@ -103,6 +124,9 @@ class Completion:
                 for entry in batch:
                     await self._write([entry], tried_before)
                 return
+        if self._log_at is not None:
+            self._log_at = None
+            log.info("completions are written again")
         if notification is not None:
             context.channel.announce(notification)
         context.events.on_settled([execution for execution, _ in batch])
@@ -137,6 +161,20 @@ class Completion:
                         "error_type": finish.error_type,
                     },
                 )
+
+    def _halve(self, refused: int, error: BatchTooLarge) -> None:
+        self._most = refused // 2
+        log.warning(
+            "the server refuses a batch of completions of this size; writing smaller ones",
+            extra={"refused": refused, "tasks": self._most, "error": str(error)},
+        )
+
+    def _log_failure(self, level: int, text: str, error: StoreUnavailable) -> None:
+        """Log that the store does not take completions: once, and every REPEAT_SECONDS."""
+        now = self._context.clock.monotonic()
+        if self._log_at is None or now >= self._log_at:
+            self._log_at = now + REPEAT_SECONDS
+            log.log(level, text, extra={"waiting": self.unwritten, "error": str(error)})
 
     def _unwritable(
         self, entry: tuple[Execution, Finish], error: Exception

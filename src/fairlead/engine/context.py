@@ -81,6 +81,9 @@ class NodeEvents(Protocol):
     def on_claim_unknown(self) -> None:
         """The result of a claim was lost: this node may hold tasks it does not know of."""
 
+    def on_server_replaced(self) -> None:
+        """Another server of the store responds, or it restarted: it may have lost completions."""
+
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         """The store returned triggers of an ordering key that may run next."""
 

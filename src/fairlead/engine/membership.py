@@ -14,7 +14,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.view import Limits, View, Weights
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 
 log = logging.getLogger("fairlead.membership")
 
@@ -67,8 +67,10 @@ class Membership(SimplePart):
         """Monotonic seconds of the start, or of the first heartbeat after an outage."""
         self._unregistered = self._partitions
         """Queues to register, with their numbers of partitions."""
-        self._mark: object = None
+        self._mark: SettingsMark | None = None
         """Mark of the queue settings read last; None to read them again."""
+        self._server: str | None = None
+        """Server of the last mark; None before the first one."""
         self._members: tuple[_Nodes, Members, frozenset[str]] | None = None
         """Members and names of tasks computed last, with the nodes that they were computed from."""
         self._registered: list[str] | None = None
@@ -158,6 +160,10 @@ class Membership(SimplePart):
         """Read the settings, weights and limits of the served queues that changed. After a failure,
         the next heartbeat goes on from there."""
         mark = await self._store.database.read(self._store.settings_mark())
+        if mark.server != self._server:
+            if self._server is not None:
+                self._context.events.on_server_replaced()
+            self._server = mark.server
         if mark == self._mark:
             return
         found = await self._store.database.read(self._store.queue_settings())

@@ -237,6 +237,9 @@ class NodeParts:
         self.reconciler.request()  # The store may have made the claim.
         self.context.channel.redeliver()
 
+    def on_server_replaced(self) -> None:
+        self.reconciler.request()
+
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         in_flight = self.context.in_flight
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])

@@ -17,7 +17,8 @@ _WAIT_SECONDS = 1.0
 
 
 class Reconciler(SimplePart):
-    """Find and hand back the tasks of a claim whose result was lost."""
+    """Find and hand back the tasks of a claim whose result was lost, and those whose completion a
+    server has lost."""
 
     def __init__(self, context: NodeContext, claimer: TaskClaimer, ordering: Ordering) -> None:
         self._context = context
@@ -48,7 +49,7 @@ class Reconciler(SimplePart):
                 unknown = [(task_id, version) for task_id, version in held if task_id not in known]
                 if unknown:
                     log.warning(
-                        "handing back tasks of a claim whose result was lost",
+                        "handing back tasks that this node holds in the store but does not run",
                         extra={"tasks": len(unknown)},
                     )
                     notification = await context.store.hand_back(context.name, unknown)

@@ -21,6 +21,16 @@ class QueueSettings(NamedTuple):
     """Raised by each change of the queue's settings, weights or limits."""
 
 
+class SettingsMark(NamedTuple):
+    """Mark of the settings, weights and limits of all queues."""
+
+    changes: object
+    """Value that differs after every change that `queue_settings` would show."""
+    server: str = ""
+    """Text that another server, or the server after a restart, does not return; empty if no server
+    can lose what it has acknowledged."""
+
+
 class NodeRecord(msgspec.Struct, frozen=True):
     """Record of a node that the other nodes read; instants in microseconds since the epoch."""
 
@@ -50,8 +60,8 @@ class ClusterState(Protocol):
     def queue_settings(self) -> Steps[dict[str, QueueSettings]]:
         """Return the settings of every known queue."""
 
-    def settings_mark(self) -> Steps[object]:
-        """Return a value that differs after every change that `queue_settings` would show, and that
+    def settings_mark(self) -> Steps[SettingsMark]:
+        """Return a mark that differs after every change that `queue_settings` would show, and that
         costs less to read."""
 
     def oldest_ready(self) -> Steps[dict[str, int]]:

@@ -111,11 +111,24 @@ class ServerConnections(NamedTuple):
     """Whether a connection keeps its session. Without, workers poll and hold no locks."""
 
 
+class ServerMemory(NamedTuple):
+    """Limits of one statement on the server of a database, in kB."""
+
+    work_mem: int
+    """Memory of one sort or hash."""
+    temp_file_limit: int | None
+    """Size of the temporary files of one session, None without a limit."""
+
+
 class SqlDatabase(Database, Protocol):
     """A SQL database, for stores, channels and coordinators."""
 
     def connections(self) -> ServerConnections | None:
         """Return the connections to the server; None if the database is a file. Raises
+        StoreUnavailable."""
+
+    def memory(self) -> ServerMemory | None:
+        """Return the limits of one statement; None if the database has none. Raises
         StoreUnavailable."""
 
     dialect: str

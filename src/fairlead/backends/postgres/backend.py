@@ -10,6 +10,8 @@ from fairlead.ports.backend import BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.presence import Presence
+from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 
 _EXAMPLE = "postgresql://user:password@host:port/database"
@@ -48,3 +50,13 @@ class PostgresBackend(SqlBackend):
         from fairlead.backends.postgres.backlog import PostgresBacklogStore
 
         return PostgresBacklogStore(tables(context.store if url is None else self.store(url)))
+
+    def log(self, url: str | None, context: BackendContext) -> TaskLog:
+        from fairlead.backends.postgres.task_log import PostgresTaskLog
+
+        return PostgresTaskLog(tables(context.store), context.clock)
+
+    def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:
+        from fairlead.backends.postgres.schedule import PostgresScheduleStore
+
+        return PostgresScheduleStore(tables(context.store))

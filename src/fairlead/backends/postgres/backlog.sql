@@ -33,8 +33,15 @@ SELECT $1, $2, $3, e.*
 ON CONFLICT DO NOTHING
 
 -- name: keep_record
-INSERT INTO fairlead_backlog_lanes (queue, partition, priority, record) VALUES ($1, $2, $3, $4)
-ON CONFLICT (queue, partition, priority) DO UPDATE SET record = excluded.record
+-- $5: the number that this process has given last, so that no replaced records are read
+UPDATE fairlead_backlog_lanes SET number = number + 1, record = $4
+ WHERE queue = $1 AND partition = $2 AND priority = $3 AND number >= $5
+RETURNING number
+
+-- name: first_record
+INSERT INTO fairlead_backlog_lanes (queue, partition, priority, number, record) VALUES ($1, $2, $3, 1, $4)
+ON CONFLICT (queue, partition, priority, number) DO UPDATE SET record = excluded.record
+RETURNING number
 
 -- name: read_above
 SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at

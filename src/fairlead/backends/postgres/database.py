@@ -36,7 +36,7 @@ from fairlead.backends.sql.drivers import (
     executor_async,
 )
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.statements import Row, ServerConnections, Statement, Step, Steps
+from fairlead.ports.statements import Row, ServerConnections, ServerMemory, Statement, Step, Steps
 
 T = TypeVar("T")
 
@@ -394,6 +394,13 @@ class PostgresDatabase:
             None if most_of_role < 0 else most_of_role,
             self.pool_size,
             self.pooler is not Pooler.TRANSACTION or self._given.direct is not None,
+        )
+
+    def memory(self) -> ServerMemory:
+        row = self.read_now(Single(Statement(SQL["memory"]), lambda rows: rows[0]))
+        work_mem, temp_file_limit = row
+        return ServerMemory(
+            work_mem // 1024, None if temp_file_limit < 0 else temp_file_limit // 1024
         )
 
     # errors and closing ---------------------------------------------------------------------------

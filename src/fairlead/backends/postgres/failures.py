@@ -11,7 +11,12 @@ from typing import Any
 import asyncpg
 import psycopg
 
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import (
+    BatchTooLarge,
+    ConfigurationError,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 
 _RETRIABLE = ("08", "25P", "40", "53", "57", "58", "25006", "55P03", "3D", "28")
 """SQLSTATE prefixes after which another try may work: connection, serialization failure, resources,
@@ -21,6 +26,7 @@ _READ_ONLY = "25006"
 _SPILLED = "53400"
 """SQLSTATE of a statement that needs larger temporary files than temp_file_limit allows. Full
 replication slots have the same number."""
+_NO_SPILL = "raise temp_file_limit or work_mem for this role or database"
 
 _NEVER = ("08P01", "25P01", "25P02")
 """Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
@@ -48,9 +54,12 @@ _DENIED = {
 }
 """Cures for what a role may not do, by SQLSTATE."""
 
+_NO_OPTIONS = (
+    "a pooler is in between: leave `options` out of the URL, and set the same by ALTER ROLE ... SET"
+)
 _REFUSED_SETTINGS = {
-    "unsupported startup parameter: options": "a pooler is in between: leave `options` out of the"
-    " URL, and set the same by ALTER ROLE ... SET",
+    "unsupported startup parameter: options": _NO_OPTIONS,
+    "unsupported startup parameter in options": _NO_OPTIONS,  # PgBouncer 1.20 and later
     "unsupported startup parameter": "a pooler is in between: write ?pooler=transaction or"
     " ?pooler=session in the URL",
     "unrecognized configuration parameter": "correct `options` in the URL",
@@ -75,9 +84,10 @@ def translated(
 ) -> Iterator[None]:
     """Translate the drivers' errors.
 
-    Raise StoreUnavailable if another try may work, SchemaMismatch for missing tables or columns,
-    ConfigurationError for missing rights or a bad setting of the connection. `drop_idle`: drops the
-    idle connections, which have the same stale plan or lead to the same standby.
+    Raise StoreUnavailable if another try may work, BatchTooLarge if a smaller batch may,
+    SchemaMismatch for missing tables or columns, ConfigurationError for missing rights or a bad
+    setting of the connection. `drop_idle`: drops the idle connections, which have the same stale
+    plan or lead to the same standby.
     """
     try:
         yield
@@ -102,6 +112,8 @@ def translated(
         if is_stale_plan and isinstance(connection, psycopg.Connection):
             connection.close()  # asyncpg drops its own
             drop_idle()
+        if state == _SPILLED and "temporary file" in _line(error):
+            raise BatchTooLarge(f"{location}: {_line(error)}; {_NO_SPILL}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
             raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
@@ -138,8 +150,6 @@ def _with_cure(error: BaseException, state: str) -> str:
             "a standby ended this read: try again, or set hot_standby_feedback=on or a longer"
             " max_standby_streaming_delay there"
         )
-    if state == _SPILLED and "temporary file" in text:
-        cure = "raise temp_file_limit or work_mem for this role or database"
     if cure is None and state == "57014":
         cure = next((_CANCELED[name] for name in _CANCELED if name in text), None)
     return f"{text}; {cure}" if cure else text

@@ -12,13 +12,15 @@ A backup holds no such lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from fairlead.model import LaneKey
+from fairlead.model import LaneKey, PartitionKey
+
+Key = TypeVar("Key", bound=tuple[str | int, ...])
 
 _MOST_MARKS = 100
-_MOST_LANES = 2000
+MOST_LANES = 2000
 """Lanes without rows whose floors are kept, because each search looks into these lanes."""
 
 
@@ -31,11 +33,12 @@ class Mark(NamedTuple):
     holders: frozenset[str]
 
 
-class LaneFloors:
-    """Floors of the lanes that were read or that searches have found."""
+class KeyedFloors(Generic[Key]):
+    """Floors of the lanes that were read or that searches have found. The task log has them by
+    partition."""
 
     def __init__(self) -> None:
-        self._floors: dict[LaneKey, int] = {}
+        self._floors: dict[Key, int] = {}
         self._marks: list[Mark] = []
         """Marks whose positions are not settled yet, and the latest one."""
         self.settled = 0
@@ -46,20 +49,25 @@ class LaneFloors:
         """Instant at which the server of the latest mark started; 0 before the first one."""
         return self._marks[-1].server if self._marks else 0
 
-    def of(self, lane: LaneKey) -> int:
+    def of(self, lane: Key) -> int:
         """Return the floor of a lane, which is 0 at first and raised by later searches."""
         return self._floors.setdefault(lane, 0)
 
-    def rows(self) -> list[tuple[str, int, int, int]]:
-        """Return queue, partition, priority and floor of each lane with a floor."""
+    def rows(self) -> list[tuple[str | int, ...]]:
+        """Return the key and the floor of each lane with a floor."""
         return [(*lane, floor) for lane, floor in self._floors.items() if floor]
 
-    def found(self, first: Mapping[LaneKey, int], settled: int) -> None:
+    def found(
+        self, first: Mapping[Key, int], settled: int, searched: Iterable[Key] | None = None
+    ) -> None:
         """Raise the floors after a search, which returned the position of the first row of each
-        lane that has rows. `settled`: the attribute at the beginning of the search."""
-        if len(self._floors) > _MOST_LANES + len(first):
+        lane that has rows. `settled`: the attribute at the beginning of the search. `searched`: the
+        lanes that it searched; None: all."""
+        if len(self._floors) > MOST_LANES + len(first):
             self._floors = {lane: floor for lane, floor in self._floors.items() if lane in first}
-        for lane in self._floors.keys() | first.keys():
+        if searched is None:
+            searched = self._floors.keys() | first.keys()
+        for lane in searched:
             floor = min(first.get(lane, settled + 1) - 1, settled)
             self._floors[lane] = max(self.of(lane), floor)
 
@@ -80,3 +88,8 @@ class LaneFloors:
         """Return whether the first mark's position is settled. Transactions that may have drawn it
         hold a lock at the next mark."""
         return self._marks[1].holders.isdisjoint(holders)
+
+
+LaneFloors: TypeAlias = KeyedFloors[LaneKey]
+PartitionFloors: TypeAlias = KeyedFloors[PartitionKey]
+Floors: TypeAlias = KeyedFloors[Any]

@@ -6,12 +6,15 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n) ORDER BY n
 
 -- name: receive
--- $1: [[queue, partition], ...]; $2: maximum number of entries of each partition
+-- $1: [[queue, partition, floor], ...] (see lane_floors.py); $2: maximum number of entries of each partition; $3: the
+-- start of the server on which the floors hold
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_array_elements($1::json) AS j
   CROSS JOIN LATERAL (SELECT seq, queue, partition, message
                         FROM fairlead_task_log
                        WHERE queue = j ->> 0 AND partition = (j ->> 1)::smallint
+                         AND seq > CASE WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
+                                        THEN (j ->> 2)::bigint ELSE 0 END
                        ORDER BY seq LIMIT $2::bigint) AS l
  ORDER BY l.seq
 
@@ -25,20 +28,70 @@ DELETE FROM fairlead_task_log
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
 
 -- name: has_entries
-SELECT EXISTS (SELECT 1 FROM fairlead_task_log WHERE queue = $1)
+-- $1: queue; $2: [[queue, partition, floor], ...]; $3: as in receive. Returns each registered partition with the position of
+-- its first entry or NULL, and -1 with that of the other partitions.
+WITH registered AS MATERIALIZED (
+    SELECT coalesce((SELECT partitions FROM fairlead_queues WHERE queue = $1), 0) AS partitions
+)
+SELECT p.number, (SELECT seq FROM fairlead_task_log
+                   WHERE queue = $1 AND partition = p.number::smallint
+                     AND seq > CASE WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
+                                    THEN coalesce(f.floor, 0) ELSE 0 END
+                   ORDER BY seq LIMIT 1)
+  FROM registered
+ CROSS JOIN LATERAL generate_series(0, partitions - 1) AS p (number)
+  LEFT JOIN (SELECT (j ->> 1)::integer AS number, (j ->> 2)::bigint AS floor
+               FROM json_array_elements($2::json) AS j WHERE j ->> 0 = $1) AS f USING (number)
+UNION ALL
+SELECT -1, (SELECT seq FROM fairlead_task_log
+             WHERE queue = $1 AND partition >= (SELECT partitions FROM registered)
+             ORDER BY partition, seq LIMIT 1)
+
+-- name: log_mark
+-- As lane_mark in task_store.sql.
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('fairlead_task_log', 'seq')::regclass), 0),
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+       ARRAY(SELECT DISTINCT virtualtransaction FROM pg_locks
+              WHERE locktype = 'relation' AND relation = 'fairlead_task_log'::regclass
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                AND mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock'))
 
 -- name: take_over
-INSERT INTO fairlead_schedule_owners (queue, partition, range_id, record) VALUES ($1, $2, 1, $3)
+INSERT INTO fairlead_schedule_owners (queue, partition, range_id) VALUES ($1, $2, 1)
 ON CONFLICT (queue, partition) DO UPDATE SET range_id = fairlead_schedule_owners.range_id + 1
-RETURNING range_id, record, pg_postmaster_start_time()::text
+RETURNING range_id, pg_postmaster_start_time()::text
 
 -- name: fence
 -- Allows one write of a partition at a time, so that no other write completes a key before this one commits.
 SELECT range_id, pg_postmaster_start_time()::text
   FROM fairlead_schedule_owners WHERE queue = $1 AND partition = $2 FOR UPDATE
 
+-- name: record
+SELECT number, record FROM fairlead_schedule_records WHERE queue = $1 AND partition = $2
+
+-- name: first_record
+INSERT INTO fairlead_schedule_records (queue, partition, number, record) VALUES ($1, $2, 1, $3) RETURNING number, record
+
 -- name: keep
-UPDATE fairlead_schedule_owners SET record = $3 WHERE queue = $1 AND partition = $2
+-- Follows fence. $4: the number that this process has read or given last, so that no replaced records are read
+UPDATE fairlead_schedule_records SET number = number + 1, record = $3
+ WHERE queue = $1 AND partition = $2 AND number >= $4
+RETURNING number
+
+-- name: records
+-- $2: [[partition, number], ...], as this process has read them last, so that no replaced records are read. Another server
+-- may have lower numbers.
+SELECT o.partition, r.number, r.record
+  FROM fairlead_schedule_owners o
+  LEFT JOIN (SELECT (j ->> 0)::smallint AS partition, (j ->> 1)::bigint AS number
+               FROM json_array_elements($2::json) AS j) AS f ON f.partition = o.partition
+ CROSS JOIN LATERAL ((SELECT number, record FROM fairlead_schedule_records
+                       WHERE queue = o.queue AND partition = o.partition AND number >= coalesce(f.number, 0) LIMIT 1)
+                     UNION ALL
+                     (SELECT number, record FROM fairlead_schedule_records
+                       WHERE queue = o.queue AND partition = o.partition AND number < f.number LIMIT 1)
+                     LIMIT 1) AS r
+ WHERE o.queue = $1
 
 -- name: completed
 -- $3: [[run_at, ordering_key, unique_key, ...], ...]
@@ -116,15 +169,13 @@ UPDATE fairlead_schedule s
    AND s.unique_key = j ->> 2 AND s.id = (j ->> 3)::uuid
 
 -- name: clean
+-- $3 to $5: key up to which keys were cleaned; $6 to $8: the last key to clean; $9: instant of the end
 DELETE FROM fairlead_completions
- WHERE queue = $1 AND partition = $2
-   AND (run_at, ordering_key, unique_key) IN (
-        SELECT run_at, ordering_key, unique_key
-          FROM fairlead_completions
-         WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) <= ($3, $4, $5) AND finished_at < $6
-         ORDER BY run_at, ordering_key, unique_key
-         LIMIT $7)
-RETURNING run_at
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM fairlead_completions
+                          WHERE queue = $1 AND partition = $2 AND (run_at, ordering_key, unique_key) > ($3, $4, $5)
+                            AND (run_at, ordering_key, unique_key) <= ($6, $7, $8) AND finished_at < $9
+                          ORDER BY run_at, ordering_key, unique_key LIMIT $10))
+RETURNING run_at, ordering_key, unique_key
 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -133,18 +184,20 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 SELECT count(*) FROM fairlead_schedule WHERE queue = $1 AND (run_at <= $2 OR attempt > 0)
 
 -- name: has_due
--- Each partition with a task has an owner.
-SELECT EXISTS (SELECT 1 FROM fairlead_schedule_owners o
-                WHERE o.queue = $1
-                  AND (SELECT s.run_at FROM fairlead_schedule s WHERE s.queue = o.queue AND s.partition = o.partition
-                        ORDER BY s.run_at LIMIT 1) <= $2)
+-- $3: [[partition, run_at, ordering_key, unique_key], ...]: low-water marks. Each partition with a task has an owner.
+SELECT EXISTS (SELECT 1 FROM json_array_elements($3::json) AS j
+                WHERE (SELECT s.run_at FROM fairlead_schedule s
+                        WHERE s.queue = $1 AND s.partition = (j ->> 0)::smallint
+                          AND (s.run_at, s.ordering_key, s.unique_key) > ((j ->> 1)::bigint, j ->> 2, j ->> 3)
+                        ORDER BY s.run_at, s.ordering_key, s.unique_key LIMIT 1) <= $2)
 
 -- name: statuses
-SELECT o.partition, o.range_id, o.record, count(s.run_at), count(*) FILTER (WHERE s.run_at < $2)
+SELECT o.partition, o.range_id, r.record, count(s.run_at), count(*) FILTER (WHERE s.run_at < $2)
   FROM fairlead_schedule_owners o
+  JOIN fairlead_schedule_records r ON r.queue = o.queue AND r.partition = o.partition
   LEFT JOIN fairlead_schedule s ON s.queue = o.queue AND s.partition = o.partition
  WHERE o.queue = $1
- GROUP BY o.partition, o.range_id, o.record
+ GROUP BY o.partition, o.range_id, r.record
 
 -- name: oldest
 SELECT run_at, ordering_key, unique_key

@@ -20,6 +20,10 @@ BEGIN
     END LOOP;
 END $$
 
+-- name: memory
+-- Returns work_mem and temp_file_limit in bytes (-1: no limit). The view pg_settings would need a temporary file.
+SELECT pg_size_bytes(current_setting('work_mem')), pg_size_bytes(current_setting('temp_file_limit'))
+
 -- name: connections
 -- Returns the connections of Fairlead with this role, those of all roles and how many there may be, those of this role
 -- and how many it may have (-1: as many as the server allows).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +24,24 @@ from fairlead.backends.postgres.copy_format import (
 from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.postgres.due_floor import DueFloor
 from fairlead.backends.postgres.key_floors import KeyFloors
-from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
+from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
+from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
 from fairlead.errors import ConfigurationError
-from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, State, Submitted, Trigger
+from fairlead.model import (
+    PRIORITIES,
+    ClaimedTask,
+    Finish,
+    LaneKey,
+    NewTask,
+    State,
+    Submitted,
+    Trigger,
+)
+from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
@@ -43,6 +53,10 @@ used key between the two statements of the first."""
 _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
 that few tasks have come since the position that is settled."""
+
+SLOW_SECONDS = 0.05
+"""Seconds that a search for lanes may take before it gives floors to lanes of which it has seen no
+row. Each floor makes a search longer, by less than 0.1 ms."""
 
 _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 """Statements that delete by the position of a row."""
@@ -69,6 +83,8 @@ _INSERT_ROWS = 1000
 _NO_KEY = (-1, "00000000-0000-0000-0000-000000000000")
 """A place before all unique keys: `submitted_at` and the id of the task."""
 
+_FIRST = -(2**63)
+
 _by_id = attrgetter("id", "version")
 _lane_fields = attrgetter("queue", "partition", "priority")
 
@@ -85,6 +101,8 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
         for name in ("due", "next_due", "has_retry"):
             sql[name] = f"{sql['due_floor']}\n{sql[name]}"
+        for name in ("nodes", "silent_nodes"):
+            sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
         super().__init__(database, sql)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
@@ -105,9 +123,11 @@ class PostgresTaskStore(SqlTaskStore):
         """Monotonic seconds from which the cleaning of unique keys begins with the oldest one."""
         self._stuck_from: dict[LaneKey, int] = {}
         """Positions after which long lanes are searched for stuck tasks."""
-        self._mark_at = 0.0
-        """Monotonic seconds from which a claim or a search for due tasks reads a mark."""
-        self._marking = threading.Lock()
+        self._heartbeats: dict[str, int] = {}
+        """Heartbeats of all nodes that were read last."""
+        self._sent: dict[str, int] = {}
+        """Last heartbeat that this process has sent for a node."""
+        self._marks = Marks(self._floors, self.statement("lane_mark"), _MARK_SECONDS)
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -251,26 +271,51 @@ class PostgresTaskStore(SqlTaskStore):
         return super().ready(lane, above or floor, limit)
 
     def lanes(self) -> Steps[list[LaneKey]]:
-        settled = self._floors.settled
+        settled, began = self._floors.settled, time.monotonic()
         rows = yield self.statement("lanes", self._floor_rows())
         found = {LaneKey(*row[:3]): row[3] for row in rows}
+        if time.monotonic() - began > SLOW_SECONDS:
+            yield from self._know_lanes()
         self._floors.found(found, settled)
-        yield from self._mark()
+        yield from self._marks.read()
         return list(found)
+
+    def _know_lanes(self) -> Steps[None]:
+        """Note the lanes of all queues, so that they have floors although this process has seen no
+        row of theirs: they may have had many rows before it started."""
+        queues = yield self.statement("queues")
+        lanes = (
+            LaneKey(queue, partition, priority)
+            for queue, partitions, *_ in queues
+            for partition in range(partitions)
+            for priority in PRIORITIES
+        )
+        for lane in islice(lanes, MOST_LANES):
+            self._floors.of(lane)
 
     def _heartbeat(self, node: str, now: int) -> Steps[bool]:
         is_known = yield from super()._heartbeat(node, now)
-        yield from self._mark()
+        yield from self._marks.read()
         return is_known
 
-    def _mark(self) -> Steps[None]:
-        if self._marking.acquire(blocking=False):  # else another loop reads a mark
-            try:
-                position, server, holders = (yield self.statement("lane_mark"))[0]
-                self._floors.marked(Mark(position, server, frozenset(holders)))
-                self._mark_at = time.monotonic() + _MARK_SECONDS
-            finally:
-                self._marking.release()
+    def _beat(self, node: str, at: int) -> Steps[bool]:
+        sent = self._sent.get(node, _FIRST)
+        rows = yield self.statement("heartbeat", node, at, sent)
+        if not rows and sent > _FIRST:  # that one was not committed, or is lost
+            rows = yield self.statement("heartbeat", node, at, _FIRST)
+        self._sent[node] = at
+        return bool(rows)
+
+    def _first_heartbeat(self, node: str, at: int) -> Steps[None]:
+        yield self.statement("first_heartbeat", node, at)
+
+    def _of_nodes(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        return (yield self.statement(name, batch(list(self._heartbeats.items())), *params))
+
+    def nodes(self) -> Steps[list[NodeRecord]]:
+        found = yield from super().nodes()
+        self._heartbeats = {each.node: each.heartbeat_at for each in found}
+        return found
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
@@ -305,8 +350,8 @@ class PostgresTaskStore(SqlTaskStore):
     async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
         # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of
         # its run.
-        if time.monotonic() >= self._mark_at and any(w.ordering_key is not None for w in wanted):
-            await self.database.read(self._mark())
+        if self._marks.is_late and any(w.ordering_key is not None for w in wanted):
+            await self.database.read(self._marks.read())
         return await self.database.run_async(self._claim(node, wanted, now), durable=False)
 
     def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
@@ -401,8 +446,7 @@ class PostgresTaskStore(SqlTaskStore):
         settled = self.due_floor.settled()
         due_at: int | None = (yield self.statement("next_due", *self.due_floor.now))[0][0]
         self.due_floor.found(due_at, settled)
-        if time.monotonic() >= self._mark_at:
-            yield from self._mark()
+        yield from self._marks.read_if_late()
         return due_at
 
     def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:

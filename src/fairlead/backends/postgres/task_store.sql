@@ -684,28 +684,50 @@ ON CONFLICT (queue) DO UPDATE SET partitions = excluded.partitions, version = q.
 UPDATE fairlead_queues SET paused = $2, version = version + 1 WHERE queue = $1 RETURNING queue
 
 -- name: register_node
-WITH beat AS (
-    INSERT INTO fairlead_heartbeats (node, heartbeat_at) VALUES ($1, $2)
-    ON CONFLICT (node) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
-)
 INSERT INTO fairlead_nodes (node, started_at, queues, names, digest) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (node) DO UPDATE SET queues = excluded.queues, names = excluded.names, digest = excluded.digest
 
+-- name: first_heartbeat
+-- Follows register_node, which allows one transaction at a time for a node, so that the node has one row.
+WITH earlier AS (
+    DELETE FROM fairlead_heartbeats WHERE node = $1 AND heartbeat_at <> $2
+)
+INSERT INTO fairlead_heartbeats (node, heartbeat_at) VALUES ($1, $2) ON CONFLICT DO NOTHING
+
 -- name: heartbeat
-UPDATE fairlead_heartbeats SET heartbeat_at = $2 WHERE node = $1 RETURNING node
+-- $3: the heartbeat that this node has sent last, so that no replaced one is read
+UPDATE fairlead_heartbeats SET heartbeat_at = $2 WHERE node = $1 AND heartbeat_at >= $3 RETURNING node
+
+-- name: last_heartbeats
+-- The beginning of silent_nodes and nodes. $1: [[node, heartbeat_at], ...], as this process has read them last, so that no
+-- replaced ones are read. A heartbeat before these comes from a clock that was set back.
+WITH read AS MATERIALIZED (
+    SELECT j ->> 0 AS node, (j ->> 1)::bigint AS heartbeat_at FROM json_array_elements($1::json) AS j
+), last AS (
+    SELECT n.*, h.heartbeat_at
+      FROM fairlead_nodes n
+      LEFT JOIN read r ON r.node = n.node
+     CROSS JOIN LATERAL ((SELECT heartbeat_at FROM fairlead_heartbeats
+                           WHERE node = n.node AND heartbeat_at >= coalesce(r.heartbeat_at, -9223372036854775808) LIMIT 1)
+                         UNION ALL
+                         (SELECT heartbeat_at FROM fairlead_heartbeats
+                           WHERE node = n.node AND heartbeat_at < r.heartbeat_at LIMIT 1)
+                         LIMIT 1) AS h
+)
 
 -- name: silent_nodes
-SELECT node FROM fairlead_heartbeats WHERE heartbeat_at < $1
+-- Appended to last_heartbeats.
+SELECT node FROM last WHERE heartbeat_at < $2
 
 -- name: drop_node
 WITH beat AS (DELETE FROM fairlead_heartbeats WHERE node = $1)
 DELETE FROM fairlead_nodes WHERE node = $1
 
 -- name: nodes
--- $1: [digest, ...] of queues and names that the caller knows; these are returned as NULL
-SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT json_array_elements_text($1::json)) THEN queues END,
-       CASE WHEN digest NOT IN (SELECT json_array_elements_text($1::json)) THEN names END
-  FROM fairlead_nodes JOIN fairlead_heartbeats USING (node)
+-- Appended to last_heartbeats. $2: [digest, ...] of queues and names that the caller knows; these are returned as NULL
+SELECT node, started_at, heartbeat_at, digest, CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN queues END,
+       CASE WHEN digest NOT IN (SELECT json_array_elements_text($2::json)) THEN names END
+  FROM last
  ORDER BY started_at
 
 -- name: lease_clock
@@ -736,8 +758,11 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, range_id = l.range_id +
 RETURNING name, range_id
 
 -- name: hold_leases
-INSERT INTO fairlead_holders AS h (owner, expires_at) VALUES ($1, $2)
-ON CONFLICT (owner) DO UPDATE SET expires_at = greatest(h.expires_at, excluded.expires_at)
+-- Follows change_leases, which allows one transaction at a time to add a holder.
+WITH held AS (
+    UPDATE fairlead_holders SET expires_at = greatest(expires_at, $2) WHERE owner = $1 RETURNING owner
+)
+INSERT INTO fairlead_holders (owner, expires_at) SELECT $1, $2 WHERE NOT EXISTS (SELECT 1 FROM held)
 
 -- name: renew_leases
 UPDATE fairlead_holders SET expires_at = $2 WHERE owner = $1 AND expires_at >= $3 RETURNING owner
@@ -755,10 +780,17 @@ SELECT name, owner, range_id, changed
  WHERE changed > $1 AND (SELECT max(changed) FROM fairlead_leases) > $1  -- no scan of the table without changes
 
 -- name: read_ledger
-SELECT ledger, version FROM fairlead_permits WHERE limit_name = $1 AND shard = $2
+-- $3: the version that this process has read or written last, so that no replaced ones are read
+SELECT ledger, version FROM fairlead_permits
+ WHERE limit_name = $1 AND shard = $2 AND version >= $3 AND version > 0
 
 -- name: new_ledger
-INSERT INTO fairlead_permits (limit_name, shard, version, ledger) VALUES ($1, $2, 1, $3) ON CONFLICT (limit_name, shard) DO NOTHING RETURNING version
+-- Version 0, which no write replaces, lets one node make the first ledger.
+WITH first AS (
+    INSERT INTO fairlead_permits (limit_name, shard, version, ledger) VALUES ($1, $2, 0, '')
+    ON CONFLICT (limit_name, shard, version) DO NOTHING RETURNING version
+)
+INSERT INTO fairlead_permits (limit_name, shard, version, ledger) SELECT $1, $2, 1, $3 FROM first RETURNING version
 
 -- name: change_ledger
 UPDATE fairlead_permits SET version = version + 1, ledger = $3 WHERE limit_name = $1 AND shard = $2 AND version = $4 RETURNING version

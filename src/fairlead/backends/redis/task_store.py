@@ -43,7 +43,7 @@ from fairlead.model import (
     TaskRecord,
     Trigger,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.sql_store import SqlStore
@@ -450,8 +450,8 @@ class RedisTaskStore:
     def nodes(self) -> RedisSteps[list[NodeRecord]]:
         return (yield from self._registry.nodes())
 
-    def settings_mark(self) -> RedisSteps[object]:
-        return (yield from self.queue_settings())
+    def settings_mark(self) -> RedisSteps[SettingsMark]:
+        return SettingsMark((yield from self.queue_settings()))
 
     def queue_settings(self) -> RedisSteps[dict[str, QueueSettings]]:
         return (yield from self._registry.settings())

@@ -107,7 +107,10 @@ class SqlBacklogStore(ABC):
             yield from insert(lane, entries)
         if moved:
             yield self._statement("delete_levels", *lane, _encode(moved).decode())
-        yield self._statement("keep_record", *lane, _encode(record).decode())
+        yield from self._keep_record(lane, _encode(record).decode())
+
+    def _keep_record(self, lane: LaneKey, record: str) -> Steps[None]:
+        yield self._statement("keep_record", *lane, record)
 
     @abstractmethod
     def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:

@@ -105,6 +105,9 @@ class DatabaseCoordinator:
         self._database = store.database
         self._clock = clock
         self._leases = _Leases()
+        self._versions: dict[tuple[str, str], int] = {}
+        """Version of each ledger that was read last, by limit and shard. Replaced versions are
+        lower, and a read passes none of them."""
         self._server: str | None = None
         """Server from which the leases were read; None for a database of one machine."""
 
@@ -193,8 +196,15 @@ class DatabaseCoordinator:
         return await self._database.read(self._read_ledger(limit, shard))
 
     def _read_ledger(self, limit: str, shard: str) -> Steps[tuple[bytes, int]]:
-        rows = yield self._store.statement("read_ledger", limit, shard)
-        return (rows[0][0].encode(), rows[0][1]) if rows else (b"", 0)
+        known = self._versions.get((limit, shard), 0)
+        rows = yield self._store.statement("read_ledger", limit, shard, known)
+        if not rows and known:  # another server may have lost versions
+            rows = yield self._store.statement("read_ledger", limit, shard, 0)
+        if not rows:
+            return b"", 0
+        ledger, version = rows[0]
+        self._versions[limit, shard] = version
+        return ledger.encode(), version
 
     async def write_ledger(self, limit: str, shard: str, ledger: bytes, version: int) -> bool:
         return await self._database.run_async(

@@ -69,6 +69,11 @@ AttemptRow = tuple[
 _encode = msgspec.json.encode
 
 
+def encode_record(record: ScheduleRecord) -> str:
+    """Return the record as JSON text."""
+    return _encode(record).decode()
+
+
 class SqlScheduleStore:
     """A `fairlead.ports.schedule_store.ScheduleStore` in the database of a task store.
 
@@ -95,7 +100,7 @@ class SqlScheduleStore:
     def _take_over(self, partition: PartitionKey) -> Steps[Owned]:
         # The update waits for an unfinished write of the previous owner, so the record that is read
         # includes that write.
-        new = _encode(ScheduleRecord()).decode()
+        new = encode_record(ScheduleRecord())
         range_id, record, server = (yield self._statement("take_over", *partition, new))[0]
         self._fences.taken(partition, range_id, server)
         return Owned(range_id, decode_record(partition, record))
@@ -117,7 +122,7 @@ class SqlScheduleStore:
         record: ScheduleRecord,
     ) -> Steps[set[TaskKey]]:
         yield from self._fenced(partition, range_id)
-        yield self._statement("keep", *partition, _encode(record).decode())
+        yield from self._save(partition, record)
         rows = [(*_key(task), task.id, _encode(task).decode()) for task in tasks]
         keys = batch([row[:3] for row in rows])
         completed = {
@@ -161,7 +166,10 @@ class SqlScheduleStore:
 
     def _keep(self, partition: PartitionKey, range_id: int, record: ScheduleRecord) -> Steps[None]:
         yield from self._fenced(partition, range_id)
-        yield self._statement("keep", *partition, _encode(record).decode())
+        yield from self._save(partition, record)
+
+    def _save(self, partition: PartitionKey, record: ScheduleRecord) -> Steps[None]:
+        yield self._statement("keep", *partition, encode_record(record))
 
     async def clean(self, partition: PartitionKey, range_id: int, before: int) -> int:
         return await self._database.run_async(
@@ -212,7 +220,10 @@ class SqlScheduleStore:
         return count
 
     async def has_due(self, queue: str, now: int) -> bool:
-        return bool((await self._database.read(self._rows("has_due", queue, now)))[0][0])
+        return await self._database.read(self._has_due(queue, now))
+
+    def _has_due(self, queue: str, now: int) -> Steps[bool]:
+        return bool((yield self._statement("has_due", queue, now))[0][0])
 
     async def statuses(self, queue: str, stale_before: int) -> dict[int, ScheduleStatus]:
         return await self._database.read(self._statuses(queue, stale_before))

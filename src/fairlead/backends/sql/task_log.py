@@ -133,10 +133,10 @@ class SqlTaskLog:
         return (yield Statement(self._sql["lag"], (queue,)))
 
     async def has_entries(self, queue: str) -> bool:
-        return bool((await self._database.read(self._has_entries(queue)))[0][0])
+        return await self._database.read(self._has_entries(queue))
 
-    def _has_entries(self, queue: str) -> Steps[Sequence[Row]]:
-        return (yield Statement(self._sql["has_entries"], (queue,)))
+    def _has_entries(self, queue: str) -> Steps[bool]:
+        return bool((yield Statement(self._sql["has_entries"], (queue,)))[0][0])
 
     async def close(self) -> None:
         """Do nothing: the task store closes the database."""

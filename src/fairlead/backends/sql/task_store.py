@@ -38,7 +38,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster_state import NodeRecord, QueueSettings, SettingsMark
 from fairlead.ports.history import HistoryStore
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
@@ -461,7 +461,12 @@ class SqlTaskStore(SqlTaskRecords):
         at = yield from self.shared_clock(now)
         digest = blake2b(f"{queues}\n{names}".encode(), digest_size=16).hexdigest()
         yield self.statement("register_node", node, at, queues, names, digest)
+        yield from self._first_heartbeat(node, at)
         return (yield from self._control())
+
+    def _first_heartbeat(self, node: str, at: int) -> Steps[None]:
+        """Write the heartbeat of a node that registers, if it is not in the row of the node."""
+        yield from ()
 
     def _control(self) -> Steps[Notification]:
         notification = Notification(control=True)
@@ -473,6 +478,9 @@ class SqlTaskStore(SqlTaskRecords):
 
     def _heartbeat(self, node: str, now: int) -> Steps[bool]:
         at = yield from self.shared_clock(now)
+        return (yield from self._beat(node, at))
+
+    def _beat(self, node: str, at: int) -> Steps[bool]:
         return bool((yield self.statement("heartbeat", node, at)))
 
     async def silent_nodes(self, now: int, silent_for: int) -> list[str]:
@@ -480,7 +488,12 @@ class SqlTaskStore(SqlTaskRecords):
 
     def _silent_nodes(self, now: int, silent_for: int) -> Steps[list[str]]:
         at = yield from self.shared_clock(now)
-        return [row[0] for row in (yield self.statement("silent_nodes", at - silent_for))]
+        steps = self._of_nodes("silent_nodes", at - silent_for)
+        return [row[0] for row in (yield from steps)]
+
+    def _of_nodes(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
+        """Execute a statement that reads the heartbeats of all nodes."""
+        return (yield self.statement(name, *params))
 
     async def drop_node(self, node: str) -> Notification:
         return await self.database.run_async(self._drop_node(node))
@@ -498,7 +511,7 @@ class SqlTaskStore(SqlTaskRecords):
 
     def nodes(self) -> Steps[list[NodeRecord]]:
         known = self._served
-        rows = yield self.statement("nodes", batch(list(known)))
+        rows = yield from self._of_nodes("nodes", batch(list(known)))
         served: dict[str, tuple[list[str], list[str]]] = {}
         for *_, digest, queues, names in rows:
             if digest not in served:
@@ -525,9 +538,9 @@ class SqlTaskStore(SqlTaskRecords):
             known = yield from self.queue_settings()
         return {queue: known[queue] for queue in partitions}
 
-    def settings_mark(self) -> Steps[object]:
+    def settings_mark(self) -> Steps[SettingsMark]:
         rows = yield self.statement("queues_mark")
-        return tuple(rows[0]) if rows else ()
+        return SettingsMark(*rows[0]) if rows else SettingsMark(0)
 
 
 def read_tasks(rows: Iterable[Row]) -> list[tuple[Trigger, State]]:

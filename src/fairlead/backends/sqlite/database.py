@@ -257,6 +257,9 @@ class SqliteDatabase:
     def connections(self) -> None:
         """Return None: the database is a file."""
 
+    def memory(self) -> None:
+        """Return None: the database has no such limits."""
+
     async def close_async(self) -> None:
         await asyncio.to_thread(self.close)
 

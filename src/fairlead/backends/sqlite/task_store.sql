@@ -483,7 +483,7 @@ SELECT name, owner, range_id, changed
  WHERE changed > ?1 AND (SELECT max(changed) FROM fairlead_leases) > ?1  -- no scan of the table without changes
 
 -- name: read_ledger
-SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1 AND shard = ?2
+SELECT ledger, version FROM fairlead_permits WHERE limit_name = ?1 AND shard = ?2 AND version >= ?3
 
 -- name: new_ledger
 INSERT INTO fairlead_permits (limit_name, shard, version, ledger) VALUES (?1, ?2, 1, ?3) ON CONFLICT (limit_name, shard) DO NOTHING RETURNING version

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fairlead.errors import BatchTooLarge
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor.checks import CHECKS
-from fairlead.operate.doctor.finding import Finding
+from fairlead.operate.doctor.finding import Finding, problem
 from fairlead.operate.doctor.survey import take_survey
 
 
@@ -12,4 +13,10 @@ async def examine(context: OperateContext) -> list[Finding]:
     """Check the store, the nodes and the queues. Raise StoreUnavailable or SchemaMismatch when the
     store cannot be read."""
     survey = await take_survey(context)
-    return [finding for check in CHECKS async for finding in check(survey)]
+    findings: list[Finding] = []
+    for check in CHECKS:
+        try:
+            findings += [finding async for finding in check(survey)]
+        except BatchTooLarge as error:  # other checks need smaller statements
+            findings.append(problem(str(error)))
+    return findings

@@ -44,7 +44,8 @@ SELECT {columns}
          WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
            AND (pass, id) > (SELECT (record::json #>> '{{ack_level,0}}')::bigint, (record::json #>> '{{ack_level,1}}')::bigint
                                FROM fairlead_backlog_lanes
-                              WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}))
+                              WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
+                              ORDER BY number DESC LIMIT 1))
        AS backlog
 
 -- name: newest

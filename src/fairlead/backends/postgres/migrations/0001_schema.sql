@@ -124,12 +124,14 @@ CREATE TABLE fairlead_nodes (
     digest       text   NOT NULL                  -- hash of queues and names
 );
 
--- Last heartbeats of these nodes. They have a table of their own because each claim looks for its node, and would read the
--- dead rows of all heartbeats beside a transaction that stays open.
+-- Last heartbeats of these nodes, one row each. They have a table of their own because each claim looks for its node, and
+-- would read the replaced rows of all heartbeats beside a transaction that stays open. The key has the heartbeat too, so that
+-- a search begins at the last one known.
 CREATE TABLE fairlead_heartbeats (
-    node         text   PRIMARY KEY,
-    heartbeat_at bigint NOT NULL
-) WITH (fillfactor = 50);
+    node         text   NOT NULL,
+    heartbeat_at bigint NOT NULL,
+    PRIMARY KEY (node, heartbeat_at)
+) WITH (vacuum_truncate = off);
 
 -- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
 -- command.
@@ -159,11 +161,14 @@ CREATE TABLE fairlead_leases (
 
 CREATE INDEX fairlead_leases_changed ON fairlead_leases (changed);
 
--- Nodes that hold leases.
+-- Nodes that hold leases, one row each. Replaced rows have expired, so searches by `expires_at` pass few of them.
 CREATE TABLE fairlead_holders (
-    owner      text   PRIMARY KEY,
-    expires_at bigint NOT NULL                   -- every lease of the node ends then, unless the node renews them
-);
+    owner      text   NOT NULL,
+    expires_at bigint NOT NULL,                  -- every lease of the node ends then, unless the node renews them
+    PRIMARY KEY (owner, expires_at)
+) WITH (vacuum_truncate = off);
+
+CREATE INDEX fairlead_holders_expiry ON fairlead_holders (expires_at);
 
 -- Counters of changes, so that a node reads leases and queues again only if they changed.
 CREATE TABLE fairlead_changes (
@@ -172,14 +177,14 @@ CREATE TABLE fairlead_changes (
 );
 
 -- Permit ledgers: the number of permits that each node holds of a cluster-wide limit; see core/limits/permits.py and
--- sharded_permits.py.
+-- sharded_permits.py. One row of each shard has its present version, another one has version 0.
 CREATE TABLE fairlead_permits (
     limit_name text   NOT NULL,
     shard      text   NOT NULL,                   -- octal digits that begin the hashes of its keys; '': the first shard
-    version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version
+    version    bigint NOT NULL,                   -- incremented by each write; a write fails unless it names the current version; 0: see new_ledger in task_store.sql
     ledger     text   NOT NULL,                   -- JSON
-    PRIMARY KEY (limit_name, shard)
-);
+    PRIMARY KEY (limit_name, shard, version)
+) WITH (vacuum_truncate = off);
 
 -- History -------------------------------------------------------------------------------------------------------------
 
@@ -283,14 +288,16 @@ CREATE TABLE fairlead_backlog_owners (
     PRIMARY KEY (queue, partition)
 );
 
--- Saved state of the lanes, which the next owner of a partition loads.
+-- Saved state of the lanes, one row each, which the next owner of a partition loads. A write gives its row a new number, and
+-- begins at the last number known, so that it reads no replaced rows beside a transaction that stays open.
 CREATE TABLE fairlead_backlog_lanes (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     priority  smallint NOT NULL,
+    number    bigint   NOT NULL,                  -- incremented by each write
     record    text     NOT NULL,                  -- JSON: ack, read and max level, virtual time, position in the channel, next pass by fairness key
-    PRIMARY KEY (queue, partition, priority)
-) WITH (fillfactor = 50);
+    PRIMARY KEY (queue, partition, priority, number)
+) WITH (vacuum_truncate = off);
 
 -- Triggers that do not fit in memory, ordered by level. They are written, read and deleted by ranges of levels.
 CREATE TABLE fairlead_backlog (
@@ -389,9 +396,18 @@ CREATE TABLE fairlead_schedule_owners (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     range_id  bigint   NOT NULL,
-    record    text     NOT NULL,                  -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
     PRIMARY KEY (queue, partition)
-) WITH (fillfactor = 50);
+);
+
+-- Saved state of the partitions, one row each. A write gives its row a new number, and begins at the last number known, so
+-- that it reads no replaced rows beside a transaction that stays open.
+CREATE TABLE fairlead_schedule_records (
+    queue     text     NOT NULL,
+    partition smallint NOT NULL,
+    number    bigint   NOT NULL,                  -- incremented by each write
+    record    text     NOT NULL,                  -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
+    PRIMARY KEY (queue, partition, number)
+) WITH (vacuum_truncate = off);
 
 -- Unfinished tasks, by their key (run_at, ordering_key, unique_key). The hour bucket of a task is run_at / 3600000000.
 -- Texts are compared by code point, as the engine compares them.
@@ -488,8 +504,8 @@ CREATE TABLE fairlead_bulk_rejects (
 -- Room ----------------------------------------------------------------------------------------------------------------
 
 -- The server plans a statement for the number of pages that a table has, and keeps the plan. So the tables with a row for
--- each task or run begin with pages enough that an index is the cheapest way to a row, and with `vacuum_truncate = off`
--- they never have fewer. The rows below fill about a hundred pages of each table.
+-- each task or run, and those whose rows are replaced often, begin with pages enough that an index is the cheapest way to a
+-- row, and with `vacuum_truncate = off` they never have fewer. The rows below fill about a hundred pages of each table.
 
 INSERT INTO fairlead_tasks (id, queue, partition, name, state, priority, fairness_key, weight, keep_result, submitted_at,
        run_at, ready_seq, payload_format, payload)
@@ -530,3 +546,21 @@ DELETE FROM fairlead_schedule WHERE queue = 'room';
 INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
 SELECT 'room', 0, n, '', repeat('-', 1700), 0 FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_completions WHERE queue = 'room';
+
+INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
+
+INSERT INTO fairlead_holders (owner, expires_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_holders WHERE owner LIKE '-%';
+
+INSERT INTO fairlead_permits (limit_name, shard, version, ledger)
+SELECT 'room', '', n, repeat('-', 1700) FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_permits WHERE limit_name = 'room';
+
+INSERT INTO fairlead_backlog_lanes (queue, partition, priority, number, record)
+SELECT 'room', 0, 0, n, repeat('-', 1700) FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_backlog_lanes WHERE queue = 'room';
+
+INSERT INTO fairlead_schedule_records (queue, partition, number, record)
+SELECT 'room', 0, n, repeat('-', 1700) FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_schedule_records WHERE queue = 'room';

@@ -21,6 +21,7 @@ Check = Callable[[Survey], AsyncIterator[Finding]]
 CHECKS: Sequence[Check] = (
     cluster.check_store,
     cluster.check_connections,
+    cluster.check_memory,
     cluster.check_coordinator,
     channel.check_channel,
     cluster.check_silent_nodes,

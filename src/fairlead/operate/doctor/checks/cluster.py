@@ -8,6 +8,9 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor.finding import Finding, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 
+LEAST_MEMORY = 2048
+"""Memory and temporary files, in kB, that the largest statements of workers and submitters need."""
+
 NEARLY_ALL = 0.9
 """Share of the allowed connections from which on their number is a problem."""
 
@@ -43,6 +46,19 @@ async def check_connections(survey: Survey) -> AsyncIterator[Finding]:
             "a pooler in transaction mode is in between: workers poll instead of listening, share"
             " no work of one partition, and a killed worker is noticed after 10 s",
             "add ?direct=host:port to the URL of workers for the one connection that listens",
+        )
+
+
+async def check_memory(survey: Survey) -> AsyncIterator[Finding]:
+    """Report limits of the server by which it refuses large statements."""
+    found = None if survey.sql is None else survey.sql.database.memory()
+    if found is None or found.temp_file_limit is None:
+        return
+    if found.work_mem + found.temp_file_limit < LEAST_MEMORY:
+        yield problem(
+            f"the server refuses large batches: work_mem is {found.work_mem} kB, and"
+            f" temp_file_limit is {found.temp_file_limit} kB",
+            "set work_mem of the role or database to 2MB or more, or raise temp_file_limit",
         )
 
 

@@ -1,0 +1,51 @@
+"""The task log on PostgreSQL: a read of a partition begins above its deleted entries (see
+lane_floors.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.backends.postgres.lane_floors import PartitionFloors
+from fairlead.backends.postgres.marks import Marks
+from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.task_log import SqlTaskLog
+from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.clock import Clock
+from fairlead.model import PartitionKey
+from fairlead.ports.statements import Row, Statement, Steps
+
+_MARK_SECONDS = 0.25
+"""Shortest time between two marks, so that few entries have come since the settled position."""
+
+_OTHERS = -1
+"""Stands for the partitions that are not registered."""
+
+
+class PostgresTaskLog(SqlTaskLog):
+    """A task log whose reads do not grow with the number of entries that were deleted."""
+
+    def __init__(self, store: SqlTaskStore, clock: Clock) -> None:
+        super().__init__(store, clock)
+        self._floors = PartitionFloors()
+        self._marks = Marks(self._floors, Statement(self._sql["log_mark"]), _MARK_SECONDS)
+
+    def _receive(self, partitions: Sequence[PartitionKey], each: int) -> Steps[Sequence[Row]]:
+        settled, server = self._floors.settled, self._floors.server
+        asked = batch([(*partition, self._floors.of(partition)) for partition in partitions])
+        rows = yield Statement(self._sql["receive"], (asked, each, server))
+        first: dict[PartitionKey, int] = {}
+        for seq, queue, partition, _ in rows:
+            first.setdefault(PartitionKey(queue, partition), seq)
+        self._floors.found(first, settled, partitions)
+        yield from self._marks.read_if_late()
+        return rows
+
+    def _has_entries(self, queue: str) -> Steps[bool]:
+        settled, server = self._floors.settled, self._floors.server
+        floors = batch(self._floors.rows())
+        heads = yield Statement(self._sql["has_entries"], (queue, floors, server))
+        first = {PartitionKey(queue, n): seq for n, seq in heads if seq is not None}
+        searched = [PartitionKey(queue, n) for n, _ in heads if n != _OTHERS]
+        self._floors.found(first, settled, searched)
+        yield from self._marks.read_if_late()
+        return bool(first)
