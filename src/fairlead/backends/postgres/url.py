@@ -160,7 +160,8 @@ class PostgresUrl:
 def read_url(url: str) -> PostgresUrl:
     """Read a URL. Raise ConfigurationError, which quotes no secret."""
     parts, where = split_url(url), shown_url(url)
-    if "@" in parts.path:  # in a URL with too many slashes
+    # An "@" in the path is one of a URL with too many slashes.
+    if parts.scheme not in ("postgresql", "postgres") or "@" in parts.path:
         raise _unreadable(where)
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     given = parameters_of(
