@@ -114,7 +114,7 @@ def test_consumers_without_messages_are_dropped_after_an_hour_of_silence(
         "both consumers were active just now"
     )
 
-    impatient = Script("reclaim")
+    impatient = Script("index", "reclaim")
     impatient.text = impatient.text.replace("math.max(tonumber(min_idle), 3600000)", "0")
     impatient.sha = "0" * 40
     monkeypatch.setattr(script, "RECLAIM", impatient)

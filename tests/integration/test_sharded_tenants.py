@@ -185,6 +185,48 @@ def test_messages_whose_index_is_lost_are_reclaimed_as_first_deliveries(
     assert queue.stats("g").waiting == 0
 
 
+@pytest.mark.parametrize("keys", [("waiting", "tenants"), ("waiting",), ("tenants",)])
+def test_messages_of_a_lost_index_are_reclaimed_while_readers_fill_a_new_one(
+    opened, client, keys
+) -> None:
+    queue = opened()
+    written = {queue.write({"n": n}, shard_key=f"k{n % 3}") for n in range(30)}
+    found = {queue.read("g", "c").id}
+    client.delete(*(f"{{q}}:{key}:g" for key in keys))
+    for _ in range(60):
+        for n in range(2):  # so that the new index is never empty
+            queue.write({"n": n}, shard_key="other")
+        found.add(queue.read("g", "c").id)
+        found |= {message.id for message in queue.reclaim("g", "d", min_idle=0, count=100)}
+    assert written <= found
+    drain(queue)
+    assert not client.exists("{q}:waiting:g", "{q}:tenants:g")
+
+
+@pytest.mark.parametrize("place", ["garbage", "", "0", "99", "131", "0119901/9", "011011/s", "\0"])
+def test_a_foreign_member_of_the_index_keeps_no_message_back(opened, client, place) -> None:
+    queue = opened()
+    written = {queue.write({"n": n}, shard_key="a") for n in range(3)}
+    found = {queue.read("g", "c").id}
+    client.zadd("{q}:waiting:g", {f"1:a:{place}": 0})
+    assert found | {message.id for message in drain(queue)} == written
+    assert not client.exists("{q}:waiting:g", "{q}:tenants:g")
+
+
+@pytest.mark.parametrize("tag", ["-inf", "-1e300", "1e300", "inf"])
+def test_a_foreign_start_tag_neither_stops_reads_nor_takes_the_share_of_others(
+    opened, client, tag
+) -> None:
+    queue = opened()
+    write(queue, ["a", "b", "c"] * 20)
+    read(queue, 3)
+    client.zadd("{q}:tenants:g", {"b": tag})
+    served = Counter(read(queue, 12, batch=1))
+    assert abs(served["a"] - served["c"]) <= 1
+    assert served["a"] >= 3
+    assert len(drain(queue)) == 45
+
+
 def test_the_claims_of_hundreds_of_dead_consumers_are_reclaimed_beside_a_long_index(opened) -> None:
     queue = opened()
     write(queue, [f"t{n % 300}" for n in range(6000)])

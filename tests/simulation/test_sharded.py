@@ -210,7 +210,7 @@ BROKEN = {
         "if has_index or by_tenants then read_index() end",
         "if by_tenants then read_index() end",
     ),
-    "a reclaim takes messages that wait": ("RECLAIM", "in_index > 0 and others or", "false or"),
+    "a reclaim takes messages that wait": ("RECLAIM", "    return others\n", "    return {''}\n"),
     "a message that waits can be acknowledged": ("ACK", "if not is_unread then", "if true then"),
     "messages that wait are counted as claimed": (
         "STATS",

@@ -11,7 +11,7 @@ local STRIDE = 1000000  -- virtual time of one message of weight 1
 local FIRST = 50  -- tenants that may have one start tag if many come at once; those of the others are spread
 
 -- Limits of one run of the script, so that it does not hold the server for long.
-local MOST_INDEXED, MOST_BYTES = 500, 1000000
+local MOST_INDEXED, MOST_BYTES, MOST_DROPPED = 500, 1000000, 1000
 local cordons_left = 1000
 
 -- Return the beginning of a tenant's members of `waiting`. With its length first, none is the beginning of another's.
@@ -25,11 +25,15 @@ local function member_of(tenant, stream, id)
     return of_tenant(tenant) .. string.format('%02d%s%02d%s/%s', #millis, millis, #sequence, sequence, stream)
 end
 
--- Return the stream and the id of a member, without the beginning.
+local function member_for(stream, id, flat)
+    return member_of(named(flat, 'fairlead:key') or '', stream, id)
+end
+
+-- Return the stream and the id of a member, without the beginning; nil if another writer has put something else there.
 local function place_of(rest)
-    local millis_end = 2 + tonumber(string.sub(rest, 1, 2))
-    local sequence, stream = string.match(rest, '^%d%d(%d+)/(.+)$', millis_end + 1)
-    return stream, string.sub(rest, 3, millis_end) .. '-' .. sequence
+    local millis_end = 2 + (tonumber(string.match(rest, '^%d%d')) or 0)
+    local sequence, stream = string.match(rest, '^%d%d(%d+)/(%d+)$', millis_end + 1)
+    if sequence then return stream, string.sub(rest, 3, millis_end) .. '-' .. sequence end
 end
 
 -- Return the first members of a tenant, at most `count`, without their beginning.
@@ -44,10 +48,14 @@ end
 -- finish tag of its last one, but not less than virtual time, which is the tag of the message in service.
 local virtual_time, weights, has_weights = 0, {}, nil
 
+-- Return a start tag that was stored, or virtual time for one that is below it or that no reader has stored.
+local function valid_tag(tag)
+    tag = tonumber(tag or nil)
+    return tag and tag >= virtual_time and tag <= 2 ^ 52 and tag or virtual_time
+end
+
 local function tag_of(tenant)
-    local tag = redis.call('ZSCORE', tenants, tenant)
-    if tag then return tonumber(tag) end
-    return math.max(virtual_time, tonumber(redis.call('ZSCORE', passes, tenant) or 0))
+    return valid_tag(redis.call('ZSCORE', tenants, tenant) or redis.call('ZSCORE', passes, tenant))
 end
 
 local function weight_of(tenant, flat)
@@ -86,18 +94,26 @@ local function check_index()
         if type(size) == 'table' then fail(key, size) end
     end
     -- A reader without an index may have found the streams empty, and dropped virtual time.
-    virtual_time = tonumber(redis.call('HGET', meta, 'virtual:' .. group)
-        or redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')[2] or 0)
+    virtual_time = valid_tag(redis.call('HGET', meta, 'virtual:' .. group)
+        or redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')[2])
 end
 
 local function lower(key)
     local tags = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #tags, 2 do redis.call('ZADD', key, integer(tonumber(tags[i + 1]) - virtual_time), tags[i]) end
+    for from = 1, #tags, 1000 do
+        local some = {}
+        for i = from, math.min(from + 999, #tags), 2 do
+            some[i - from + 1], some[i - from + 2] = integer(valid_tag(tags[i + 1]) - virtual_time), tags[i]
+        end
+        redis.call('ZADD', key, unpack(some))
+    end
 end
 
 local function keep_virtual_time(ttl)
     -- Drop passes that are not above virtual time: their tenants start at virtual time, as new ones do.
-    redis.call('ZREMRANGEBYSCORE', passes, '-inf', integer(virtual_time))
+    -- The next reads drop the others, so that this one does not hold the server for long.
+    local old = redis.call('ZCOUNT', passes, '-inf', integer(virtual_time))
+    if old > 0 then redis.call('ZREMRANGEBYRANK', passes, 0, math.min(old, MOST_DROPPED) - 1) end
     if virtual_time > 2 ^ 50 then
         -- Restart from 0 long before numbers lose precision.
         lower(passes)
@@ -124,12 +140,12 @@ local function add_tenants(names, fields_of)
         local some = {unpack(names, from, math.min(from + 999, #names))}
         local tags, ahead = redis.call('ZMSCORE', tenants, unpack(some)), redis.call('ZMSCORE', passes, unpack(some))
         for i, tenant in ipairs(some) do
-            if not tags[i] then new[#new + 1] = {tenant, tonumber(ahead[i] or 0)} end
+            if not tags[i] then new[#new + 1] = {tenant, valid_tag(ahead[i])} end
         end
     end
     local together = #new > FIRST and math.max(0, FIRST - redis.call('ZCARD', tenants)) or #new
     for i, each in ipairs(new) do
-        local tenant, tag = each[1], math.max(virtual_time, each[2])
+        local tenant, tag = each[1], each[2]
         if i > together and tag == virtual_time then
             local stride = math.min(STRIDE, stride_of(tenant, fields_of[tenant]))
             tag = tag + math.floor(stride * (i - together) / (#new - together + 1))
@@ -206,7 +222,7 @@ end
 -- Return the tenant that is least ahead, and its start tag.
 local function least_ahead()
     local found = redis.call('ZRANGE', tenants, 0, 0, 'WITHSCORES')
-    return found[1], tonumber(found[2])
+    return found[1], valid_tag(found[2])
 end
 
 -- Claim the tenant's first message. Return its stream, id and fields, or nil.
@@ -215,8 +231,10 @@ local function take_from_index(tenant, tag)
     local flat, stream, id = nil, nil, nil
     if found[1] then
         stream, id = place_of(found[1])
-        length(key_of(stream))  -- raise before the change if the stream is damaged
-        flat = claim(stream, id)
+        if stream then
+            length(key_of(stream))  -- raise before the change if the stream is damaged
+            flat = claim(stream, id)
+        end
         redis.call('ZREM', waiting_names, of_tenant(tenant) .. found[1])
     end
     if flat then
@@ -236,9 +254,7 @@ local function take_of_stream(stream)
         local id = held[1][1]
         local found = redis.call('XRANGE', key_of(stream), id, id)[1]
         local flat = claim(stream, id)
-        if found then
-            redis.call('ZREM', waiting_names, member_of(named(found[2], 'fairlead:key') or '', stream, id))
-        end
+        if found then redis.call('ZREM', waiting_names, member_for(stream, id, found[2])) end
         if flat then return {id, flat} end
         cordons_left = cordons_left - 1
     end

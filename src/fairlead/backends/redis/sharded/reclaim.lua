@@ -1,7 +1,8 @@
 -- Claim messages for a consumer whose claims by other consumers are too old. ARGV: group, consumer,
 -- least age of a claim (ms), greatest number of messages, deliveries after which a message becomes a
 -- dead letter. Return the time (ms), then {stream, id, deliveries, fields} of each message.
-local group, consumer, min_idle, wanted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+-- index.lua comes before this script.
+local min_idle, wanted = ARGV[3], tonumber(ARGV[4])
 local max_deliveries = tonumber(ARGV[5])
 local returned = prefix .. 'returned:' .. group
 local tidied = 'tidied:' .. group
@@ -15,9 +16,12 @@ local is_time_to_tidy = since_tidied >= silent or since_tidied < 0  -- a clock m
 local MOST_CLAIMS, MOST_HOLDERS = 1000, 500
 local looked_at = 0
 local claimed = {}
+-- A key of another type is a lost index, too.
+local has_index = redis.call('TYPE', waiting_names)['ok'] == 'zset' and redis.call('TYPE', tenants)['ok'] == 'zset'
 
-local function claim(stream, key, its_group, id, deliveries)
+local function claim(stream, key, its_group, id, deliveries, holder)
     local entry = redis.call('XRANGE', key, id, id)[1]
+    if entry and has_index and holder == WAITING then redis.call('ZREM', waiting_names, member_for(stream, id, entry[2])) end
     if not entry then
         redis.call('XACK', key, its_group, id)  -- it was deleted while claimed
     elseif is_past_deadline(entry[2]) then
@@ -48,11 +52,31 @@ end
 
 -- Messages that wait in the index are nobody's, so look at each consumer's claims then. If the index is lost, take the messages
 -- that wait as claims of a dead consumer.
-local has_index = redis.call('EXISTS', prefix .. 'waiting:' .. group, prefix .. 'tenants:' .. group) == 2
+local function is_in_index(stream, id, flat)
+    return redis.call('ZSCORE', waiting_names, member_for(stream, id, flat))
+        and redis.call('ZSCORE', tenants, named(flat, 'fairlead:key') or '')
+end
+
+-- Claim the oldest messages that wait in the index, up to the first one that the index has. It has none of these if it was lost
+-- and readers have begun a new one.
+local function reclaim_lost(stream)
+    local key = key_of(stream)
+    while #claimed < wanted and looked_at < MOST_CLAIMS do
+        local each = redis.call('XPENDING', key, group, '-', '+', 1, WAITING)[1]
+        if not each or each[3] < tonumber(min_idle) then return end
+        local entry = redis.call('XRANGE', key, each[1], each[1])[1]
+        if entry and is_in_index(stream, each[1], entry[2]) then return end
+        looked_at = looked_at + 2  -- it needs more commands than another claim
+        claim(stream, key, group, each[1], each[4], WAITING)
+    end
+end
+
 local function holders(stream)
     if not has_index then return {''} end  -- all of them
     local in_index, others = held_in(key_of(stream), group_of(stream, group))
-    return in_index > 0 and others or {''}
+    if in_index == 0 then return {''} end
+    reclaim_lost(stream)
+    return others
 end
 
 -- Return whether the group may have claims in the stream that this script has not looked at.
@@ -70,7 +94,7 @@ local function reclaim_from(stream, holder)
             if waits(stream, each[1], each[2]) then
                 redis.call('XCLAIM', key, its_group, RETURNED, 0, each[1], 'JUSTID')  -- its idle time starts again
             else
-                claim(stream, key, its_group, each[1], each[4])
+                claim(stream, key, its_group, each[1], each[4], each[2])
             end
         end
         looked_at = looked_at + #found
