@@ -4,7 +4,7 @@ that wait."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -39,6 +39,11 @@ def read(queue: SyncShardedQueue, count: int, batch: int = 100) -> list[str]:
         queue.ack("g", *(message.id for message in messages))
         found += [message.shard_key for message in messages]
     return found
+
+
+def given(command: Any) -> Generator[Any, Any, Any]:
+    """Yield one command, and return its response."""
+    return (yield command)
 
 
 def write(queue: SyncShardedQueue, keys: list[str], weight: float = 1.0) -> None:
@@ -225,6 +230,35 @@ def test_a_foreign_start_tag_neither_stops_reads_nor_takes_the_share_of_others(
     assert abs(served["a"] - served["c"]) <= 1
     assert served["a"] >= 3
     assert len(drain(queue)) == 45
+
+
+def test_a_reader_gets_messages_although_writers_are_faster_than_the_index(opened) -> None:
+    queue = opened()
+    steps = queue._steps.read_many("g", "c", 1, 0.0)
+    command = next(steps)
+    with pytest.raises(StopIteration) as end:
+        for _ in range(100):
+            write(queue, [f"t{n}" for n in range(600)])
+            command = steps.send(queue._do(given(command)))
+    assert len(end.value.value) == 1
+    assert len(drain(queue)) % 600 == 599, "each of the others once"
+
+
+def test_the_server_frees_long_keys_of_an_index_beside_its_commands(opened, client) -> None:
+    def freed() -> int:
+        memory = client.info("memory")
+        return int(memory["lazyfreed_objects"] + memory["lazyfree_pending_objects"])
+
+    queue = opened()
+    write(queue, [f"t{n}" for n in range(300)])
+    before = freed()
+    assert len(drain(queue)) == 300
+    assert freed() > before, "the passes, when the queue is empty"
+    write(queue, [f"t{n}" for n in range(300)])
+    queue.read("g", "c")
+    before = freed()
+    queue.drop_group("g")
+    assert freed() >= before + 2, "the tenants and their messages"
 
 
 def test_the_claims_of_hundreds_of_dead_consumers_are_reclaimed_beside_a_long_index(opened) -> None:

@@ -156,9 +156,9 @@ local function rest(ttl)
     local life = integer(ttl * 9 / 8)
     local all = redis.call('SMEMBERS', prefix .. 'groups')
     for _, each in ipairs(#all > 1 and all or {}) do  -- other groups may have places of messages that are gone
-        redis.call('DEL', prefix .. 'waiting:' .. each, prefix .. 'tenants:' .. each)
+        redis.call('UNLINK', prefix .. 'waiting:' .. each, prefix .. 'tenants:' .. each)
     end
-    redis.call('DEL', deadlines, once, cordoned)
+    redis.call('UNLINK', deadlines, once, cordoned)
     redis.call('HSET', meta, 'rests', 1)
     for _, stream in ipairs(redis.call('SMEMBERS', lasting)) do redis.call('PEXPIRE', key_of(stream), life) end
     redis.call('DEL', lasting)

@@ -4,7 +4,7 @@ local group = ARGV[1]
 local count = tonumber(redis.call('HGET', meta, 'streams') or 0)
 redis.call('SREM', prefix .. 'groups', group)
 redis.call('HDEL', meta, 'offset:' .. group, 'empty:' .. group, 'virtual:' .. group, 'tidied:' .. group, 'indexed:' .. group, 'reclaim:' .. group)
-for _, kind in ipairs({'passes:', 'tenants:', 'waiting:', 'returned:'}) do redis.call('DEL', prefix .. kind .. group) end
+for _, kind in ipairs({'passes:', 'tenants:', 'waiting:', 'returned:'}) do redis.call('UNLINK', prefix .. kind .. group) end
 local others = redis.call('SCARD', prefix .. 'groups')
 local dropped = 0
 for stream = 0, count - 1 do

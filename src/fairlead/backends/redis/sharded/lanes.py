@@ -85,8 +85,10 @@ class Lanes:
                 continue
             steps = self.at(priority)
             response: Any = (b"again",)
+            times_again = 0
             while response[0] == b"again":
-                response = yield steps.read_once(group, consumer, space)
+                response = yield steps.read_once(group, consumer, space, times_again=times_again)
+                times_again += 1
             self._learn(response[2])
             if response[0] == b"messages":
                 now = response[1]

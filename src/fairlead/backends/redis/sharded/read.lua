@@ -1,6 +1,7 @@
 -- Make one pass over the streams, and claim messages.
 -- ARGV: group, consumer, reads (streams or tenants), preferred stream or '', ttl of a queue without any write, the
--- notification after which the reader waited ('' if it did not wait), greatest number of messages.
+-- notification after which the reader waited ('' if it did not wait), greatest number of messages, and how often this scan has
+-- returned 'again' so far.
 -- Return one of
 --   {'messages', now, sections, {stream, id, fields}...}, each with its deliveries too if it was given back
 --   {'again'}  if the caller must continue the scan by a second call
@@ -8,6 +9,8 @@
 --    at which the next message for later is due or '', number of streams}: wait for entries after these
 local by_tenants, preferred, ttl = ARGV[3] == 'tenants', ARGV[4], tonumber(ARGV[5])
 local woken_after, wanted = ARGV[6], tonumber(ARGV[7])
+local times_again = tonumber(ARGV[8] or 0)  -- an older reader does not count them
+local MOST_AGAIN = 20  -- then read from the part of the index that there is, or faster writers would keep us from reading
 local returned = prefix .. 'returned:' .. group
 local known = redis.call(
     'HMGET', meta, 'streams', 'offset:' .. group, 'empty:' .. group, 'ttl', 'refreshed', 'rests', 'indexed:' .. group
@@ -226,7 +229,8 @@ local function take_back(stream, id)
     give(stream, entry, held[1][4] + 1)
 end
 
-if by_tenants and not index_messages(false) then
+local is_whole = not by_tenants or index_messages(false)
+if not is_whole and times_again < MOST_AGAIN then
     hand_over()
     return {'again'}
 end
@@ -250,11 +254,12 @@ if has_index or by_tenants then read_index() end  -- readers by tenants may have
 if by_tenants then
     -- A reader that did not wait finds messages without a notification too.
     if #taken == 0 and woken_after == '' and not checks_all and cordons_left > 0 then
-        if not index_messages(true) then
-            hand_over()
-            return {'again'}
-        end
-        read_index()
+        is_whole = index_messages(true)
+        if is_whole or times_again >= MOST_AGAIN then read_index() end
+    end
+    if #taken == 0 and not is_whole then
+        hand_over()
+        return {'again'}
     end
 elseif slots > 0 and #taken < wanted then
     local before = #taken
@@ -276,7 +281,8 @@ if cordons_left <= 0 then return {'again'} end
 -- A reader of a demoted server must not find its queue empty for ever. So write here in any case, if only nothing: a server
 -- that takes no writes then raises its error.
 redis.call('HDEL', meta, 'virtual:' .. group)
-redis.call('DEL', passes)  -- no tenant waits: every one starts again at zero
+-- No tenant waits: every one starts again at zero. The server frees the memory of long keys beside its commands.
+redis.call('UNLINK', passes, waiting_names)
 if known[3] ~= seen then redis.call('HSET', meta, 'empty:' .. group, seen) end
 if checks_all and not has_entries and known[6] ~= '1' then rest(ttl) end
 keep_alive(ttl, count, tonumber(known[5] or 0))

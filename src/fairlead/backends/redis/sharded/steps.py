@@ -200,8 +200,12 @@ class QueueSteps:
             position(f"{preferred}/0-0")
         until = self._monotonic() + block
         woken_after = ""
+        times_again = 0
         while True:
-            found = yield self.read_once(group, consumer, count, preferred, woken_after)
+            found = yield self.read_once(
+                group, consumer, count, preferred, woken_after, times_again
+            )
+            times_again = times_again + 1 if found[0] == b"again" else 0
             if found[0] == b"messages":
                 return [taken(found[1], each) for each in found[3:]]
             if found[0] == b"empty":
@@ -215,10 +219,17 @@ class QueueSteps:
                 woken_after = _text(found[3]) if is_woken else ""
 
     def read_once(
-        self, group: str, consumer: str, count: int, preferred: str = "", woken_after: str = ""
+        self,
+        group: str,
+        consumer: str,
+        count: int,
+        preferred: str = "",
+        woken_after: str = "",
+        times_again: int = 0,
     ) -> RunScript:
         """Make one pass over the streams; read.lua describes the response. `woken_after`: the
-        notification after which the reader waited, or "" if no later one ended its wait."""
+        notification after which the reader waited, or "" if no later one ended its wait.
+        `times_again`: how often this scan has returned "again" so far."""
         arguments = (
             group,
             consumer,
@@ -227,6 +238,7 @@ class QueueSteps:
             self._ttl,
             woken_after,
             min(count, MOST_AT_ONCE),
+            times_again,
         )
         return RunScript(script.READ, self._meta, arguments, self._keys_for(group))
 
