@@ -96,14 +96,13 @@ def explain(failure: str, cures: Cures | None = None) -> str | None:
     causes = {
         r"hostname mismatch|ip address mismatch|not valid for": "the server's certificate has"
         f" another name than the URL: use a host that it names, or {cures.any_name}",
-        r"self.signed|unable to get|unknown authority|broker certificate could not": "the server's"
-        " certificate is of an unknown authority: name the file of the authority,"
-        f" {cures.authority}",
+        r"self.signed|unable to get": "the server's certificate is of an unknown authority: name"
+        f" the file of the authority, {cures.authority}",
         r"has expired": "the server's certificate has expired: renew it",
         r"certificate.verify.failed": "the server's certificate is not valid: the server needs"
         " another one",
-        # Cassandra reports an unknown certificate as an internal error.
-        r"alert.(certificate|bad.certificate|unknown.ca|handshake|internal.error)": "the server"
+        # Cassandra reports an unknown certificate as an internal error, Redis as one of decryption.
+        r"alert.(certificate|bad.certificate|unknown.ca|handshake|decrypt|internal)": "the server"
         f" refused our certificate: name one that it accepts, {cures.own_certificate}",
         r"wrong.version.number|record.layer.failure|unknown.protocol": "the server has no TLS on"
         f" this port: use its port for TLS, or {cures.no_tls}",

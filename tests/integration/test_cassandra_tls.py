@@ -95,7 +95,7 @@ def server() -> Iterator[SecureCassandra]:
 
 
 @pytest.mark.parametrize("mode", ["verify-full", "verify-ca"])
-async def test_backlog_and_schedule_work_with_tls_a_user_and_a_password(
+async def test_a_backlog_works_with_tls_a_user_and_a_password(
     mode: str, server: SecureCassandra, sqlite_url: str
 ) -> None:
     host = "localhost" if mode == "verify-ca" else "127.0.0.1"

@@ -19,12 +19,15 @@ from services.process import free_port  # noqa: E402
 from services.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
+from tests.tiers import FULL  # noqa: E402
+
+LONG = FULL("a long run: kazoo tries to connect for five seconds")
 
 LOGIN = "app:Gh7mark%2F%40@"
 PASSWORD = "Gh7mark/@"
 
 
-class SecureZooKeeper(ZooKeeperServer):
+class ZooKeeperTlsServer(ZooKeeperServer):
     """A ZooKeeper that also listens for clients with TLS and a certificate of its authority."""
 
     def _more_settings(self) -> dict[str, object]:
@@ -60,15 +63,15 @@ class SecureZooKeeper(ZooKeeperServer):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[SecureZooKeeper]:
-    yield from own_server(SecureZooKeeper)
+def server() -> Iterator[ZooKeeperTlsServer]:
+    yield from own_server(ZooKeeperTlsServer)
 
 
 @pytest.mark.parametrize(
     ("host", "mode"), [("127.0.0.1", "verify-full"), ("localhost", "verify-ca")]
 )
 async def test_leases_work_with_tls_and_only_our_login_may_touch_what_we_create(
-    host: str, mode: str, server: SecureZooKeeper, sqlite_url: str
+    host: str, mode: str, server: ZooKeeperTlsServer, sqlite_url: str
 ) -> None:
     folder = server.fresh_name()
     app = App(sqlite_url, coordinator=server.secure_url(folder, host=host, sslmode=mode))
@@ -97,26 +100,33 @@ async def test_leases_work_with_tls_and_only_our_login_may_touch_what_we_create(
     ("changes", "cause"),
     [
         ({"login": "app:wrong@"}, "check user and password in its URL"),
-        ({"login": ""}, "check user and password in its URL"),
         ({"host": "localhost"}, "another name than the URL: use a host that it names"),
-        ({"sslrootcert": "{other}/ca.crt"}, "name the file of the authority, sslrootcert=FILE"),
-        (
+        pytest.param({"login": ""}, "check user and password in its URL", marks=LONG),
+        pytest.param(
+            {"sslrootcert": "{other}/ca.crt"},
+            "name the file of the authority, sslrootcert=FILE",
+            marks=LONG,
+        ),
+        pytest.param(
             {"sslcert": "{other}/client.crt", "sslkey": "{other}/client.key"},
             "name one that it accepts, sslcert=FILE and sslkey=FILE",
+            marks=LONG,
         ),
-        ({"sslcert": "", "sslkey": ""}, "name one that it accepts, sslcert=FILE"),
+        pytest.param(
+            {"sslcert": "", "sslkey": ""}, "name one that it accepts, sslcert=FILE", marks=LONG
+        ),
     ],
     ids=[
         "wrong password",
-        "no login",
         "wrong host",
+        "no login",
         "unknown authority",
         "unknown certificate",
         "no certificate",
     ],
 )
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
-    changes: dict[str, str], cause: str, server: SecureZooKeeper, sqlite_url: str, tmp_path: Path
+    changes: dict[str, str], cause: str, server: ZooKeeperTlsServer, sqlite_url: str, tmp_path: Path
 ) -> None:
     make_certificates(tmp_path)
     folder = server.fresh_name()
