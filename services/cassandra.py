@@ -177,10 +177,15 @@ class CassandraServer(JavaServer):
                 "hinted_handoff_enabled": True,
             }
             (folder / "rackdc").write_text(f"dc={node.datacentre}\nrack=one\n")
+        settings |= self._more_settings()
         # JSON is also YAML.
         (folder / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (folder / "logback.xml").write_text(_LOGBACK)
         (folder / "tmp").mkdir()
+
+    def _more_settings(self) -> dict[str, Any]:
+        """Return settings to add or to replace."""
+        return {}
 
     def _command(self) -> list[str]:
         folder = self.folder

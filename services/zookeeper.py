@@ -44,9 +44,14 @@ class ZooKeeperServer(JavaServer):
             "clientPort": self._port,
             "clientPortAddress": "127.0.0.1",
         }
+        settings |= self._more_settings()
         (self.folder / "zoo.cfg").write_text(
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )
+
+    def _more_settings(self) -> dict[str, object]:
+        """Return settings to add or to replace."""
+        return {}
 
     def _command(self) -> list[str]:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"

@@ -8,6 +8,8 @@ all tests, with new seeds. A test has the mark `full` for one of these reasons, 
   themselves, and a test marked `smoke` runs over the whole matrix in both tiers.
 - **seeds**: a simulation or a property with other seeds than the first few (`seeds`), or with more
   examples (`examples`).
+- **a slow start**: the test needs a Cassandra or a Kafka with settings of its own, which starts for
+  tens of seconds.
 - **an outage**: the test kills its own server and waits until the server is back.
 - **a long run**: a promise about large numbers or long times; a shorter test covers its mechanism.
 """

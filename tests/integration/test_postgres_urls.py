@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.lab.replay.run import own_schema
 from fairlead.testing import drain
 from services.postgres import PostgresServer
+from tests.certificates import make_certificates
 from tests.conftest import skip_if_missing
 
 pytestmark = pytest.mark.asyncio
@@ -81,27 +80,6 @@ class ReachableServer(PostgresServer):
         ]
 
 
-def make_certificates(folder: Path) -> None:
-    """Make an authority, and a certificate of the server for the loopback addresses."""
-
-    def openssl(*arguments: str) -> None:
-        made = subprocess.run(
-            ["openssl", *arguments], cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert made.returncode == 0, made.stderr
-
-    new = ("req", "-newkey", "rsa:2048", "-nodes", "-days", "2")
-    openssl(*new, "-x509", "-subj", "/CN=Authority", "-keyout", "ca.key", "-out", "ca.crt")
-    openssl(*new, "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\n")
-    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-    openssl(
-        *("x509", "-req", "-in", "server.csr", *signed),
-        *("-extfile", "names", "-out", "server.crt"),
-    )
-    (folder / "server.key").chmod(0o600)
-
-
 def has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6) as tried:
@@ -120,8 +98,6 @@ def closed_port() -> int:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ReachableServer]:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing: apt-get install openssl")
     with skip_if_missing("postgres"):
         server = ReachableServer()
     server.start()

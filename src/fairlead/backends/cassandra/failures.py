@@ -29,6 +29,7 @@ from cassandra.protocol import ErrorMessage, OverloadedErrorMessage
 from cassandra.query import TraceUnavailable
 
 from fairlead.errors import ConfigurationError, FairleadError, SchemaMismatch, StoreUnavailable
+from fairlead.tls import explain
 
 _OUTAGES = (
     RequestExecutionException,
@@ -58,8 +59,11 @@ def translate(error: Exception, location: str, keyspace: str) -> FairleadError |
     if isinstance(error, Unauthorized):
         cure = f"grant SELECT and MODIFY on the keyspace {keyspace} to the user of the URL"
         return ConfigurationError(f"{location} refused: {text}; {cure}")
-    if _is_refused_login(error):
-        return ConfigurationError(f"{location} refused: {text}; check user and password in its URL")
+    # One host that is down may accept us later, so only the refusals of all are one.
+    causes = _causes(error)
+    cures = [_cure_of_refusal(cause) for cause in causes]
+    if cures and all(cures):
+        return ConfigurationError(f"{location} refused: {_text(causes[0])}; {cures[0]}")
     if isinstance(error, _OUTAGES):
         return StoreUnavailable(f"{location}: {text}{_cure(error)}")
     return None
@@ -77,10 +81,16 @@ def translated(location: str, keyspace: str) -> Iterator[None]:
         raise found from error
 
 
-def _is_refused_login(error: Exception) -> bool:
-    """Return whether every host has refused the login. One that is down may accept it later."""
-    causes = _causes(error)
-    return bool(causes) and all(isinstance(each, AuthenticationFailed) for each in causes)
+def _cure_of_refusal(cause: object) -> str | None:
+    """Return what a person must change before a host accepts us; None if it may do so later."""
+    if isinstance(cause, AuthenticationFailed):
+        return "check user and password in its URL"
+    return explain(str(cause)) if isinstance(cause, OSError | ConnectionException) else None
+
+
+def _text(cause: object) -> str:
+    """Return the text of an error, without the name of its class and its number."""
+    return (isinstance(cause, OSError) and cause.strerror) or str(cause)
 
 
 def _causes(error: Exception) -> list[object]:
@@ -98,4 +108,6 @@ def _cure(error: Exception) -> str:
             return f"; {level} needs {needed} replicas and {up} up: start the nodes that are down"
         if isinstance(cause, OverloadedErrorMessage):
             return "; the node has more requests than it can handle"
+        if isinstance(cause, ConnectionResetError):
+            return "; if it asks for TLS, write sslmode=verify-full in its URL"
     return ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
+import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,9 +17,11 @@ import msgspec
 from cassandra import (
     ConsistencyLevel,
     ProtocolVersion,
+    UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.connection import DefaultEndPoint
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -29,9 +33,16 @@ from fairlead.backends.cassandra.failures import translated
 from fairlead.backends.sql.sql_file import load
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
+from fairlead.tls import PARAMETERS, Tls
 from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 T = TypeVar("T")
+
+_driver_log = logging.getLogger("cassandra.cluster")
+# The driver logs each failed connection with a traceback; the stores raise the same error.
+_driver_log.addFilter(
+    lambda record: not record.exc_info or _driver_log.getEffectiveLevel() <= logging.DEBUG
+)
 
 MOST_BYTES = 512 * 1024
 """Bytes of rows in one batch. A transaction of that size (about 2,500 triggers) takes some 0.3 s;
@@ -45,6 +56,7 @@ _SCHEMA_SECONDS = 15.0
 2 is too short for a busy server with many tables."""
 
 _SCAN_PAGE = 10_000
+_OURS = ("consistency", "local_dc", "replication")
 _PORT = 9042
 _OUR_TABLES = re.compile(r"\b(?=fairlead_)")
 _SERIAL = {"LOCAL_QUORUM": ConsistencyLevel.LOCAL_SERIAL, "QUORUM": ConsistencyLevel.SERIAL}
@@ -91,6 +103,8 @@ class CassandraUrl(msgspec.Struct, frozen=True):
     local_dc: str | None = None
     """Datacentre to use while one of its nodes responds. By default, the datacentre of the first
     host that responds."""
+    tls: Tls | None = None
+    """Certificates, if the URL asks for TLS."""
 
     def __repr__(self) -> str:
         """Return the hosts and the keyspace, without secrets."""
@@ -116,7 +130,7 @@ class CassandraUrl(msgspec.Struct, frozen=True):
         parts, where = split_url(url), f"URL {shown_url(url)}"
         login, _, hosts = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
-        options = parameters_of(where, parts, ("consistency", "local_dc", "replication"))
+        options = parameters_of(where, parts, (*_OURS, *PARAMETERS))
         consistency = options.get("consistency", "LOCAL_QUORUM")
         replication = options.get("replication", "1")
         local_dc = options.get("local_dc")
@@ -148,6 +162,7 @@ class CassandraUrl(msgspec.Struct, frozen=True):
             replication=replication,
             consistency=consistency,
             local_dc=local_dc,
+            tls=Tls.of(where, options),
         )
 
 
@@ -378,8 +393,9 @@ class CassandraSession:
             else PlainTextAuthProvider(self.url.user, self.url.password)
         )
         return Cluster(
-            self.url.hosts,
+            self.url.hosts if self.url.tls is None else _named(self.url.hosts),
             auth_provider=login,
+            ssl_context=self.url.tls and self.url.tls.make_context(),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             protocol_version=ProtocolVersion.V5,
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10.0, max_attempts=None),
@@ -389,3 +405,32 @@ class CassandraSession:
     def translate_errors(self) -> contextlib.AbstractContextManager[None]:
         """Raise Fairlead's errors in place of the driver's."""
         return translated(self.url.location, self.url.keyspace)
+
+
+class _NamedEndPoint(DefaultEndPoint):  # type: ignore[misc]
+    """An address of a host in the URL, whose certificate must have the name of that host. The
+    driver would ask for the address as name."""
+
+    def __init__(self, address: str, port: int, name: str) -> None:
+        super().__init__(address, port)
+        self._name = name
+
+    @property
+    def ssl_options(self) -> dict[str, str]:
+        return {"server_hostname": self._name}
+
+
+def _named(hosts: Iterable[tuple[str, int]]) -> list[_NamedEndPoint]:
+    """Return the addresses of all hosts. Raise UnresolvableContactPoints if there is none."""
+    found: dict[Any, _NamedEndPoint] = {}
+    failed: dict[str, OSError] = {}
+    for host, port in hosts:
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            failed[host] = error
+            continue
+        found |= {each[4]: _NamedEndPoint(str(each[4][0]), port, host) for each in addresses}
+    if not found:
+        raise UnresolvableContactPoints(failed)
+    return list(found.values())

@@ -13,10 +13,25 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException
 
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
+from fairlead.tls import Cures, explain
 
 _GRANTS = "docs/how-to/kafka.md has the rights that each role needs"
 _LOGIN = "check user and password in the URL, and its options security.protocol and sasl.mechanism"
 _SETTINGS = "correct the setting in the URL, or the broker's policy"
+
+_CURES_OF_TLS = Cures(
+    authority="ssl.ca.location=FILE",
+    own_certificate="ssl.certificate.location=FILE and ssl.key.location=FILE",
+    any_name="ssl.endpoint.identification.algorithm=none",
+    no_tls="security.protocol=SASL_PLAINTEXT or PLAINTEXT",
+)
+
+_UNVERIFIED = (
+    "the certificate is of an unknown authority or has another name than the URL: name the file of"
+    f" the authority, {_CURES_OF_TLS.authority}, and use a host that the certificate names, or"
+    f" {_CURES_OF_TLS.any_name}"
+)
+"""librdkafka does not say which of the two it is."""
 
 REFUSED: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _GRANTS,
@@ -60,7 +75,16 @@ _VAGUE = (
 
 def is_refused(error: KafkaError) -> bool:
     """Return whether a person must change something before Kafka does what was asked."""
-    return error.code() in REFUSED
+    return _cure_of_refusal(error) is not None
+
+
+def _cure_of_refusal(error: KafkaError) -> str | None:
+    text = error.str() or ""
+    if error.code() in (KafkaError._SSL, KafkaError._TRANSPORT) and "SSL" in text:
+        # A broker refuses our certificate after the handshake, so while librdkafka reads.
+        is_unverified = "certificate verify failed" in text
+        return _UNVERIFIED if is_unverified else explain(text, _CURES_OF_TLS)
+    return REFUSED.get(error.code())
 
 
 def refusal(location: str, missing: str) -> str:
@@ -71,8 +95,8 @@ def refusal(location: str, missing: str) -> str:
 def translate(error: KafkaError, location: str) -> FairleadError:
     """Return Fairlead's error for an error of Kafka."""
     text, code = error.str(), error.code()
-    if code in REFUSED:
-        return ConfigurationError(f"{location} refused: {text}; {REFUSED[code]}")
+    if (cure := _cure_of_refusal(error)) is not None:
+        return ConfigurationError(f"{location} refused: {text}; {cure}")
     hint = f"; {_CURES[code]}" if code in _CURES else ""
     return StoreUnavailable(f"{location}: {text}{hint}")
 

@@ -60,10 +60,12 @@ def is_refused(error: object) -> bool:
 
 
 @contextmanager
-def translated(location: str, folder: str, hosts: Sequence[tuple[str, int]]) -> Iterator[None]:
+def translated(
+    location: str, folder: str, hosts: Sequence[tuple[str, int]], has_tls: bool = False
+) -> Iterator[None]:
     """Raise StoreUnavailable or ConfigurationError in place of kazoo's errors. `location`: the
     servers. `folder`: the path of the znodes in use. `hosts`: the servers again, which may be asked
-    why they serve no client."""
+    why they serve no client, unless they use TLS."""
     try:
         yield
     except tuple(REFUSED) as error:
@@ -73,7 +75,7 @@ def translated(location: str, folder: str, hosts: Sequence[tuple[str, int]]) -> 
     except (KazooException, KazooTimeoutError) as error:
         cure = _find(_CURES, error)
         if isinstance(error, KazooTimeoutError | ConnectionLoss):
-            cure = _no_quorum(hosts) or cure
+            cure = (None if has_tls else _no_quorum(hosts)) or cure
         why = f": {cure}" if cure else ""
         raise StoreUnavailable(f"{location} does not respond ({_name(error)}{why})") from error
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL, make_digest_acl
 
 from fairlead.backends.zookeeper.failures import is_refused, translated
-from fairlead.errors import ConfigurationError
-from fairlead.urls import hosts_of, shown_url, split_url
+from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.tls import PARAMETERS, Tls, explain
+from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 log = logging.getLogger("fairlead.zookeeper")
 _kazoo_log = logging.getLogger("fairlead.zookeeper.client")
@@ -31,7 +34,10 @@ _kazoo_log.addFilter(
     )
 )
 
-KNOWN = "zookeeper://[user:password@]host[:2181][,host...][/folder]"
+KNOWN = (
+    "zookeeper://[user:password@]host[:2181][,host...][/folder][?sslmode=verify-full"
+    "&sslrootcert=FILE&sslcert=FILE&sslkey=FILE]"
+)
 DEFAULT_FOLDER = "/fairlead"
 _RESPONSE_SECONDS = 5.0
 _TRIES_TO_CONNECT = 2
@@ -50,6 +56,8 @@ class ZooKeeperEndpoint(NamedTuple):
     """Path of the znode that contains all of ours."""
     credential: str | None
     """`user:password`, or None."""
+    tls: Tls | None = None
+    """Certificates, if the URL asks for TLS."""
 
     @classmethod
     def of(cls, url: str) -> ZooKeeperEndpoint:
@@ -57,15 +65,24 @@ class ZooKeeperEndpoint(NamedTuple):
         parts, where = split_url(url), f"URL {shown_url(url)}"
         login, _, hosts = parts.netloc.rpartition("@")
         folder = unquote(parts.path).rstrip("/")
-        if not hosts or "//" in folder or parts.query or (login and ":" not in login):
+        if not hosts or "//" in folder or (login and ":" not in login):
             raise ConfigurationError(f"{where}: use {KNOWN}")
         hosts_of(where, hosts, 2181)
-        return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None)
+        tls = Tls.of(where, parameters_of(where, parts, PARAMETERS))
+        return cls(hosts, folder or DEFAULT_FOLDER, unquote(login) or None, tls)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each server."""
         return hosts_of("the URL of ZooKeeper", self.hosts, 2181)
+
+    def make_acls(self) -> list[ACL] | None:
+        """Return the access control list of all that we create: all rights for our login, and none
+        for others; None without a login. A certificate alone gives no rights."""
+        if self.credential is None:
+            return None
+        user, _, password = self.credential.partition(":")
+        return [make_digest_acl(user, password, all=True)]
 
     def __str__(self) -> str:
         """Return the servers for logs and errors, without the password."""
@@ -92,23 +109,28 @@ class Session:
         self.is_closed = False
         self._connected = threading.Event()
         secret = endpoint.credential
+        context = None if endpoint.tls is None else endpoint.tls.make_context()
         for left in reversed(range(_TRIES_TO_CONNECT)):
+            self._handler = _ImpatientHandler(
+                min(_RESPONSE_SECONDS, seconds / _TRIES_PER_SESSION), context
+            )
             self.client = KazooClient(
                 endpoint.hosts,
                 timeout=seconds,
-                handler=_ImpatientHandler(min(_RESPONSE_SECONDS, seconds / _TRIES_PER_SESSION)),
-                default_acl=CREATOR_ALL_ACL if secret else None,
+                handler=self._handler,
+                default_acl=endpoint.make_acls(),
                 auth_data=[("digest", secret)] if secret else None,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
                 logger=_kazoo_log,
             )
             self.client.add_listener(self._on_state)
-            with (
-                self._translate_errors(),
-                contextlib.suppress(*((KazooTimeoutError,) if left else ())),
-            ):
-                self.client.start(_RESPONSE_SECONDS)
+            try:
+                with self._translate_errors():
+                    self.client.start(_RESPONSE_SECONDS)
                 break
+            except StoreUnavailable:
+                if not left:
+                    raise
 
     @property
     def id(self) -> int | None:
@@ -198,8 +220,16 @@ class Session:
         log.warning("leases released: their owner did not renew them in time")
         self.close()
 
-    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
-        return translated(str(self._endpoint), self._endpoint.folder, self._endpoint.addresses)
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        where = self._endpoint
+        with translated(str(where), where.folder, where.addresses, where.tls is not None):
+            try:
+                yield
+            except (KazooTimeoutError, ConnectionLoss) as error:
+                if (refused := self._handler.refusal) is not None:
+                    raise ConfigurationError(f"{where} refused: {refused}") from error
+                raise
 
 
 class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -209,9 +239,15 @@ class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
     session and all its leases. With the limit, kazoo tries the next connection in time.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, context: ssl.SSLContext | None) -> None:
+        """Use TLS if there is a `context`."""
         super().__init__()
         self._seconds = seconds
+        self._context = context
+        if context is not None:
+            context.sslsocket_class = _ReportingSocket
+        self.refusal: str | None = None
+        """Cause and cure of the last handshake, if it failed and no retry can mend it."""
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout: float | None = None) -> Any:
         """Wait for sockets as `select.select` does; a wait for one socket has the limit."""
@@ -222,9 +258,42 @@ class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().select(readers, writers, errors, timeout)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect within the limit, if the caller gives a longer `timeout` or none."""
+        """Connect within the limit, if the caller gives a longer `timeout` or none. Raise
+        OSError."""
         kwargs["timeout"] = self._limited(kwargs.get("timeout"))
-        return super().create_connection(*args, **kwargs)
+        connection = super().create_connection(*args, **kwargs)
+        if self._context is None:
+            return connection
+        # Not kazoo's TLS, which would trust the authorities of the system beside ours.
+        connection.settimeout(kwargs["timeout"])
+        try:
+            wrapped = self._context.wrap_socket(connection, server_hostname=kwargs["hostname"])
+        except OSError as error:
+            connection.close()
+            self.refusal = explain(str(error))
+            raise
+        self.refusal = None
+        assert isinstance(wrapped, _ReportingSocket)
+        wrapped.on_failure = self._on_failure
+        return wrapped
+
+    def _on_failure(self, error: ssl.SSLError) -> None:
+        # With TLS 1.3 a server reads our certificate after the handshake, and refuses it then.
+        self.refusal = explain(str(error)) or self.refusal
 
     def _limited(self, timeout: float | None) -> float:
         return self._seconds if timeout is None else min(timeout, self._seconds)
+
+
+class _ReportingSocket(ssl.SSLSocket):
+    """A socket that reports its failed reads, which kazoo turns into lost connections."""
+
+    on_failure: Callable[[ssl.SSLError], None]
+
+    def recv(self, *args: int) -> bytes:
+        """Read as `ssl.SSLSocket.recv` does. Raise OSError."""
+        try:
+            return super().recv(*args)
+        except ssl.SSLError as error:
+            self.on_failure(error)
+            raise

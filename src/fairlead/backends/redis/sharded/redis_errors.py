@@ -14,6 +14,7 @@ from redis.sentinel import MasterNotFoundError
 from fairlead.backends.redis.sharded.clients import address_of
 from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
+from fairlead.tls import Cures, explain
 
 _TRANSIENT: Mapping[str, str] = {
     "NOREPLICAS": "Redis has too few replicas to accept writes; start its replicas, or lower"
@@ -75,6 +76,15 @@ _FULL_POOL = (
     "every connection of the client is in use (a waiting reader holds one): give the client"
     " a greater max_connections"
 )
+_CURES_OF_TLS = Cures(
+    authority="ssl_ca_certs=FILE",
+    own_certificate="ssl_certfile=FILE and ssl_keyfile=FILE",
+    any_name="ssl_check_hostname=false",
+    no_tls="begin the URL with redis instead of rediss",
+)
+_CLOSED = (
+    f"trying again may work; if it asks for our certificate, write {_CURES_OF_TLS.own_certificate}"
+)
 _OF_CLUSTERS = (exceptions.ClusterError, exceptions.RedisClusterException)
 _DAMAGED = "FAIRLEAD_DAMAGED "
 _DEMOTED = "instance state changed"
@@ -123,6 +133,10 @@ def translated(error: Exception, queue: str) -> FairleadError:
     if code in ("MOVED", "ASK"):
         return ConfigurationError(_CLUSTER)
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
+        if (refusal := explain(text, _CURES_OF_TLS)) is not None:
+            return ConfigurationError(f"no connection with TLS to Redis: {refusal}")
+        if "EOF occurred" in text:  # a refused certificate too, if we write before we read
+            return StoreUnavailable(f"Redis has closed a connection with TLS; {_CLOSED}")
         return StoreUnavailable(
             f"Redis does not respond ({type(error).__name__}); trying again may work"
         )

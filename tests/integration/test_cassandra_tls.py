@@ -1,0 +1,168 @@
+"""A real Cassandra that asks for TLS, a certificate of the client, a user and a password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiers import FULL
+
+pytest.importorskip("cassandra", reason="needs the extra cassandra")
+from cassandra.auth import PlainTextAuthProvider  # noqa: E402
+from cassandra.cluster import Cluster, NoHostAvailable  # noqa: E402
+
+from fairlead import App  # noqa: E402
+from fairlead.cli.output import expected  # noqa: E402
+from fairlead.errors import StoreUnavailable  # noqa: E402
+from fairlead.testing import drain  # noqa: E402
+from fairlead.tls import Tls  # noqa: E402
+from services.cassandra import CassandraServer  # noqa: E402
+from tests.certificates import ADDRESS_ONLY, make_certificates, make_stores  # noqa: E402
+from tests.conftest import own_server  # noqa: E402
+
+pytestmark = FULL("a slow start")
+
+PASSWORD = "Gh7mark/@"
+IN_URL = "Gh7mark%2F%40"
+
+
+class SecureCassandra(CassandraServer):
+    """A Cassandra that is closed to whoever has no certificate, user and password."""
+
+    def _more_settings(self) -> dict[str, Any]:
+        make_certificates(self.folder, ADDRESS_ONLY)
+        make_stores(self.folder, "stores")
+        return {
+            "authenticator": "PasswordAuthenticator",
+            "client_encryption_options": {
+                "enabled": True,
+                "optional": False,
+                "require_client_auth": True,
+                "keystore": str(self.folder / "keystore.p12"),
+                "keystore_password": "stores",
+                "truststore": str(self.folder / "truststore.p12"),
+                "truststore_password": "stores",
+                "store_type": "PKCS12",
+            },
+        }
+
+    def connect(self) -> Any:
+        files = {"sslrootcert": "ca.crt", "sslcert": "client.crt", "sslkey": "client.key"}
+        tls = Tls.of("", {name: str(self.folder / file) for name, file in files.items()})
+        assert tls is not None
+        return Cluster(
+            ["127.0.0.1"],
+            self.port,
+            protocol_version=5,
+            ssl_context=tls.make_context(),
+            auth_provider=PlainTextAuthProvider("cassandra", "cassandra"),
+        ).connect()
+
+    def _is_ready(self) -> bool:
+        """Return whether the first user, whom the server creates after its start, may log in."""
+        try:
+            session = self.connect()
+        except NoHostAvailable:
+            return False
+        session.cluster.shutdown()
+        return True
+
+    def secure_url(
+        self, keyspace: str, *, login: str = f"app:{IN_URL}@", host: str = "127.0.0.1", **files: str
+    ) -> str:
+        """Return a URL with all that the server asks for, but for what `files` replaces; an empty
+        file leaves its parameter out."""
+        given = {
+            "sslrootcert": f"{self.folder}/ca.crt",
+            "sslcert": f"{self.folder}/client.crt",
+            "sslkey": f"{self.folder}/client.key",
+            **files,
+        }
+        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
+        return f"cassandra://{login}{host}:{self.port}/{keyspace}?{query}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SecureCassandra]:
+    for server in own_server(SecureCassandra):
+        session = server.connect()
+        session.execute(f"CREATE ROLE app WITH PASSWORD = '{PASSWORD}' AND LOGIN = true")
+        session.cluster.shutdown()
+        yield server
+
+
+@pytest.mark.parametrize("mode", ["verify-full", "verify-ca"])
+async def test_a_backlog_works_with_tls_a_user_and_a_password(
+    mode: str, server: SecureCassandra, sqlite_url: str
+) -> None:
+    host = "localhost" if mode == "verify-ca" else "127.0.0.1"
+    url = server.secure_url(f"works_{mode.replace('-', '_')}", host=host, sslmode=mode)
+    app = App(sqlite_url, backlog=url)
+    ran: list[int] = []
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    app.migrate()
+    await work.submit_async(n=1)
+    await drain(app)
+    assert ran == [1]
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"login": "app:wrong@"}, "check user and password in its URL"),
+        ({"login": ""}, "check user and password in its URL"),
+        ({"host": "localhost"}, "another name than the URL: use a host that it names"),
+        ({"sslrootcert": "{other}/ca.crt"}, "name the file of the authority, sslrootcert=FILE"),
+        ({"sslrootcert": "system"}, "name the file of the authority, sslrootcert=FILE"),
+        (
+            {"sslcert": "{other}/client.crt", "sslkey": "{other}/client.key"},
+            "name one that it accepts, sslcert=FILE and sslkey=FILE",
+        ),
+        ({"sslcert": "", "sslkey": ""}, "name one that it accepts, sslcert=FILE"),
+    ],
+    ids=[
+        "wrong password",
+        "no user",
+        "wrong host",
+        "unknown authority",
+        "authority unknown to the system",
+        "unknown certificate",
+        "no certificate",
+    ],
+)
+async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
+    changes: dict[str, str], cause: str, server: SecureCassandra, sqlite_url: str, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path)
+    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
+    App(sqlite_url).migrate()
+    app = App(sqlite_url, backlog=server.secure_url("refused", **changed))
+
+    @app.task
+    async def work() -> None:
+        """Do nothing, in a queue whose backlog is on the server."""
+
+    with pytest.raises(BaseException) as caught:
+        await app.node().run()
+    found = expected(caught.value)
+    assert found is not None, caught.value
+    (line,), code = found
+    assert code == 2 and cause in line and "Cassandra at" in line
+    assert "Gh7mark" not in line and "\n" not in line
+    app.close()
+
+
+def test_a_url_without_tls_is_told_how_to_ask_for_it(
+    server: SecureCassandra, sqlite_url: str
+) -> None:
+    url = server.secure_url("refused", sslrootcert="", sslcert="", sslkey="")
+    with pytest.raises(StoreUnavailable, match="if it asks for TLS, write sslmode=verify-full"):
+        App(sqlite_url, backlog=url).migrate()

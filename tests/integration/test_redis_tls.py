@@ -1,0 +1,115 @@
+"""A real Redis with a port for TLS, which asks for a certificate, and a user with an ACL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="needs the extra redis")
+
+from fairlead import App  # noqa: E402
+from fairlead.cli.output import expected  # noqa: E402
+from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
+from fairlead.sharded import ShardedQueue, SyncShardedQueue  # noqa: E402
+from services.process import free_port  # noqa: E402
+from services.redis import RedisServer  # noqa: E402
+from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
+from tests.conftest import own_server  # noqa: E402
+
+
+class SecureRedis(RedisServer):
+    """A Redis with TLS and the user `app`."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        make_certificates(self.folder, ADDRESS_ONLY)
+        self.secure_port = free_port()
+        with (self.folder / "redis.conf").open("a") as settings:
+            settings.write(
+                f"tls-port {self.secure_port}\ntls-cert-file {self.folder}/server.crt\n"
+                f"tls-key-file {self.folder}/server.key\ntls-ca-cert-file {self.folder}/ca.crt\n"
+                "tls-auth-clients yes\nuser app on >Gh7mark/@ ~* &* +@all\n"
+            )
+
+    def secure_url(
+        self, *, login: str = "app:Gh7mark%2F%40", host: str = "127.0.0.1", **files: str
+    ) -> str:
+        """Return a URL with all that the server asks for, but for what `files` replaces; an empty
+        file leaves its parameter out."""
+        given = {
+            "ssl_ca_certs": f"{self.folder}/ca.crt",
+            "ssl_certfile": f"{self.folder}/client.crt",
+            "ssl_keyfile": f"{self.folder}/client.key",
+            **files,
+        }
+        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
+        return f"rediss://{login}@{host}:{self.secure_port}/0?{query}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SecureRedis]:
+    yield from own_server(SecureRedis)
+
+
+@pytest.mark.parametrize("changes", [{}, {"host": "localhost", "ssl_check_hostname": "false"}])
+async def test_queues_of_both_clients_work_with_tls_and_a_user(
+    changes: dict[str, str], server: SecureRedis
+) -> None:
+    url = server.secure_url(**changes)
+    queue = ShardedQueue(url, "shop")
+    assert await queue.len() == 0
+    await queue.close()
+    with contextlib.closing(SyncShardedQueue(url, "shop")) as sync_queue:
+        assert sync_queue.len() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"login": "app:wrong"}, "check user and password"),
+        ({"host": "localhost"}, "another name than the URL: use a host that it names"),
+        ({"ssl_ca_certs": "{other}/ca.crt"}, "name the file of the authority, ssl_ca_certs=FILE"),
+        (
+            {"ssl_certfile": "{other}/client.crt", "ssl_keyfile": "{other}/client.key"},
+            "ssl_certfile=FILE and ssl_keyfile=FILE",
+        ),
+        ({"ssl_certfile": "", "ssl_keyfile": ""}, "ssl_certfile=FILE and ssl_keyfile=FILE"),
+    ],
+    ids=[
+        "wrong password",
+        "wrong host",
+        "unknown authority",
+        "unknown certificate",
+        "no certificate",
+    ],
+)
+async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
+    changes: dict[str, str], cause: str, server: SecureRedis, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path)
+    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
+    url = server.secure_url(**changed)
+    with (
+        contextlib.closing(SyncShardedQueue(url, "shop")) as queue,
+        pytest.raises((ConfigurationError, StoreUnavailable)) as by_threads,
+    ):
+        queue.len()
+    app = App(url)
+
+    @app.task
+    async def work() -> None:
+        """Do nothing, in a queue on the server."""
+
+    with pytest.raises(BaseException) as caught:
+        await app.node().run()
+    found = expected(caught.value)
+    assert found is not None, caught.value
+    (line,), code = found
+    assert code == 2
+    for text in (line, str(by_threads.value)):
+        assert cause in text and f"{server.secure_port}" in text
+        assert "Gh7mark" not in text and "\n" not in text
+    app.close()

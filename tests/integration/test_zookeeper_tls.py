@@ -1,0 +1,151 @@
+"""A real ZooKeeper with a port for TLS, which asks for a certificate, and folders with a login."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kazoo", reason="needs the extra zookeeper")
+from kazoo.security import make_digest_acl  # noqa: E402
+
+from fairlead import App  # noqa: E402
+from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint  # noqa: E402
+from fairlead.cli.output import expected  # noqa: E402
+from fairlead.errors import ConfigurationError  # noqa: E402
+from services.process import free_port  # noqa: E402
+from services.zookeeper import ZooKeeperServer  # noqa: E402
+from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
+from tests.conftest import own_server  # noqa: E402
+from tests.tiers import FULL  # noqa: E402
+
+LONG = FULL("a long run: kazoo tries to connect for five seconds")
+
+LOGIN = "app:Gh7mark%2F%40@"
+PASSWORD = "Gh7mark/@"
+
+
+class ZooKeeperTlsServer(ZooKeeperServer):
+    """A ZooKeeper that also listens for clients with TLS and a certificate of its authority."""
+
+    def _more_settings(self) -> dict[str, object]:
+        make_certificates(self.folder, ADDRESS_ONLY)
+        pair = [(self.folder / f"server.{end}").read_text() for end in ("key", "crt")]
+        (self.folder / "server.pem").write_text("".join(pair))
+        (self.folder / "ca.pem").write_text((self.folder / "ca.crt").read_text())
+        self.secure_port = free_port()
+        return {
+            "secureClientPort": self.secure_port,
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": self.folder / "server.pem",
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": self.folder / "ca.pem",
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+        }
+
+    def secure_url(
+        self, folder: str, *, login: str = LOGIN, host: str = "127.0.0.1", **files: str
+    ) -> str:
+        """Return a URL with all that the server asks for, but for what `files` replaces; an empty
+        file leaves its parameter out."""
+        given = {
+            "sslrootcert": f"{self.folder}/ca.crt",
+            "sslcert": f"{self.folder}/client.crt",
+            "sslkey": f"{self.folder}/client.key",
+            **files,
+        }
+        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
+        return f"zookeeper://{login}{host}:{self.secure_port}/{folder}?{query}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperTlsServer]:
+    yield from own_server(ZooKeeperTlsServer)
+
+
+@pytest.mark.parametrize(
+    ("host", "mode"), [("127.0.0.1", "verify-full"), ("localhost", "verify-ca")]
+)
+async def test_leases_work_with_tls_and_only_our_login_may_touch_what_we_create(
+    host: str, mode: str, server: ZooKeeperTlsServer, sqlite_url: str
+) -> None:
+    folder = server.fresh_name()
+    app = App(sqlite_url, coordinator=server.secure_url(folder, host=host, sslmode=mode))
+    app.migrate()
+    node = app.node()
+    serving = asyncio.create_task(node.run())
+    await node.ready.wait()
+    assert await app.connections.coordinator.acquire(["other"], "somebody", 4.0)
+    endpoint = ZooKeeperEndpoint.of(server.secure_url(folder))
+    session = await asyncio.to_thread(Session, endpoint, 4.0)
+    ours = [make_digest_acl("app", PASSWORD, all=True)]
+    for path in (f"/{folder}", f"/{folder}/leases/held", f"/{folder}/leases/ids"):
+        assert session.client.get_acls(path)[0] == ours
+    session.close()
+    stranger = ZooKeeperEndpoint.of(server.secure_url(folder, login="other:login@"))
+    session = await asyncio.to_thread(Session, stranger, 4.0)
+    with pytest.raises(ConfigurationError, match="refused access"):
+        session.make_folder(f"/{folder}/more")
+    session.close()
+    node.stop()
+    await serving
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"login": "app:wrong@"}, "check user and password in its URL"),
+        ({"host": "localhost"}, "another name than the URL: use a host that it names"),
+        pytest.param({"login": ""}, "check user and password in its URL", marks=LONG),
+        pytest.param(
+            {"sslrootcert": "{other}/ca.crt"},
+            "name the file of the authority, sslrootcert=FILE",
+            marks=LONG,
+        ),
+        pytest.param(
+            {"sslcert": "{other}/client.crt", "sslkey": "{other}/client.key"},
+            "name one that it accepts, sslcert=FILE and sslkey=FILE",
+            marks=LONG,
+        ),
+        pytest.param(
+            {"sslcert": "", "sslkey": ""}, "name one that it accepts, sslcert=FILE", marks=LONG
+        ),
+    ],
+    ids=[
+        "wrong password",
+        "wrong host",
+        "no login",
+        "unknown authority",
+        "unknown certificate",
+        "no certificate",
+    ],
+)
+async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
+    changes: dict[str, str], cause: str, server: ZooKeeperTlsServer, sqlite_url: str, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path)
+    folder = server.fresh_name()
+    owner = await asyncio.to_thread(Session, ZooKeeperEndpoint.of(server.secure_url(folder)), 4.0)
+    owner.make_folder(f"/{folder}")
+    owner.close()
+    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
+    App(sqlite_url).migrate()
+    app = App(sqlite_url, coordinator=server.secure_url(folder, **changed))
+
+    @app.task
+    async def work() -> None:
+        """Do nothing, in a queue whose lease is on the server."""
+
+    with pytest.raises(BaseException) as caught:
+        await app.node().run()
+    found = expected(caught.value)
+    assert found is not None, caught.value
+    (line,), code = found
+    assert code == 2 and cause in line and "ZooKeeper at" in line
+    assert "Gh7mark" not in line and "\n" not in line
+    app.close()
