@@ -12,11 +12,13 @@ import psycopg
 import pytest
 
 from fairlead import App, Exponential
-from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.errors import BatchTooLarge, ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import drain
 from services.postgres import PostgresServer, make_folder
+from tests.conftest import skip_if_missing
 
 SPILL = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 200000) AS n ORDER BY -n) AS sorted"
 
@@ -25,6 +27,11 @@ def spill() -> Steps[int]:
     """Sort more rows than fit in work_mem."""
     count: int = (yield Statement(SPILL))[0][0]
     return count
+
+
+def read_changing() -> Steps[int]:
+    """Read a table whose columns change."""
+    return len((yield Statement("SELECT * FROM changing")))
 
 
 @pytest.fixture
@@ -68,6 +75,48 @@ async def test_a_worker_runs_where_temporary_files_are_forbidden_and_names_their
     with pytest.raises(StoreUnavailable, match="raise temp_file_limit or work_mem"):
         await app.store.database.read(spill())
     app.close()
+
+
+@pytest.fixture
+def german_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of a server whose messages are in German."""
+    monkeypatch.setenv("LANGUAGE", "de")
+    with skip_if_missing(PostgresServer.name):
+        server = PostgresServer()
+    with server:
+        with psycopg.connect(server.url, autocommit=True) as admin:
+            admin.execute("ALTER DATABASE postgres SET lc_messages = 'C.UTF-8'")
+        with (
+            psycopg.connect(server.url, autocommit=True) as connection,
+            pytest.raises(psycopg.Error) as refused,
+        ):
+            connection.execute("SELECT 1 / 0")
+        if "durch Null" not in str(refused.value):
+            pytest.skip("the server has no German messages: install its translations")
+        yield server.url
+
+
+@pytest.mark.asyncio
+async def test_refusals_are_recognized_in_another_language_of_the_server(german_url: str) -> None:
+    with psycopg.connect(german_url, autocommit=True) as admin:
+        admin.execute("ALTER DATABASE postgres SET temp_file_limit = 0")
+        admin.execute("ALTER DATABASE postgres SET work_mem = '64kB'")
+        admin.execute("CREATE TABLE changing (n bigint)")
+        database = PostgresDatabase(german_url)
+        with pytest.raises(BatchTooLarge, match="raise temp_file_limit or work_mem"):
+            database.run(spill())
+        with pytest.raises(BatchTooLarge, match="raise temp_file_limit or work_mem"):
+            await database.run_async(spill())
+        for _ in range(10):  # until the statement is prepared
+            database.run(read_changing())
+            await database.run_async(read_changing())
+        admin.execute("ALTER TABLE changing ALTER COLUMN n TYPE text")
+        with pytest.raises(StoreUnavailable, match="cached statement plan is invalid"):
+            await database.run_async(read_changing())
+        with pytest.raises(StoreUnavailable, match="gecachter Plan"):
+            database.run(read_changing())
+        assert database.run(read_changing()) == await database.run_async(read_changing()) == 0
+    await database.close_async()
 
 
 @pytest.mark.asyncio

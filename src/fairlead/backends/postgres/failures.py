@@ -108,11 +108,11 @@ def translated(
                 connection.close()
             elif connection is not None and not connection.is_closed():
                 connection.terminate()
-        is_stale_plan = "cached plan must not change result type" in str(error)
+        is_stale_plan = _raised_in(error) == "RevalidateCachedQuery"
         if is_stale_plan and isinstance(connection, psycopg.Connection):
             connection.close()  # asyncpg drops its own
             drop_idle()
-        if state == _SPILLED and "temporary file" in _line(error):
+        if state == _SPILLED and _raised_in(error).startswith("FileWrite"):
             raise BatchTooLarge(f"{location}: {_line(error)}; {_NO_SPILL}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
@@ -137,6 +137,14 @@ def translated(
         if isinstance(connection, asyncpg.Connection) and connection.is_closed():
             raise StoreUnavailable(f"{location}: the connection was lost") from error
         raise
+
+
+def _raised_in(error: psycopg.Error | asyncpg.PostgresError) -> str:
+    """Return the function of the server that raised the error, or an empty text. Unlike the text of
+    the error, it is the same in each language of the server's messages."""
+    if isinstance(error, psycopg.Error):
+        return error.diag.source_function or ""
+    return getattr(error, "server_source_function", None) or ""
 
 
 def _with_cure(error: BaseException, state: str) -> str:

@@ -392,6 +392,7 @@ class PostgresTaskStore(SqlTaskStore):
 
     def _drop_node(self, node: str) -> Steps[Notification]:
         yield self.statement("drop_node", node)
+        yield self.statement("drop_heartbeat", node)
         return (yield from self._control())
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:

@@ -720,8 +720,11 @@ WITH read AS MATERIALIZED (
 SELECT node FROM last WHERE heartbeat_at < $2
 
 -- name: drop_node
-WITH beat AS (DELETE FROM fairlead_heartbeats WHERE node = $1)
 DELETE FROM fairlead_nodes WHERE node = $1
+
+-- name: drop_heartbeat
+-- Follows drop_node, which waits for a node that registers, so that this statement sees the heartbeat of that node.
+DELETE FROM fairlead_heartbeats WHERE node = $1
 
 -- name: nodes
 -- Appended to last_heartbeats. $2: [digest, ...] of queues and names that the caller knows; these are returned as NULL
