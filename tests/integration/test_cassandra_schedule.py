@@ -210,6 +210,64 @@ async def test_a_move_during_the_end_of_a_run_does_not_delete_the_run(
     assert await unmoved(store) == []
 
 
+async def test_a_run_whose_end_was_cut_off_before_the_history_had_it_is_moved_later(
+    opened: Callable[[], CassandraScheduleStore],
+) -> None:
+    store, later = opened(), opened()
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW, "a"), task(NOW, "b")], ScheduleRecord())
+    rows = await everything(store)
+    await store.move_attempts(PARTITION, range_id)
+    await store.finish(PARTITION, range_id, [ended(rows[0])])
+    is_appending = asyncio.Event()
+
+    async def wait(runs: Any) -> bool:
+        is_appending.set()
+        return await asyncio.Future()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store._history, "append", wait)
+        ending = asyncio.create_task(store.finish(PARTITION, range_id, [ended(rows[1])]))
+        await is_appending.wait()
+        ending.cancel()
+        await asyncio.wait([ending])
+    await store.move_attempts(PARTITION, range_id)  # as at the release of the partition
+    range_id = (await later.take_over(PARTITION)).range_id
+    await later.move_attempts(PARTITION, range_id)
+    assert [run[0] for run in history_of(store)] == [row.task.id for row in rows]
+    assert await unmoved(store) == []
+
+
+async def test_a_refused_end_does_not_go_on_beside_its_repetition(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    await store.persist(PARTITION, range_id, [task(NOW)], ScheduleRecord())
+    rows = await everything(store)
+    append, is_refused, appended = store._history.append, asyncio.Event(), list[bool]()
+
+    async def append_late(runs: Any) -> bool:
+        await is_refused.wait()
+        await asyncio.sleep(0)
+        appended.append(await append(runs))
+        return appended[-1]
+
+    checks = 0
+
+    async def refuse_second(owner: Any) -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 2:
+            is_refused.set()
+            raise StoreUnavailable("Cassandra is away")
+
+    monkeypatch.setattr(store._history, "append", append_late)
+    monkeypatch.setattr(store, "_check_fence", refuse_second)
+    with pytest.raises(StoreUnavailable):
+        await store.finish(PARTITION, range_id, [ended(rows[0])])
+    assert appended == [True]
+
+
 @pytest.mark.parametrize("row", ["'nonsense'", "'[1]'", "null"])
 async def test_a_run_that_cannot_be_read_hides_no_other_from_the_history(
     store: CassandraScheduleStore, row: str

@@ -90,10 +90,22 @@ class UnmovedAttempts:
     def __init__(self) -> None:
         self.is_read = False
         """Whether the hours that earlier owners have noted were read."""
-        self.writing = HoursInUse()
-        """Hours of which rows are being written."""
+        self._writing = HoursInUse()
+        self._cut_off: set[int] = set()
+        """Hours with a call that failed: rows of it may reach the store at any time."""
         self._noted: dict[int, bool] = {}
         """Noted hours, each with whether it may have a row that is not in the history."""
+
+    @contextlib.contextmanager
+    def write(self, hours: Collection[int]) -> Iterator[None]:
+        """Note that rows of these hours are being written. After a failure, leave the hours to the
+        next owner."""
+        with self._writing.use(hours):
+            try:
+                yield
+            except BaseException:
+                self._cut_off.update(hours)
+                raise
 
     def to_note(self, hours: Collection[int]) -> list[int]:
         """Return those of the hours that are not noted, ascending."""
@@ -106,9 +118,9 @@ class UnmovedAttempts:
             self._noted[hour] = self._noted.get(hour, False) or not are_moved
 
     def take(self) -> dict[int, bool]:
-        """Return the noted hours of which no row is being written, each with whether it may have a
-        row that is not in the history. Drop these hours here."""
-        busy = self.writing.hours
+        """Return the noted hours of which no row can reach the store now, each with whether it may
+        have a row that is not in the history. Drop these hours here."""
+        busy = self._writing.hours | self._cut_off
         taken = {hour: unmoved for hour, unmoved in self._noted.items() if hour not in busy}
         for hour in taken:
             del self._noted[hour]

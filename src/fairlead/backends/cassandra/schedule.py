@@ -209,7 +209,7 @@ class CassandraScheduleStore:
             if end.completes:
                 hour = hour_of(end.scheduled.key)
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
-        with owner.finishing.use(finished), owner.attempts.writing.use(hours):
+        with owner.finishing.use(finished), owner.attempts.write(hours):
             stamp = owner.stamp()
             # Noted before the rows are written, so that another owner finds them.
             if new := owner.attempts.to_note(hours):
@@ -225,9 +225,16 @@ class CassandraScheduleStore:
             ]
             writes = batches_of(end_of_run(partition, end, stamp) for end in ends)
             await self._write([*([noted] if noted else []), *writes])
-            are_moved, _ = await asyncio.gather(
-                self._history.append([attempt_row(end) for end in ends]), self._check_fence(owner)
+            # Wait for both, so that no append goes on beside its repetition.
+            are_moved, refused = await asyncio.gather(
+                self._history.append([attempt_row(end) for end in ends]),
+                self._check_fence(owner),
+                return_exceptions=True,
             )
+            if isinstance(are_moved, BaseException):
+                raise are_moved
+            if refused is not None:
+                raise refused
             owner.attempts.note(hours, are_moved)
             owner.hours.update(unnoted)
             owner.completed_in.update(finished)
