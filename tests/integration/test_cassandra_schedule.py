@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("cassandra", reason="the driver is missing: pip install 'fairlead[cassandra]'")
@@ -25,7 +26,7 @@ from fairlead.backends.sql.migrate import migrate  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
 from fairlead.core.schedule.schedule import Schedule  # noqa: E402
 from fairlead.core.schedule.throughput import Window  # noqa: E402
-from fairlead.errors import SchemaMismatch, StoreUnavailable  # noqa: E402
+from fairlead.errors import BatchTooLarge, SchemaMismatch, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
@@ -266,6 +267,59 @@ async def test_a_refused_end_does_not_go_on_beside_its_repetition(
     with pytest.raises(StoreUnavailable):
         await store.finish(PARTITION, range_id, [ended(rows[0])])
     assert appended == [True]
+
+
+async def test_a_batch_that_the_database_of_the_history_refuses_is_moved_in_parts(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW, f"k{n}") for n in range(9)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    rows = await everything(store)
+    with history_away(store):
+        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
+    run_async = store._history._database.run_async
+
+    async def refuse_many(steps: Any) -> Any:
+        (statement,) = some = list(steps)
+        if len(msgspec.json.decode(statement.params[0])) > 2:
+            raise BatchTooLarge("more than two runs")
+        return await run_async(step for step in some)
+
+    monkeypatch.setattr(store._history._database, "run_async", refuse_many)
+    await store.move_attempts(PARTITION, range_id)
+    assert len(history_of(store)) == 9
+    assert await unmoved(store) == []
+
+
+async def test_one_call_tries_a_database_that_is_away_and_the_others_do_not_wait(
+    store: CassandraScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW + n * HOUR, f"k{n}") for n in range(5)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    rows = await everything(store)
+    with history_away(store):
+        await store.finish(PARTITION, range_id, [ended(row) for row in rows])
+    tries, is_over = 0, asyncio.Event()
+
+    async def hang(steps: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        await is_over.wait()
+        raise StoreUnavailable("the database is away")
+
+    monkeypatch.setattr(store._history._database, "run_async", hang)
+    trying = asyncio.create_task(store.move_attempts(PARTITION, range_id))
+    while not tries:
+        await asyncio.sleep(0)
+    await store.finish(PARTITION, range_id, [ended(rows[0])])
+    is_over.set()
+    received = store.session.received
+    await trying
+    await store.move_attempts(PARTITION, range_id)
+    assert tries == 1
+    assert store.session.received == received + 1  # the fence: no run is read in vain
 
 
 @pytest.mark.parametrize("row", ["'nonsense'", "'[1]'", "null"])

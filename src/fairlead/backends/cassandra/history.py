@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fairlead.backends.sql.schedule import AttemptRow, append_attempts
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import BatchTooLarge, StoreUnavailable
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -30,23 +30,40 @@ class HistoryInSql:
         self._try_at: float | None = None
         """Monotonic seconds from which the database is tried again; None while it responds."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database has failed so recently that no call tries it yet."""
+        return self._try_at is not None and time.monotonic() < self._try_at
+
     async def append(self, rows: Sequence[AttemptRow]) -> bool:
         """Append runs to the history, each once, however often it is appended. Return False if the
         database is away: the runs must be appended later."""
-        if self._try_at is not None and time.monotonic() < self._try_at:
+        if self.is_away:
             return False
+        if self._try_at is not None:
+            # Only this call tries the database again; the others do not wait for it.
+            self._on_away()
         try:
             async with asyncio.timeout(APPEND_SECONDS):
                 await self._database.run_async(append_attempts(self._sql, rows))
         except (StoreUnavailable, TimeoutError) as error:
+            if isinstance(error, BatchTooLarge) and (half := len(rows) // 2):
+                self._on_response()
+                return await self.append(rows[:half]) and await self.append(rows[half:])
             if self._try_at is None:
                 fields = {"error": str(error) or type(error).__name__}
                 log.warning(
                     "ordered queues keep their history until its database is back", extra=fields
                 )
-            self._try_at = time.monotonic() + AWAY_SECONDS
+            self._on_away()
             return False
+        self._on_response()
+        return True
+
+    def _on_away(self) -> None:
+        self._try_at = time.monotonic() + AWAY_SECONDS
+
+    def _on_response(self) -> None:
         if self._try_at is not None:
             self._try_at = None
             log.info("the database of the history is back")
-        return True

@@ -309,7 +309,9 @@ class CassandraScheduleStore:
         taken, stamp = attempts.take(), owner.stamp()
         try:
             for hour in sorted(taken):
-                is_moved = not taken[hour] or await self._move_hour(owner, hour)
+                is_moved = not taken[hour] or (
+                    not self._history.is_away and await self._move_hour(owner, hour)
+                )
                 # Another datacentre may have further rows of an earlier owner.
                 if is_moved and attempts.is_read:
                     await self.session.batch([("drop_attempts", (stamp, *partition, hour))])
