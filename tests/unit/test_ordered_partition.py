@@ -27,6 +27,7 @@ from fairlead.model import (
     State,
     TaskKey,
 )
+from fairlead.ordered import tenure as tenure_module
 from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.intake import OrderedIntake
@@ -374,6 +375,29 @@ async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below
     await bench.partition.close()
     rows = bench.store.partitions[KEY]
     assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
+
+
+async def test_a_long_move_to_the_history_does_not_hold_up_a_release(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def move_long(partition: PartitionKey, range_id: int) -> None:
+        begun.set()
+        await asyncio.Future()
+
+    monkeypatch.setattr(bench.store, "move_attempts", move_long)
+    monkeypatch.setattr(tenure_module, "LAST_MOVE_SECONDS", 0.0)
+    bench.begin()
+    await bench.wait(1)
+    submitted = bench.submit(after=100.0, id="written")
+    await bench.wait(1)
+    bench.partition.leave()
+    bench.tasks[0].cancel()
+    await asyncio.wait([bench.tasks[0]])
+    await bench.partition.close()
+    assert begun.is_set()
+    assert submitted.key in bench.store.partitions[KEY].tasks
 
 
 async def test_a_cancellation_during_a_failure_still_ends_the_partition(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from fairlead.core.schedule.schedule import Schedule
@@ -19,6 +20,9 @@ from fairlead.ports.task_log import Drop
 
 MOVE_SECONDS = 60.0
 """Seconds between two moves of runs from the store to the history."""
+
+LAST_MOVE_SECONDS = 10.0
+"""Longest time, in seconds, for which the release of a partition waits for the last move."""
 
 
 class Tenure:
@@ -63,10 +67,12 @@ class Tenure:
             await self._store.move_attempts()
 
     async def save(self) -> None:
-        """Save the record for the next owner, after `run` was cancelled and no task runs. Leave no
-        run in the store that can be moved to the history."""
+        """Save the record for the next owner, after `run` was cancelled and no task runs. Then move
+        runs to the history, as many as the time allows; the next owner moves the rest."""
         await self.persistence.save()
-        await self._store.move_attempts()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_MOVE_SECONDS):
+                await self._store.move_attempts()
 
     def resize(self, window: Window) -> None:
         """Set how many tasks may be in memory."""
