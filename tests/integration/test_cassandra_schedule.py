@@ -26,8 +26,10 @@ from fairlead.backends.sql.migrate import migrate  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
 from fairlead.core.schedule.schedule import Schedule  # noqa: E402
 from fairlead.core.schedule.throughput import Window  # noqa: E402
+from fairlead.engine.outcome import MOST_ERROR_TEXT  # noqa: E402
 from fairlead.errors import BatchTooLarge, SchemaMismatch, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
+from fairlead.ordered.completion import MOST_AT_ONCE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
@@ -345,6 +347,23 @@ async def test_a_run_that_cannot_be_read_hides_no_other_from_the_history(
     await asyncio.to_thread(damage)
     await store.move_attempts(PARTITION, range_id)
     assert [row[0] for row in history_of(store)] == [rows[1].task.id]
+
+
+async def test_ends_with_the_longest_errors_are_written_and_moved_though_the_socket_is_full(
+    store: CassandraScheduleStore,
+) -> None:
+    range_id = (await store.take_over(PARTITION)).range_id
+    tasks = [task(NOW, f"k{n}") for n in range(MOST_AT_ONCE)]
+    await store.persist(PARTITION, range_id, tasks, ScheduleRecord())
+    text = "\N{GRINNING FACE}" * MOST_ERROR_TEXT
+    ends = [
+        msgspec.structs.replace(again(row, NOW), error_text=text) for row in await everything(store)
+    ]
+    with history_away(store):
+        await store.finish(PARTITION, range_id, ends)
+    await store.move_attempts(PARTITION, range_id)
+    assert len(history_of(store)) == MOST_AT_ONCE
+    assert await unmoved(store) == []
 
 
 # owners -------------------------------------------------------------------------------------------

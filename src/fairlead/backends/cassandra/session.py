@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -20,13 +21,14 @@ from cassandra import (
     UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-from cassandra.connection import DefaultEndPoint
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionBusy, DefaultEndPoint
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     TokenAwarePolicy,
 )
+from cassandra.pool import NoConnectionsAvailable
 from cassandra.query import BatchStatement, BatchType, tuple_factory
 
 from fairlead.backends.cassandra.failures import translated
@@ -51,6 +53,9 @@ the server's limit is 2 s."""
 REQUEST_TIMEOUT = 10.0
 """Seconds to wait for a response; the server's own limits are lower."""
 
+_BUSY_PAUSE = 0.02
+"""Seconds until a request is tried again that the driver could not send."""
+
 _SCHEMA_SECONDS = 15.0
 """Seconds for a server to describe all its tables when a connection opens. The driver's default of
 2 is too short for a busy server with many tables."""
@@ -68,6 +73,15 @@ _REPLICATION = re.compile(rf"[1-9]\d*|{_NAME}:[1-9]\d*(,{_NAME}:[1-9]\d*)*")
 def bytes_of(*values: object) -> int:
     """Return the bytes of the texts among the values, in UTF-8."""
     return sum(len(value.encode()) for value in values if isinstance(value, str))
+
+
+def _is_unsent(error: NoHostAvailable) -> bool:
+    """Return whether the driver has sent the request to no host, because the sockets are full or
+    too many requests are under way."""
+    errors = error.errors.values() if isinstance(error.errors, dict) else ()
+    return bool(errors) and all(
+        isinstance(each, ConnectionBusy | NoConnectionsAvailable) for each in errors
+    )
 
 
 def chunks(values: Iterable[T], most: int) -> Iterator[list[T]]:
@@ -316,9 +330,22 @@ class CassandraSession:
     # the driver -----------------------------------------------------------------------------------
 
     async def _response(self, make_statement: Callable[[], Any], **options: Any) -> Any:
-        """Run the statement, wait for its end, and return the driver's finished future. Raise the
-        driver's errors."""
+        """Run the statement, wait for its end, and return the driver's finished future. While the
+        driver has no room to send it, try again, for REQUEST_TIMEOUT at most. Raise the driver's
+        errors."""
         await self.connected()
+        until = time.monotonic() + REQUEST_TIMEOUT
+        while True:
+            try:
+                return await self._one_response(make_statement, options)
+            except NoHostAvailable as error:
+                if not _is_unsent(error) or time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(_BUSY_PAUSE)
+
+    async def _one_response(
+        self, make_statement: Callable[[], Any], options: dict[str, Any]
+    ) -> Any:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
