@@ -15,18 +15,22 @@ from cassandra.auth import PlainTextAuthProvider  # noqa: E402
 from cassandra.cluster import Cluster, NoHostAvailable  # noqa: E402
 
 from fairlead import App  # noqa: E402
-from fairlead.cli.output import expected  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 from fairlead.testing import drain  # noqa: E402
 from fairlead.tls import Tls  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates, make_stores  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
+from tests.integration.tls_kit import (  # noqa: E402
+    LOGIN,
+    PASSWORD,
+    files_of_client,
+    query_of,
+    refusal_of,
+    with_other_files,
+)
 
 pytestmark = FULL("a slow start")
-
-PASSWORD = "Gh7mark/@"
-IN_URL = "Gh7mark%2F%40"
 
 
 class SecureCassandra(CassandraServer):
@@ -50,8 +54,7 @@ class SecureCassandra(CassandraServer):
         }
 
     def connect(self) -> Any:
-        files = {"sslrootcert": "ca.crt", "sslcert": "client.crt", "sslkey": "client.key"}
-        tls = Tls.of("", {name: str(self.folder / file) for name, file in files.items()})
+        tls = Tls.of("", files_of_client(self.folder))
         assert tls is not None
         return Cluster(
             ["127.0.0.1"],
@@ -71,17 +74,11 @@ class SecureCassandra(CassandraServer):
         return True
 
     def secure_url(
-        self, keyspace: str, *, login: str = f"app:{IN_URL}@", host: str = "127.0.0.1", **files: str
+        self, keyspace: str, *, login: str = LOGIN, host: str = "127.0.0.1", **files: str
     ) -> str:
         """Return a URL with all that the server asks for, but for what `files` replaces; an empty
         file leaves its parameter out."""
-        given = {
-            "sslrootcert": f"{self.folder}/ca.crt",
-            "sslcert": f"{self.folder}/client.crt",
-            "sslkey": f"{self.folder}/client.key",
-            **files,
-        }
-        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
+        query = query_of(files_of_client(self.folder), files)
         return f"cassandra://{login}{host}:{self.port}/{keyspace}?{query}"
 
 
@@ -141,22 +138,11 @@ async def test_a_backlog_works_with_tls_a_user_and_a_password(
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: SecureCassandra, sqlite_url: str, tmp_path: Path
 ) -> None:
-    make_certificates(tmp_path)
-    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
     App(sqlite_url).migrate()
-    app = App(sqlite_url, backlog=server.secure_url("refused", **changed))
-
-    @app.task
-    async def work() -> None:
-        """Do nothing, in a queue whose backlog is on the server."""
-
-    with pytest.raises(BaseException) as caught:
-        await app.node().run()
-    found = expected(caught.value)
-    assert found is not None, caught.value
-    (line,), code = found
-    assert code == 2 and cause in line and "Cassandra at" in line
-    assert "Gh7mark" not in line and "\n" not in line
+    url = server.secure_url("refused", **with_other_files(changes, tmp_path))
+    app = App(sqlite_url, backlog=url)
+    line = await refusal_of(app)
+    assert cause in line and "Cassandra at" in line
     app.close()
 
 

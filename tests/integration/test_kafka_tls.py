@@ -11,17 +11,23 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 
 from fairlead import App  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
-from fairlead.cli.output import expected  # noqa: E402
 from fairlead.testing import drain  # noqa: E402
 from services.kafka import KafkaServer  # noqa: E402
 from services.process import free_port  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
+from tests.integration.tls_kit import (  # noqa: E402
+    LOGIN,
+    PASSWORD,
+    query_of,
+    refusal_of,
+    with_other_files,
+    write_pem,
+)
 from tests.tiers import FULL  # noqa: E402
 
 pytestmark = FULL("a slow start")
 
-PASSWORD = "Gh7mark/@"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _PLAIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -34,9 +40,7 @@ class SecureKafka(KafkaServer):
 
     def _more_settings(self, settings: Mapping[str, object]) -> dict[str, object]:
         make_certificates(self.folder, ADDRESS_ONLY)
-        pair = [(self.folder / f"server.{end}").read_text() for end in ("key", "crt")]
-        (self.folder / "server.pem").write_text("".join(pair))
-        (self.folder / "ca.pem").write_text((self.folder / "ca.crt").read_text())
+        write_pem(self.folder)
         self.ports = {"SSL": free_port(), "SASL_SSL": free_port()}
         more = "".join(f",{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         protocols = "listener.security.protocol.map"
@@ -67,14 +71,10 @@ class SecureKafka(KafkaServer):
         if protocol == "SSL":
             given["ssl_certificate_location"] = f"{self.folder}/client.crt"
             given["ssl_key_location"] = f"{self.folder}/client.key"
-        given |= more
-        query = "&".join(
-            f"{key.replace('_', '.')}={value}" for key, value in given.items() if value
+        query = query_of(
+            *({k.replace("_", "."): v for k, v in each.items()} for each in (given, more))
         )
         return f"kafka://{login}{host}:{self.ports[protocol]}/?{query}"
-
-
-LOGIN = "app:Gh7mark%2F%40@"
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +140,9 @@ async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     sqlite_url: str,
     tmp_path: Path,
 ) -> None:
-    make_certificates(tmp_path)
-    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
     App(sqlite_url).migrate()
-    app = App(sqlite_url, channel=server.secure_url(protocol, **changed))
-
-    @app.task
-    async def work() -> None:
-        """Do nothing, in a queue with a topic on the server."""
-
-    with pytest.raises(BaseException) as caught:
-        await app.node().run()
-    found = expected(caught.value)
-    assert found is not None, caught.value
-    (line,), code = found
-    assert code == 2 and cause in line and "Kafka at" in line
-    assert "Gh7mark" not in line and "\n" not in line
+    url = server.secure_url(protocol, **with_other_files(changes, tmp_path))
+    app = App(sqlite_url, channel=url)
+    line = await refusal_of(app)
+    assert cause in line and "Kafka at" in line
     await app.connections.close_async()

@@ -11,13 +11,20 @@ import pytest
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
 from fairlead import App  # noqa: E402
-from fairlead.cli.output import expected  # noqa: E402
 from fairlead.errors import ConfigurationError, StoreUnavailable  # noqa: E402
 from fairlead.sharded import ShardedQueue, SyncShardedQueue  # noqa: E402
 from services.process import free_port  # noqa: E402
 from services.redis import RedisServer  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
+from tests.integration.tls_kit import (  # noqa: E402
+    LOGIN,
+    PASSWORD,
+    check_line,
+    query_of,
+    refusal_of,
+    with_other_files,
+)
 
 
 class SecureRedis(RedisServer):
@@ -31,22 +38,18 @@ class SecureRedis(RedisServer):
             settings.write(
                 f"tls-port {self.secure_port}\ntls-cert-file {self.folder}/server.crt\n"
                 f"tls-key-file {self.folder}/server.key\ntls-ca-cert-file {self.folder}/ca.crt\n"
-                "tls-auth-clients yes\nuser app on >Gh7mark/@ ~* &* +@all\n"
+                f"tls-auth-clients yes\nuser app on >{PASSWORD} ~* &* +@all\n"
             )
 
-    def secure_url(
-        self, *, login: str = "app:Gh7mark%2F%40", host: str = "127.0.0.1", **files: str
-    ) -> str:
+    def secure_url(self, *, login: str = LOGIN, host: str = "127.0.0.1", **files: str) -> str:
         """Return a URL with all that the server asks for, but for what `files` replaces; an empty
         file leaves its parameter out."""
         given = {
             "ssl_ca_certs": f"{self.folder}/ca.crt",
             "ssl_certfile": f"{self.folder}/client.crt",
             "ssl_keyfile": f"{self.folder}/client.key",
-            **files,
         }
-        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
-        return f"rediss://{login}@{host}:{self.secure_port}/0?{query}"
+        return f"rediss://{login}{host}:{self.secure_port}/0?{query_of(given, files)}"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ async def test_queues_of_both_clients_work_with_tls_and_a_user(
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"login": "app:wrong"}, "check user and password"),
+        ({"login": "app:wrong@"}, "check user and password"),
         ({"host": "localhost"}, "another name than the URL: use a host that it names"),
         ({"ssl_ca_certs": "{other}/ca.crt"}, "name the file of the authority, ssl_ca_certs=FILE"),
         (
@@ -89,27 +92,14 @@ async def test_queues_of_both_clients_work_with_tls_and_a_user(
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: SecureRedis, tmp_path: Path
 ) -> None:
-    make_certificates(tmp_path)
-    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
-    url = server.secure_url(**changed)
+    url = server.secure_url(**with_other_files(changes, tmp_path))
     with (
         contextlib.closing(SyncShardedQueue(url, "shop")) as queue,
         pytest.raises((ConfigurationError, StoreUnavailable)) as by_threads,
     ):
         queue.len()
     app = App(url)
-
-    @app.task
-    async def work() -> None:
-        """Do nothing, in a queue on the server."""
-
-    with pytest.raises(BaseException) as caught:
-        await app.node().run()
-    found = expected(caught.value)
-    assert found is not None, caught.value
-    (line,), code = found
-    assert code == 2
-    for text in (line, str(by_threads.value)):
-        assert cause in text and f"{server.secure_port}" in text
-        assert "Gh7mark" not in text and "\n" not in text
+    for line in (await refusal_of(app), str(by_threads.value)):
+        assert cause in line and f"{server.secure_port}" in line
+        check_line(line)
     app.close()

@@ -13,18 +13,23 @@ from kazoo.security import make_digest_acl  # noqa: E402
 
 from fairlead import App  # noqa: E402
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint  # noqa: E402
-from fairlead.cli.output import expected  # noqa: E402
 from fairlead.errors import ConfigurationError  # noqa: E402
 from services.process import free_port  # noqa: E402
 from services.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.certificates import ADDRESS_ONLY, make_certificates  # noqa: E402
 from tests.conftest import own_server  # noqa: E402
+from tests.integration.tls_kit import (  # noqa: E402
+    LOGIN,
+    PASSWORD,
+    files_of_client,
+    query_of,
+    refusal_of,
+    with_other_files,
+    write_pem,
+)
 from tests.tiers import FULL  # noqa: E402
 
 LONG = FULL("a long run: kazoo tries to connect for five seconds")
-
-LOGIN = "app:Gh7mark%2F%40@"
-PASSWORD = "Gh7mark/@"
 
 
 class ZooKeeperTlsServer(ZooKeeperServer):
@@ -32,9 +37,7 @@ class ZooKeeperTlsServer(ZooKeeperServer):
 
     def _more_settings(self) -> dict[str, object]:
         make_certificates(self.folder, ADDRESS_ONLY)
-        pair = [(self.folder / f"server.{end}").read_text() for end in ("key", "crt")]
-        (self.folder / "server.pem").write_text("".join(pair))
-        (self.folder / "ca.pem").write_text((self.folder / "ca.crt").read_text())
+        write_pem(self.folder)
         self.secure_port = free_port()
         return {
             "secureClientPort": self.secure_port,
@@ -52,13 +55,7 @@ class ZooKeeperTlsServer(ZooKeeperServer):
     ) -> str:
         """Return a URL with all that the server asks for, but for what `files` replaces; an empty
         file leaves its parameter out."""
-        given = {
-            "sslrootcert": f"{self.folder}/ca.crt",
-            "sslcert": f"{self.folder}/client.crt",
-            "sslkey": f"{self.folder}/client.key",
-            **files,
-        }
-        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
+        query = query_of(files_of_client(self.folder), files)
         return f"zookeeper://{login}{host}:{self.secure_port}/{folder}?{query}"
 
 
@@ -128,24 +125,13 @@ async def test_leases_work_with_tls_and_only_our_login_may_touch_what_we_create(
 async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     changes: dict[str, str], cause: str, server: ZooKeeperTlsServer, sqlite_url: str, tmp_path: Path
 ) -> None:
-    make_certificates(tmp_path)
     folder = server.fresh_name()
     owner = await asyncio.to_thread(Session, ZooKeeperEndpoint.of(server.secure_url(folder)), 4.0)
     owner.make_folder(f"/{folder}")
     owner.close()
-    changed = {name: value.format(other=tmp_path) for name, value in changes.items()}
     App(sqlite_url).migrate()
-    app = App(sqlite_url, coordinator=server.secure_url(folder, **changed))
-
-    @app.task
-    async def work() -> None:
-        """Do nothing, in a queue whose lease is on the server."""
-
-    with pytest.raises(BaseException) as caught:
-        await app.node().run()
-    found = expected(caught.value)
-    assert found is not None, caught.value
-    (line,), code = found
-    assert code == 2 and cause in line and "ZooKeeper at" in line
-    assert "Gh7mark" not in line and "\n" not in line
+    url = server.secure_url(folder, **with_other_files(changes, tmp_path))
+    app = App(sqlite_url, coordinator=url)
+    line = await refusal_of(app)
+    assert cause in line and "ZooKeeper at" in line
     app.close()
