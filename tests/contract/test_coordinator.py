@@ -729,9 +729,12 @@ def test_on_zookeeper_leases_cannot_be_read_with_another_password(zookeeper_url:
     theirs.close()
 
 
-@pytest.mark.parametrize(
-    "url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host", "zookeeper://host/?a=1"]
-)
+@pytest.mark.parametrize("url", ["zookeeper://", "zookeeper:///folder", "zookeeper://me@host"])
 def test_on_zookeeper_a_url_without_a_server_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use zookeeper://\[user:password@\]host"):
         ZooKeeperCoordinator(url)
+
+
+def test_on_zookeeper_an_unknown_parameter_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="unknown parameter a; use sslcert, sslkey, sslm"):
+        ZooKeeperCoordinator("zookeeper://host/?a=1")
