@@ -105,9 +105,9 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
     """Register the node `ghost` with one heartbeat, `ago_seconds` ago."""
 
     def steps():
-        yield app.store.statement(
-            "register_node", "ghost", app.clock.now() - round(ago_seconds * 1e6), "[]", "[]", ""
-        )
+        at = app.clock.now() - round(ago_seconds * 1e6)
+        yield app.store.statement("register_node", "ghost", at, "[]", "[]", "")
+        yield from app.store._first_heartbeat("ghost", at)
 
     app.store.database.run(steps())
 
