@@ -80,12 +80,14 @@ class LogTopics:
     def check(self, queue: str) -> Sequence[str]:
         """Check the topic of a queue as `ensure` does, but create nothing. Also raise
         StoreUnavailable if the topic accepts no entry now."""
+        topic = self._endpoint.topic(queue)
+        # First, because the group gives no response while its broker is down.
+        if shortage := self.shortage(topic):
+            raise StoreUnavailable(shortage)
         self._owner.check()
-        self._endpoint.check_rights([self._endpoint.topic(queue)])
+        self._endpoint.check_rights([topic])
         if self.count(queue) is None:
             return ()
-        if shortage := self.shortage(self._endpoint.topic(queue)):
-            raise StoreUnavailable(shortage)
         return self._checked(queue)
 
     def shortage(self, topic: str, seconds: float = ADMIN_SECONDS) -> str | None:
