@@ -60,6 +60,17 @@ def check(pages: list[list[int]], most_more: int = MOST_MORE) -> None:
     assert all(n <= before + most_more for before, n in zip(first, last, strict=True)), pages
 
 
+def rounds(store: PostgresTaskStore, most_more: int = MOST_MORE) -> Iterator[tuple[int, Explainer]]:
+    """Yield the numbers of the rounds from 1 on, beside a backup, each with what explains its
+    statements; then check the pages of all rounds."""
+    with beside_a_backup(store) as connection:
+        explain, pages = Explainer(connection), []
+        for number in range(1, ROUNDS + 1):
+            yield number, explain
+            pages.append(buffers(explain))
+    check(pages, most_more)
+
+
 def buffers(explain: Explainer) -> list[int]:
     """Return the pages that each statement has touched since the last call."""
     pages = [finding.buffers for finding in explain.findings]
@@ -73,17 +84,13 @@ def test_nodes_read_and_send_heartbeats_without_a_read_of_earlier_ones(
     nodes = ["one", "two"]
     for node in nodes:
         store.database.run(store._register_node(node, "[]", "[]", NOW))
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for _ in range(ROUNDS):
-            for _ in range(200):
-                for node in nodes:
-                    assert store.database.run(store._heartbeat(node, NOW))
-            assert [found.node for found in do(store.nodes(), explain)] == nodes
-            assert do(store._silent_nodes(NOW, 3600 * SECOND), explain) == []
-            assert do(store._heartbeat("one", NOW), explain)
-            pages.append(buffers(explain))
-        check(pages)
+    for _, explain in rounds(store):
+        for _ in range(200):
+            for node in nodes:
+                assert store.database.run(store._heartbeat(node, NOW))
+        assert [found.node for found in do(store.nodes(), explain)] == nodes
+        assert do(store._silent_nodes(NOW, 3600 * SECOND), explain) == []
+        assert do(store._heartbeat("one", NOW), explain)
 
 
 def test_leases_are_renewed_and_read_without_a_read_of_earlier_renewals(
@@ -91,17 +98,14 @@ def test_leases_are_renewed_and_read_without_a_read_of_earlier_renewals(
 ) -> None:
     leases = DatabaseCoordinator(store)
     renew = "UPDATE fairlead_holders SET expires_at = %s"
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for number in range(ROUNDS):
-            assert store.database.run(leases._acquire([f"letters/{number}"], "one", 60))
-            for n in range(600):  # renewals that have expired since
-                connection.execute(renew, [NOW + 1000 * number + n])
-            assert store.database.run(leases._acquire([f"mail/{number}"], "one", 60))
-            assert do(leases._renew("one", 60), explain)
-            do(leases._read_changes(), explain)
-            pages.append(buffers(explain))
-        check(pages, 2 * ROUNDS)  # each round replaces two rows that have not expired
+    # Each round replaces two rows that have not expired.
+    for number, explain in rounds(store, 2 * ROUNDS):
+        assert store.database.run(leases._acquire([f"letters/{number}"], "one", 60))
+        for n in range(600):  # renewals that have expired since
+            explain.connection.execute(renew, [NOW + 1000 * number + n])
+        assert store.database.run(leases._acquire([f"mail/{number}"], "one", 60))
+        assert do(leases._renew("one", 60), explain)
+        do(leases._read_changes(), explain)
 
 
 def test_a_permit_ledger_is_read_and_written_without_a_read_of_earlier_versions(
@@ -109,17 +113,13 @@ def test_a_permit_ledger_is_read_and_written_without_a_read_of_earlier_versions(
 ) -> None:
     leases = DatabaseCoordinator(store)
     ledger, version = ("limit", ""), 0
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for _ in range(ROUNDS):
-            for _ in range(300):
-                assert store.database.run(leases._write_ledger(ledger, f"{version}", version))
-                version += 1
-            assert do(leases._read_ledger(*ledger), explain) == (b"%d" % (version - 1), version)
-            assert do(leases._write_ledger(ledger, f"{version}", version), explain)
+    for _, explain in rounds(store):
+        for _ in range(300):
+            assert store.database.run(leases._write_ledger(ledger, f"{version}", version))
             version += 1
-            pages.append(buffers(explain))
-        check(pages)
+        assert do(leases._read_ledger(*ledger), explain) == (b"%d" % (version - 1), version)
+        assert do(leases._write_ledger(ledger, f"{version}", version), explain)
+        version += 1
 
 
 def test_one_node_makes_a_ledger_whatever_was_written_to_it_since(
@@ -138,18 +138,14 @@ def test_the_record_of_a_lane_is_kept_without_a_read_of_earlier_ones(
     backlog, lane = PostgresBacklogStore(store), LaneKey("letters", 0, 5)
     key = PartitionKey(lane.queue, lane.partition)
     range_id = asyncio.run(backlog.take_over([key]))[key].range_id
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for number in range(1, ROUNDS + 1):
-            record = LaneRecord(read_seq=number)
-            write = backlog._write(lane, range_id, [], record, [], backlog._insert)
-            for _ in range(300):
-                store.database.run(backlog._write(lane, range_id, [], record, [], backlog._insert))
-            do(write, explain)
-            pages.append(buffers(explain))
-        check(pages)
-        found = asyncio.run(backlog.take_over([key]))[key]
-        assert [each.read_seq for each in found.lanes.values()] == [ROUNDS]
+    for number, explain in rounds(store):
+        record = LaneRecord(read_seq=number)
+        write = backlog._write(lane, range_id, [], record, [], backlog._insert)
+        for _ in range(300):
+            store.database.run(backlog._write(lane, range_id, [], record, [], backlog._insert))
+        do(write, explain)
+    found = asyncio.run(backlog.take_over([key]))[key]
+    assert [each.read_seq for each in found.lanes.values()] == [ROUNDS]
 
 
 # ordered queues -----------------------------------------------------------------------------------
@@ -159,18 +155,14 @@ def test_entries_of_the_task_log_are_read_without_a_read_of_those_before(
     store: PostgresTaskStore,
 ) -> None:
     log = PostgresTaskLog(store, SYSTEM_CLOCK)
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for _ in range(ROUNDS):
-            store.database.run(log.appending([Submit(task) for task in ordered(300)]))
-            (batch,) = asyncio.run(log.receive([PARTITION], 300))
-            assert len(batch.entries) == 300
-            asyncio.run(log.commit(batch))
-            settle(store, log)
-            assert not do(log._receive([PARTITION, FREE], 20), explain)
-            assert not do(log._has_entries("letters"), explain)
-            pages.append(buffers(explain))
-        check(pages)
+    for _, explain in rounds(store):
+        store.database.run(log.appending([Submit(task) for task in ordered(300)]))
+        (batch,) = asyncio.run(log.receive([PARTITION], 300))
+        assert len(batch.entries) == 300
+        asyncio.run(log.commit(batch))
+        settle(store, log)
+        assert not do(log._receive([PARTITION, FREE], 20), explain)
+        assert not do(log._has_entries("letters"), explain)
 
 
 def test_an_entry_that_commits_long_after_its_position_was_drawn_is_received(
@@ -214,22 +206,18 @@ def test_due_tasks_of_an_ordered_queue_are_found_without_a_read_of_completed_one
 ) -> None:
     schedule = PostgresScheduleStore(store)
     range_id = asyncio.run(schedule.take_over(PARTITION)).range_id
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for number in range(1, ROUNDS + 1):
-            run_at = NOW + number * SECOND
-            tasks = ordered(300, run_at)
-            asyncio.run(schedule.persist(PARTITION, range_id, tasks, ScheduleRecord()))
-            assert do(schedule._has_due("letters", run_at), explain)
-            asyncio.run(schedule.finish(PARTITION, range_id, [end(task) for task in tasks]))
-            mark = ScheduleRecord(TaskKey(run_at, "~", ""))
-            for _ in range(100):
-                asyncio.run(schedule.keep(PARTITION, range_id, mark))
-            explain.findings = []
-            do(schedule._keep(PARTITION, range_id, mark), explain)
-            assert not do(schedule._has_due("letters", run_at), explain)
-            pages.append(buffers(explain))
-        check(pages)
+    for number, explain in rounds(store):
+        run_at = NOW + number * SECOND
+        tasks = ordered(300, run_at)
+        asyncio.run(schedule.persist(PARTITION, range_id, tasks, ScheduleRecord()))
+        assert do(schedule._has_due("letters", run_at), explain)
+        asyncio.run(schedule.finish(PARTITION, range_id, [end(task) for task in tasks]))
+        mark = ScheduleRecord(TaskKey(run_at, "~", ""))
+        for _ in range(100):
+            asyncio.run(schedule.keep(PARTITION, range_id, mark))
+        explain.findings = []
+        do(schedule._keep(PARTITION, range_id, mark), explain)
+        assert not do(schedule._has_due("letters", run_at), explain)
 
 
 def test_completed_keys_are_cleaned_without_a_read_of_those_that_were_deleted_before(
@@ -237,17 +225,13 @@ def test_completed_keys_are_cleaned_without_a_read_of_those_that_were_deleted_be
 ) -> None:
     schedule = PostgresScheduleStore(store)
     range_id = asyncio.run(schedule.take_over(PARTITION)).range_id
-    with beside_a_backup(store) as connection:
-        explain, pages = Explainer(connection), []
-        for number in range(1, ROUNDS + 1):
-            tasks = ordered(300, NOW + number * SECOND)
-            ends = [end(task) for task in tasks]
-            asyncio.run(schedule.finish(PARTITION, range_id, ends))
-            before = NOW + (number + 1) * SECOND
-            assert asyncio.run(schedule.clean(PARTITION, range_id, before)) == 300
-            assert do(schedule._clean(PARTITION, range_id, before), explain) == 0
-            pages.append(buffers(explain))
-        check(pages)
+    for number, explain in rounds(store):
+        tasks = ordered(300, NOW + number * SECOND)
+        ends = [end(task) for task in tasks]
+        asyncio.run(schedule.finish(PARTITION, range_id, ends))
+        before = NOW + (number + 1) * SECOND
+        assert asyncio.run(schedule.clean(PARTITION, range_id, before)) == 300
+        assert do(schedule._clean(PARTITION, range_id, before), explain) == 0
 
 
 def test_a_key_completed_long_after_its_time_is_cleaned_later(store: PostgresTaskStore) -> None:

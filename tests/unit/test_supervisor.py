@@ -26,7 +26,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.supervisor.backoff import Backoff
 from fairlead.supervisor.exposition import metrics_routes
 from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
-from fairlead.supervisor.health import LIVE_SECONDS, NodeHealth, health_routes
+from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
 from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Family, Sample, Total
@@ -400,8 +400,15 @@ def test_with_a_token_others_see_only_whether_the_worker_is_well(
     node.not_ready = "starting"
     registry = CollectorRegistry()
     Counter("runs", "Runs.", registry=registry)
-    routes = health_routes(NodeHealth(cast(Node, node)), metrics_routes(registry))
-    server = StatusServer("127.0.0.1", 0, routes, token="0123456789abcdef")
+    asked: list[str] = []
+    metrics = metrics_routes(registry)
+
+    def counted(path: str, accept: str) -> Response | None:
+        asked.append(path)
+        return metrics(path, accept)
+
+    routes = health_routes(NodeHealth(cast(Node, node)), counted)
+    server = StatusServer("127.0.0.1", 0, routes, "0123456789abcdef", (LIVE, READY))
     serve_in_thread(server)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(
@@ -411,6 +418,7 @@ def test_with_a_token_others_see_only_whether_the_worker_is_well(
     assert int(head.split()[1]) == status
     assert ("WWW-Authenticate: Bearer" in head) is (status == 401)
     assert body in received and bool(received) is bool(body)
+    assert status != 401 or not asked  # nothing is worked out for strangers
 
 
 def test_a_request_that_cannot_be_answered_ends_no_server() -> None:

@@ -24,7 +24,7 @@ from fairlead.engine.node import Node
 from fairlead.engine.poller_registry import load_pollers
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
-from fairlead.supervisor.health import NodeHealth, health_routes
+from fairlead.supervisor.health import LIVE, READY, NodeHealth, health_routes
 from fairlead.supervisor.http import Routes, StatusServer, is_loopback, serve_in_thread
 from fairlead.supervisor.link import SupervisorEnd, WorkerEnd, WorkerReport
 from fairlead.supervisor.processes import (
@@ -112,7 +112,7 @@ def _listen(options: WorkerOptions, routes: Routes) -> StatusServer:
         raise ConfigurationError(
             f"{METRICS_TOKEN}: use 16 or more ASCII letters, digits or -._~+/="
         )
-    server = StatusServer(host, options.metrics_port, routes, token)
+    server = StatusServer(host, options.metrics_port, routes, token, (LIVE, READY))
     about = {"address": f"{host}:{server.port}", "has_token": token is not None}
     if token is None and not is_loopback(host):
         log.warning(

@@ -79,4 +79,4 @@ def health_routes(node: NodeHealth, metrics: Routes) -> Routes:
 def health_response(is_good: bool, body: msgspec.Struct | Mapping[str, object]) -> Response:
     """Return 200 or 503, with the health as JSON."""
     status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
-    return Response(status, msgspec.json.encode(body) + b"\n", is_status_public=True)
+    return Response(status, msgspec.json.encode(body) + b"\n")

@@ -14,7 +14,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -33,8 +33,6 @@ class Response:
     status: int
     body: bytes
     content_type: str = "application/json"
-    is_status_public: bool = False
-    """Whether a client without the token gets the status, and an empty body."""
 
 
 Routes = Callable[[str, str], Response | None]
@@ -52,9 +50,17 @@ class _Connection:
 class StatusServer:
     """Listens on an address and responds from the routes. Register its sockets with `selector`."""
 
-    def __init__(self, host: str, port: int, routes: Routes, token: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Routes,
+        token: str | None = None,
+        probes: Collection[str] = (),
+    ) -> None:
         """`token`: bearer token (RFC 6750) that clients must send; None: nothing is asked for.
-        Raise ConfigurationError when the address cannot be used."""
+        `probes`: paths whose status every client gets, with an empty body. Raise
+        ConfigurationError when the address cannot be used."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=64)
@@ -66,6 +72,7 @@ class StatusServer:
         self._listener.setblocking(False)
         self._routes = routes
         self._token = token
+        self._probes = probes
         self._selector: selectors.BaseSelector | None = None
         self._connections: dict[int, _Connection] = {}
 
@@ -141,11 +148,12 @@ class StatusServer:
         named = [header.partition(":") for header in headers]
         sent = {name.lower(): value.strip() for name, _, value in reversed(named)}
         accept = sent.get("accept", "")
+        is_known = self._is_known(sent.get("authorization", ""))
+        if not is_known and path not in self._probes:
+            return _REFUSED
         try:
             response = self._routes(path, accept) or _UNKNOWN
-            if self._is_known(sent.get("authorization", "")):
-                return response
-            return Response(response.status, b"") if response.is_status_public else _REFUSED
+            return response if is_known else Response(response.status, b"")
         except Exception:  # a request must end neither the server nor the supervisor around it
             log.exception("a request cannot be answered", extra={"path": path, "accept": accept})
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"")
@@ -210,7 +218,7 @@ def serve_in_thread(server: StatusServer) -> None:
 
 
 def _encoded(response: Response) -> bytes:
-    challenge = "WWW-Authenticate: Bearer\r\n" if response is _REFUSED else ""
+    challenge = "WWW-Authenticate: Bearer\r\n" if response.status == HTTPStatus.UNAUTHORIZED else ""
     head = (
         f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
         f"Content-Type: {response.content_type}\r\n"
