@@ -4,6 +4,7 @@ with the same results on Spark and without."""
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,33 @@ def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Lake) -> None:
     some = of_lake(lake, "q", since=at(100), until=at(200))
     assert (len(some), some.origin, some.at[0]) == (10, to_micros(at(100)), 0)
     assert len(of_lake(lake, "q", limit=7)) == 7
+
+
+@pytest.mark.parametrize("length", [9, 900])
+def test_one_long_key_costs_the_memory_of_one_text(tmp_path: Path, length: int) -> None:
+    """300,000 attempts with one key of 900 characters once took 3 GB."""
+    count, texts = 20_000, ["k" * length, *(f"key-{n}" for n in range(99))]
+    row = attempt(weight=1.0)
+    columns = {name: [value] * count for name, value in row.items()}
+    columns["fairness_key"] = [texts[n % 100] for n in range(count)]
+    lake = Lake(tmp_path / "lake")
+    table = lake.table(ATTEMPTS)
+    rows = pa.Table.from_pydict(columns, schema=ATTEMPTS.arrow())
+    table.append(table.write(rows, "0", "a.parquet"), {}, to_micros(T0))
+    del rows
+    usual, measured = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(measured)
+    tracemalloc.start()
+    try:
+        found = of_lake(lake, "q")
+        python_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+    assert len(found) == count and set(found.keys) == set(texts)
+    # A row is eight columns of 8 bytes; there are a few copies of them on the way.
+    assert python_bytes < 300 * count
+    assert measured.max_memory() < 200 * count
 
 
 def test_the_error_about_a_lake_without_matching_runs_is_one_line(

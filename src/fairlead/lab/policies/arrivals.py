@@ -116,25 +116,33 @@ def arrivals_of(
     task."""
     count = len(keys)
     times = np.asarray(at, np.int64)
-    known_keys, key = np.unique(np.asarray(keys, object).astype(str), return_inverse=True)
-    known_names, name = np.unique(
-        np.asarray(names or [""] * count, object).astype(str), return_inverse=True
-    )
+    known_keys, key = _numbered(keys)
+    known_names, name = _numbered(names or [""] * count)
     rows = Arrivals(
         origin=0,
         at=times,
         run=np.maximum(np.asarray(run, np.int64), 0),
         wait=np.full(count, UNKNOWN, np.int64) if wait is None else np.asarray(wait, np.int64),
-        key=key.astype(np.int64),
-        name=name.astype(np.int64),
+        key=key,
+        name=name,
         weight=np.ones(count) if weight is None else np.asarray(weight, np.float64),
         priority=np.full(count, 5, np.int64)
         if priority is None
         else np.asarray(priority, np.int64),
-        keys=tuple(known_keys.tolist()),
-        names=tuple(known_names.tolist()),
+        keys=known_keys,
+        names=known_names,
     )
     return rows.reordered(times)
+
+
+def _numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    """Return the different texts in their order, and for each text its index among them.
+
+    An array of texts in NumPy would need memory for the longest text in each place.
+    """
+    known = tuple(sorted(set(texts)))
+    index = {text: at for at, text in enumerate(known)}
+    return known, np.fromiter((index[text] for text in texts), np.int64, len(texts))
 
 
 def of_trace(path: Path, tenants: Tenants = Tenants.USER, limit: int | None = None) -> Arrivals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
 HOUR, DAY = 3600 * MICROS, 86_400 * MICROS
 GRACE = DAY
@@ -200,18 +201,29 @@ class LakeTable:
         manifest: Manifest,
         parts: Iterable[str] | None = None,
         columns: list[str] | None = None,
+        where: ds.Expression | None = None,
+        encoded: Collection[str] = (),
     ) -> pa.Table:
         """Return the rows of these partitions in memory; columns added later are null in older
-        files."""
+        files.
+
+        where: condition on the rows. encoded: columns of texts that are returned with a dictionary,
+        so that a text that occurs often is in memory once.
+        """
         import pyarrow as pa
         import pyarrow.dataset as ds
 
         schema = self.table.arrow()
+        for name in encoded:
+            texts = pa.field(name, pa.dictionary(pa.int32(), pa.string()))
+            schema = schema.set(schema.get_field_index(name), texts)
         paths = self.paths(manifest, parts)
         wanted = columns or schema.names
         if not paths:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
-        return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=wanted)
+        parquet = ds.ParquetFileFormat(dictionary_columns=set(encoded))
+        rows = ds.dataset(paths, schema=schema, format=parquet)
+        return rows.to_table(columns=wanted, filter=where)
 
     # housekeeping ---------------------------------------------------------------------------------
 

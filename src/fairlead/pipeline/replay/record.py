@@ -5,18 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
 from fairlead.pipeline.bronze import ATTEMPTS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fairlead.pipeline.lake.lake import Lake
 
-_COLUMNS = (
-    *("queue", "name", "fairness_key", "weight", "priority"),
-    *("ready_at", "started_at", "finished_at"),
-)
+_TEXTS = ("name", "fairness_key")
+_COLUMNS = (*_TEXTS, "weight", "priority", "ready_at", "started_at", "finished_at")
 
 
 def of_lake(
@@ -41,28 +40,27 @@ def of_lake(
     table = lake.table(ATTEMPTS)
     manifest = table.manifests.newest()
     table.check(manifest)
-    rows = table.load(manifest, columns=list(_COLUMNS))
-    if rows.num_rows and queue is None:
-        queues = sorted(pc.unique(rows["queue"]).to_pylist())
+    if queue is None:
+        known = table.load(manifest, columns=["queue"], encoded=["queue"])["queue"]
+        queues = sorted(pc.unique(known).to_pylist())
         if len(queues) > 1:
             raise ConfigurationError(
                 f"the lake has several queues: choose one with --queue: {', '.join(queues)}"
             )
-        queue = queues[0]
-    for name in ("ready_at", "started_at", "finished_at"):
-        rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
+        queue = queues[0] if queues else None
     # A comparison with null is null and selects no row; invalid rows are in bronze.quarantine.
-    ran = pc.and_(
-        pc.is_valid(rows["ready_at"]), pc.greater_equal(rows["finished_at"], rows["started_at"])
-    )
-    chosen = pc.and_(
-        pc.equal(rows["queue"], queue or ""), pc.and_(ran, pc.greater(rows["weight"], 0.0))
+    chosen = (
+        (pc.field("queue") == (queue or ""))
+        & pc.field("ready_at").is_valid()
+        & (pc.field("finished_at") >= pc.field("started_at"))
+        & (pc.field("weight") > 0.0)
     )
     if since is not None:
-        chosen = pc.and_(chosen, pc.greater_equal(rows["ready_at"], to_micros(since)))
+        chosen &= pc.field("ready_at") >= pa.scalar(since)
     if until is not None:
-        chosen = pc.and_(chosen, pc.less(rows["ready_at"], to_micros(until)))
-    rows = rows.filter(chosen).sort_by([("ready_at", "ascending"), ("started_at", "ascending")])
+        chosen &= pc.field("ready_at") < pa.scalar(until)
+    rows = table.load(manifest, columns=list(_COLUMNS), where=chosen, encoded=_TEXTS)
+    rows = rows.sort_by([("ready_at", "ascending"), ("started_at", "ascending")])
     rows = rows if limit is None else rows.slice(0, limit)
     if not rows.num_rows:
         named = "" if queue is None else f" of queue {queue!r}"
@@ -71,15 +69,22 @@ def of_lake(
             " the lake"
         )
     ready, started, finished = (
-        rows[name].to_numpy() for name in ("ready_at", "started_at", "finished_at")
+        rows[name].cast(pa.int64()).to_numpy() for name in ("ready_at", "started_at", "finished_at")
     )
     found = arrivals_of(
         at=ready - ready[0],
         run=finished - started,
         wait=(started - ready).clip(0),
-        keys=rows["fairness_key"].to_pylist(),
-        names=rows["name"].to_pylist(),
+        keys=_texts(rows["fairness_key"]),
+        names=_texts(rows["name"]),
         weight=rows["weight"].to_numpy(),
         priority=rows["priority"].to_numpy(),
     )
     return found.recorded_in(queue or "", int(ready[0]))
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Return the texts of a column with a dictionary; equal texts are one object."""
+    rows = column.combine_chunks()
+    known = rows.dictionary.to_pylist()
+    return [known[index] for index in rows.indices.to_pylist()]
