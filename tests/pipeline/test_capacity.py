@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -251,6 +252,64 @@ def test_a_forecast_is_never_negative_and_its_median_is_at_most_its_ninth_decile
     assert all(0 <= low <= high for low, high in zip(found.middle, found.high, strict=True))
 
 
+_TOTALS = st.lists(st.sampled_from([0.0, 0.01, 1.0]), min_size=1, max_size=9).filter(any)
+
+
+@given(totals=_TOTALS, rate=st.floats(1, 10_000))
+def test_quiet_weeks_never_multiply_a_forecast(totals: list[float], rate: float) -> None:
+    """A steady 100 tasks an hour after weeks without any gave a 90th percentile of 10,100."""
+    found = forecast([[rate * total] * HOURS for total in totals])
+    most = max(totals) * rate
+    chance = 1.3 * math.sqrt(most) if len(totals) - found.quiet == 1 else 0.0
+    assert max(found.middle) <= 1.6 * most
+    assert max(found.high) <= 2.6 * most + chance + 1e-6
+
+
+@given(
+    weeks=st.integers(2, 8),
+    before=st.integers(0, 4),
+    closed=st.integers(0, 2),
+    at=st.integers(0, 6),
+    rate=st.floats(1, 10_000),
+)
+def test_a_steady_queue_with_a_closed_time_is_forecast_as_without_it(
+    weeks: int, before: int, closed: int, at: int, rate: float
+) -> None:
+    steady, nothing = [rate] * HOURS, [0.0] * HOURS
+    after = max(1, weeks - at)
+    found = forecast(
+        [*[nothing] * before, *[steady] * (weeks - after), *[nothing] * min(closed, weeks - 1)]
+        + [steady] * after
+    )
+    assert found.middle == pytest.approx(steady)
+    assert max(found.high) <= rate * (1 + 1e-9) + 1.3 * math.sqrt(rate)
+
+
+def test_the_end_of_all_traffic_is_followed_after_two_weeks() -> None:
+    steady, nothing = [100.0] * HOURS, [0.0] * HOURS
+    assert max(forecast([steady] * 5 + [nothing]).middle) == pytest.approx(100)
+    for method in (forecast([steady] * 5 + [nothing] * n) for n in (2, 3, 4)):
+        assert max(method.middle) < 40
+
+
+def test_a_queue_that_works_in_one_week_of_three_keeps_its_quiet_weeks() -> None:
+    steady, nothing = [100.0] * HOURS, [0.0] * HOURS
+    found = forecast([steady, nothing, nothing] * 3)
+    assert found.quiet == 0 and max(found.middle) < 60 and max(found.high) >= 90
+
+
+def test_after_a_single_week_the_variation_between_days_counts() -> None:
+    """With Poisson variation alone, a quarter fewer of these hours stay below."""
+    assert forecast([[100.0] * HOURS]).high == pytest.approx([112.8] * HOURS, abs=0.1)
+    below = []
+    for seed in range(5):
+        week, actual = weeks_of(2, 1.0, 0.4, seed)
+        below += [
+            was <= forecasted for was, forecasted in zip(actual, forecast([week]).high, strict=True)
+        ]
+    assert 0.8 < sum(below) / len(below) < 0.98
+
+
 # the job ------------------------------------------------------------------------------------------
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
@@ -381,6 +440,49 @@ def test_too_little_history_and_invalid_targets_are_refused(tmp_path: Path) -> N
         capacity(lake, tables, SYSTEM_CLOCK, TARGET)
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
         capacity(lake, tables, SYSTEM_CLOCK, Target(0, 1.0))
+
+
+def steady(queue: str, hours: Iterable[int], count: int = 100) -> list[dict[str, Any]]:
+    return [
+        row(BACKLOG, minute=MONDAY + timedelta(hours=n), queue=queue, arrived=count) for n in hours
+    ]
+
+
+def test_hours_before_the_first_task_of_a_queue_are_not_known_and_not_zero(tmp_path: Path) -> None:
+    end = 8 * HOURS
+    arrived = [
+        *steady("old", range(end)),
+        *steady("young", range(5 * HOURS + 30, end)),
+        *steady("new", range(end - 30, end)),
+        *steady("closed", [n for n in range(end) if n // HOURS != 4]),
+    ]
+    served = [row(SERVICE, window_start=MONDAY + timedelta(hours=n)) for n in range(end)]
+    tables = MemoryTables({BACKLOG.name: arrived, SERVICE.name: served})
+    found = capacity(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
+    plans = {plan.queue: plan for plan in found.queues}
+    assert {queue: plan.weeks for queue, plan in plans.items()} == {
+        "old": 8,
+        "young": 2,
+        "closed": 8,
+    }
+    for planned in tables.rows(CAPACITY):
+        assert planned["forecast"] == pytest.approx(100 / 3600)
+        assert planned["forecast_p90"] <= 113 / 3600
+    assert len({plan.slots_peak for plan in plans.values()}) == 1
+    assert plans["closed"].quiet_weeks == 1 and plans["old"].covered == 1
+    [new] = found.too_young
+    assert (new.queue, new.hours, new.missing_hours) == ("new", 30, HOURS - 30)
+    assert any("new: not enough history: 30 hours" in note for note in found.notes)
+    assert any("closed: 1 of 8 weeks had hardly a task" in note for note in found.notes)
+
+
+def test_a_queue_with_tasks_before_the_horizon_keeps_its_quiet_beginning(tmp_path: Path) -> None:
+    end = 9 * HOURS
+    hours = [n for n in range(end) if not HOURS - 10 < n < HOURS + 50]
+    served = [row(SERVICE, window_start=MONDAY + timedelta(hours=n)) for n in range(end)]
+    tables = MemoryTables({BACKLOG.name: steady("q", hours), SERVICE.name: served})
+    found = capacity(Lake(tmp_path / "lake"), tables, SYSTEM_CLOCK, TARGET)
+    assert found.queues[0].weeks == 8
 
 
 def test_the_output_says_that_a_forecast_is_worse_than_the_naive_one(tmp_path: Path) -> None:

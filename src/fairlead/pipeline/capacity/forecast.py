@@ -5,6 +5,8 @@ The shape is the share of a week's tasks in each hour; recent weeks count more. 
 week's total by Holt's method with a damped trend (Gardner and McKenzie 1985), in which a trend
 continues but shrinks each week. The forecast is compared with the seasonal naive method (the value
 of the same hour a week ago) on weeks held out from both, and the better method is used.
+
+Quiet weeks (a holiday, a closed shop, a queue before its launch) are left out: see `usual_weeks`.
 """
 
 from __future__ import annotations
@@ -28,6 +30,11 @@ QUANTILES = (0.5, 0.9)
 """Quantiles that are forecast and judged."""
 
 DAMPED, NAIVE = "damped trend", "seasonal naive"
+
+QUIET = 0.25
+"""A week with less than this share of the median week is quiet."""
+
+_DAY = 24
 
 _ROUNDING = 1e-6
 """Difference, in tasks, below which two sums are treated as equal."""
@@ -58,6 +65,11 @@ class Forecast(NamedTuple):
     mase: float | None
     """Mean absolute error of the damped trend divided by that of the naive method on the held-out
     weeks; above 1, the trend was worse. None if not judged, or if the naive method had no error."""
+    covered: float | None
+    """Share of the held-out hours that had at most the 90th percentile that the method in use had
+    forecast; 0.9 is right, less means that plans are too small. None if not judged."""
+    quiet: int
+    """Weeks that were left out."""
 
     @property
     def skill(self) -> float | None:
@@ -70,31 +82,85 @@ class Forecast(NamedTuple):
 def forecast(weeks: Sequence[Week], hold_out: int = 2) -> Forecast:
     """Return the forecast of the week after `weeks` (oldest first).
 
-    The methods are judged on the last `hold_out` weeks that have at least two weeks before them.
-    Raise ValueError for no week, or for a week without exactly HOURS hours.
+    The methods are judged on the last `hold_out` weeks that have at least two weeks before them,
+    without quiet weeks. Raise ValueError for no week, or for a week without exactly HOURS hours.
     """
     if not weeks or any(len(week) != HOURS for week in weeks):
         raise ValueError(f"weeks must hold at least one week, each with {HOURS} hours")
+    given, weeks = len(weeks), usual_weeks(weeks)
     judged = max(0, min(hold_out, len(weeks) - 2))
-    loss, naive_loss, errors, naive_errors = ([0.0] * HOURS for _ in range(4))
-    for week in range(len(weeks) - judged, len(weeks)):
-        past, truth = weeks[:week], weeks[week]
-        for point, losses, absolute in ((damped, loss, errors), (naive, naive_loss, naive_errors)):
-            for quantile, guess in zip(QUANTILES, _quantiles(point, past), strict=True):
-                for hour, (predicted, actual) in enumerate(zip(guess, truth, strict=True)):
-                    losses[hour] += pinball(predicted, actual, quantile) / len(QUANTILES) / judged
-            for hour, (predicted, actual) in enumerate(zip(point(past), truth, strict=True)):
-                absolute[hour] += abs(predicted - actual)
+    tests = {
+        method: [
+            _judged(point, weeks[:week], weeks[week])
+            for week in range(len(weeks) - judged, len(weeks))
+        ]
+        for method, point in ((DAMPED, damped), (NAIVE, naive))
+    }
+    loss, naive_loss = (
+        [fmean(losses) for losses in zip(*(test.losses for test in tests[method]), strict=True)]
+        for method in (DAMPED, NAIVE)
+    )
+    error, naive_error = (sum(test.error for test in tests[method]) for method in (DAMPED, NAIVE))
     is_better = judged > 0 and sum(loss) <= sum(naive_loss) + _ROUNDING
+    method = DAMPED if is_better else NAIVE
     middle, high = _quantiles(damped if is_better else naive, weeks)
     return Forecast(
         middle,
         high,
-        DAMPED if is_better else NAIVE,
+        method,
         judged,
-        loss if judged else [],
-        naive_loss if judged else [],
-        sum(errors) / sum(naive_errors) if sum(naive_errors) else None,
+        loss,
+        naive_loss,
+        mase=error / naive_error if naive_error else None,
+        covered=fmean(test.covered for test in tests[method]) if judged else None,
+        quiet=given - len(weeks),
+    )
+
+
+def usual_weeks(weeks: Sequence[Week]) -> Sequence[Week]:
+    """Return the weeks without those that say nothing about the next week.
+
+    A week is quiet if it has less than QUIET of the median of the weeks with tasks. Left out are
+    quiet weeks before the first other week, and quiet weeks between others, unless they are as many
+    as the others: then the queue works in some weeks only. A last quiet week is left out if it is a
+    single one; two may be the end of the traffic.
+    """
+    totals = [sum(week) for week in weeks]
+    some = sorted(total for total in totals if total)
+    line = QUIET * some[len(some) // 2] if some else 0.0
+    is_quiet = [total < line for total in totals]
+    if not any(is_quiet):
+        return weeks
+    begin, last = is_quiet.index(False), len(weeks) - is_quiet[::-1].index(False)
+    is_over = len(weeks) - last > 1
+    middle, end = range(begin, last), range(last, len(weeks)) if is_over else range(0)
+    others = [n for n in middle if not is_quiet[n]]
+    kept = others if 2 * len(others) > len(middle) else middle
+    return [weeks[n] for n in [*kept, *end]]
+
+
+class _Test(NamedTuple):
+    """Comparison of a forecast with the week that came."""
+
+    losses: list[float]
+    """Pinball loss of each hour, mean over QUANTILES."""
+    error: float
+    """Sum of the absolute errors of the point forecast."""
+    covered: float
+    """Share of the hours with at most the forecast of the last quantile."""
+
+
+def _judged(point: Point, past: Sequence[Week], truth: Week) -> _Test:
+    guesses = _quantiles(point, past)
+    return _Test(
+        [
+            fmean(
+                pinball(guess[hour], actual, q) for q, guess in zip(QUANTILES, guesses, strict=True)
+            )
+            for hour, actual in enumerate(truth)
+        ],
+        sum(abs(guess - actual) for guess, actual in zip(point(past), truth, strict=True)),
+        fmean(actual <= guess for guess, actual in zip(guesses[-1], truth, strict=True)),
     )
 
 
@@ -130,26 +196,36 @@ def pinball(predicted: float, actual: float, quantile: float) -> float:
 
 def _quantiles(point: Point, weeks: Sequence[Week]) -> list[list[float]]:
     """Return the prediction of each quantile: the point forecast plus a quantile of the past errors
-    of its method. Without past errors, arrivals are assumed to be Poisson."""
+    of its method. A single week has no error of its method: its hours are compared with those of
+    the day before, and arrivals vary at least as in a Poisson process."""
     predicted = point(weeks)
-    mean = fmean(predicted)
+    now = fmean(predicted)
+    if len(weeks) == 1:
+        [week] = weeks
+        pairs = [(list(week[:-_DAY]), week[_DAY:])]
+    else:
+        pairs = [(point(weeks[:n]), weeks[n]) for n in range(1, len(weeks))]
     wrong = sorted(
-        (was - guess) / _scale(guess, fmean(weeks[n - 1]))
-        for n in range(1, len(weeks))
-        for guess, was in zip(point(weeks[:n]), weeks[n], strict=True)
+        (was - guess) / _unit(guess, max(fmean(guesses), now))
+        for guesses, truth in pairs
+        for guess, was in zip(guesses, truth, strict=True)
     )
-    if not wrong:
-        normal = NormalDist()
-        return [
-            [max(0.0, each + normal.inv_cdf(q) * sqrt(each)) for each in predicted]
-            for q in QUANTILES
-        ]
     moves = [wrong[max(0, ceil(q * len(wrong)) - 1)] for q in QUANTILES]
-    return [[max(0.0, each + move * _scale(each, mean)) for each in predicted] for move in moves]
+    made = [[max(0.0, each + move * _unit(each, now)) for each in predicted] for move in moves]
+    if len(weeks) > 1:
+        return made
+    poisson = [NormalDist().inv_cdf(q) for q in QUANTILES]
+    return [
+        [max(one, each + move * sqrt(each)) for one, each in zip(ones, predicted, strict=True)]
+        for move, ones in zip(poisson, made, strict=True)
+    ]
 
 
-def _scale(guess: float, mean: float) -> float:
+def _unit(guess: float, mean: float) -> float:
     """Return the unit in which the error of an hour is measured: the mean hour; for a busier hour,
     the geometric mean of its forecast and the mean hour. Quiet hours have larger relative errors.
+
+    mean: the greater of the mean hours then and now, so that an error at a low level of the past
+    counts as that many tasks and not as a multiple of them.
     """
     return sqrt(max(guess, mean, 1.0) * max(mean, 1.0))

@@ -21,6 +21,16 @@ class Target(msgspec.Struct, frozen=True):
     quantile: float
 
 
+class TooYoung(msgspec.Struct, frozen=True):
+    """A queue without a plan, because it has less than one whole week of history."""
+
+    queue: str
+    hours: int
+    """Hours since its first arrival."""
+    missing_hours: int
+    """Hours until there is a first plan."""
+
+
 class QueuePlan(msgspec.Struct, frozen=True):
     """Summary of a queue's week."""
 
@@ -49,13 +59,23 @@ class QueuePlan(msgspec.Struct, frozen=True):
     skill: float | None
     """Share of the naive method's pinball loss that the damped trend saves; negative when its loss
     is larger."""
+    covered: float | None
+    """Share of the held-out hours that had at most the 90th percentile that was forecast for them;
+    below 0.9, plans were too small."""
+    quiet_weeks: int
+    """Weeks left out of the forecast, because the queue had hardly a task in them."""
 
 
 def week_ahead(
     queue: str, load: Load, end_hour: int, weeks: int, target: Target, hold_out: int
-) -> tuple[QueuePlan, list[dict[str, Any]]]:
-    """Return the plan and its rows of gold.capacity (without week_start), from the `weeks` whole
-    weeks before `end_hour`."""
+) -> tuple[QueuePlan | TooYoung, list[dict[str, Any]]]:
+    """Return the plan and its rows of gold.capacity (without week_start), from at most `weeks`
+    whole weeks before `end_hour`: those since the queue's first arrival. Hours before it are not
+    known, and not zero."""
+    known = end_hour - load.known_from(end_hour - weeks * HOURS)
+    weeks = known // HOURS
+    if not weeks:
+        return TooYoung(queue, known, HOURS - known), []
     first = end_hour - weeks * HOURS
     prediction = forecast([load.week(first + HOURS * n) for n in range(weeks)], hold_out)
     rows, works, shifted = [], [], []
@@ -83,6 +103,8 @@ def week_ahead(
         held_out=prediction.held_out,
         mase=prediction.mase,
         skill=prediction.skill,
+        covered=prediction.covered,
+        quiet_weeks=prediction.quiet,
     )
     return plan, rows
 

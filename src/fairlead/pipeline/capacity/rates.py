@@ -70,6 +70,11 @@ class Load:
     """Part of `work_us` that belongs to deferrable tasks, whose priority is at least
     FIRST_DEFERRABLE_PRIORITY, by hour of the week."""
 
+    def known_from(self, first_hour: int) -> int:
+        """Return the first hour from `first_hour` on in which the queue may have had arrivals that
+        are known: the hour of its first arrival, because a queue is not known to be older."""
+        return max(first_hour, min(self.arrived, default=first_hour))
+
     def week(self, first_hour: int) -> list[float]:
         """Return the tasks in each hour of the week that begins at `first_hour`."""
         return [
@@ -132,12 +137,15 @@ def at_rank(ascending: Sequence[int], quantile: float) -> int:
 
 def gather(tables: SmallTables, first_hour: int, end_hour: int) -> dict[str, Load]:
     """Return the load of each queue in [first_hour, end_hour), from silver.backlog,
-    gold.latency_hist and silver.tasks."""
+    gold.latency_hist and silver.tasks. Arrivals are read from a week before that on, because they
+    tell which queues are older."""
     found: dict[str, Load] = defaultdict(Load)
-    hours = {
-        hour_name(datetime.fromtimestamp(hour * 3600, UTC)) for hour in range(first_hour, end_hour)
-    }
-    for part in sorted(hours & set(tables.parts(BACKLOG))):
+    names = [
+        hour_name(datetime.fromtimestamp(hour * 3600, UTC))
+        for hour in range(first_hour - HOURS, end_hour)
+    ]
+    hours = set(names[HOURS:])
+    for part in sorted({*names} & set(tables.parts(BACKLOG))):
         _arrivals(found, tables.load(BACKLOG, [part], ["minute", "queue", "arrived"]))
     for part in sorted(
         {hour.partition("/")[0] for hour in hours} & set(tables.parts(LATENCY_HIST))

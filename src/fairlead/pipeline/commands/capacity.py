@@ -65,6 +65,7 @@ def capacity(options: CapacityOptions) -> None:
             "method",
             "error / naive error",
             "loss saved",
+            "hours within p90",
         )
         as_table(
             columns,
@@ -80,6 +81,7 @@ def capacity(options: CapacityOptions) -> None:
                     plan.method,
                     None if plan.mase is None else f"{plan.mase:.2f}",
                     None if plan.skill is None else f"{plan.skill:.0%}",
+                    None if plan.covered is None else f"{plan.covered:.0%}",
                 )
                 for plan in done.queues
             ],

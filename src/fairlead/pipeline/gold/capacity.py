@@ -23,7 +23,11 @@ CAPACITY = Table(
         ),
         Column("hour_of_week", "int", "hour of the week, 0 (Monday 00:00 UTC) to 167"),
         Column("queue", "string", "queue that the row is about"),
-        Column("weeks", "int", "number of whole weeks of history that were used"),
+        Column(
+            "weeks",
+            "int",
+            "number of whole weeks since the queue's first task that were used as history",
+        ),
         Column(
             "lambda_p50",
             "double",

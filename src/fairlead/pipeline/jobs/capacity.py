@@ -10,7 +10,7 @@ import msgspec
 from fairlead.clock import Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.capacity.forecast import HOURS, NAIVE
-from fairlead.pipeline.capacity.plan import QueuePlan, Target, week_ahead
+from fairlead.pipeline.capacity.plan import QueuePlan, Target, TooYoung, week_ahead
 from fairlead.pipeline.capacity.rates import gather
 from fairlead.pipeline.gold.capacity import CAPACITY
 from fairlead.pipeline.in_memory import SmallTables
@@ -20,6 +20,10 @@ from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.silver.service import SERVICE
 
 MOST_WEEKS = 8
+_JUDGED_WEEKS = 3
+"""Weeks of history from which a forecast can be judged."""
+_COVERED = 0.8
+"""Share of the held-out hours below the forecast of the 90th percentile that calls for a note."""
 
 
 class Horizon(msgspec.Struct, frozen=True):
@@ -39,6 +43,7 @@ class Capacity(msgspec.Struct, frozen=True):
     week_start: datetime
     target: Target
     queues: list[QueuePlan]
+    too_young: list[TooYoung]
     notes: list[str]
 
 
@@ -91,8 +96,10 @@ def capacity(
         _save(tables, start, rows)
         on_rows(CAPACITY.name, len(rows))
         run.rows_in, run.rows_out = sum(len(load.arrived) for load in loads.values()), len(rows)
-    plans = [plan for plan, _ in found.values()]
-    return Capacity(start, target, plans, list(_notes(plans, weeks)))
+    made = [plan for plan, _ in found.values()]
+    plans = [plan for plan in made if isinstance(plan, QueuePlan)]
+    too_young = [plan for plan in made if isinstance(plan, TooYoung)]
+    return Capacity(start, target, plans, too_young, _notes(plans, too_young))
 
 
 def _save(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -> None:
@@ -109,19 +116,33 @@ def _save(tables: SmallTables, start: datetime, rows: list[dict[str, object]]) -
     tables.replace(CAPACITY, made, [part])
 
 
-def _notes(plans: list[QueuePlan], weeks: int) -> list[str]:
+def _notes(plans: list[QueuePlan], too_young: list[TooYoung]) -> list[str]:
     """Return warnings about the forecast."""
-    notes = []
-    if weeks < 3:
-        notes.append(
-            f"{weeks} weeks of history are too few to judge a forecast; the last week is used"
-            " as the forecast"
-        )
+    notes = [
+        f"{queue.queue}: not enough history: {queue.hours} hours since its first task, and a plan"
+        f" needs {HOURS}; try again in {queue.missing_hours} hours"
+        for queue in too_young
+    ]
     for plan in plans:
-        if plan.held_out and plan.method == NAIVE:
+        if not plan.held_out:
+            notes.append(
+                f"{plan.queue}: too little history to judge the forecast, which repeats the last"
+                f" week: {plan.weeks - plan.quiet_weeks} weeks, and a test needs {_JUDGED_WEEKS}"
+            )
+        elif plan.method == NAIVE:
             by = "" if plan.skill is None else f"{-plan.skill:.0%} "
             notes.append(
                 f"{plan.queue}: the damped trend had {by}more loss than the seasonal naive method"
                 f" on {plan.held_out} held-out weeks, so the naive method is used"
+            )
+        if plan.covered is not None and plan.covered < _COVERED:
+            notes.append(
+                f"{plan.queue}: {1 - plan.covered:.0%} of the hours of these weeks had more tasks"
+                " than the 90th percentile that was forecast (10% is right): plan more slots"
+            )
+        if plan.quiet_weeks:
+            notes.append(
+                f"{plan.queue}: {plan.quiet_weeks} of {plan.weeks} weeks had hardly a task and are"
+                " left out"
             )
     return notes
