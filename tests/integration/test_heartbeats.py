@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.clock import MICROS
+from fairlead.clock import MICROS, SYSTEM_CLOCK
 from fairlead.pipeline.alerts import heartbeats as module
 from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
 from fairlead.pipeline.alerts.heartbeats import StoreHeartbeats
@@ -173,3 +173,29 @@ def test_running_tasks_are_counted_again_rarely_and_within_a_bounded_time(
     assert reader.look()["work"].running is None, (
         "the next count waits ten times as long as the last one took"
     )
+
+
+class BehindClock:
+    """A clock that is an hour behind."""
+
+    def now(self) -> int:
+        return SYSTEM_CLOCK.now() - 3600 * MICROS
+
+
+async def test_a_relay_whose_clock_is_behind_reports_what_waits(
+    app: App, reader: HeartbeatReader
+) -> None:
+    if app.url.startswith("sqlite"):
+        pytest.skip("one machine has one clock")
+    reader.heartbeats = StoreHeartbeats(app.sql_store, reader.history, BehindClock())
+
+    @app.task(queue="work")
+    async def job() -> None: ...
+
+    await job.submit_async()
+    await asyncio.to_thread(app.sql_store.database.run, app.sql_store.registration({"work": 1}))
+    heartbeat = await asyncio.to_thread(lambda: reader.look()["work"])
+    assert heartbeat.waits_since is not None and heartbeat.waits_since <= heartbeat.at
+    assert abs(heartbeat.at - SYSTEM_CLOCK.now()) < 600 * MICROS
+    again = await asyncio.to_thread(lambda: reader.look()["work"])
+    assert 0 < heartbeat.up < again.up

@@ -174,7 +174,10 @@ class Heartbeats:
         for _ in range(0, seconds, 2):
             self.at += 2 * MICROS
             heartbeat = Heartbeat("s", "q", "one", self.at, **what)
-            rows.append({"store_id": "s", "queue": "q", "heartbeat": encode(heartbeat).decode()})
+            message = encode(heartbeat).decode()
+            rows.append(
+                {"store_id": "s", "queue": "q", "kafka_offset": self.at, "heartbeat": message}
+            )
         self._count += 1
         temporary = self.folder / f".{self._count}"
         temporary.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
@@ -185,7 +188,7 @@ class Heartbeats:
         from fairlead.pipeline.jobs.alerts import alerts
 
         frame = self._spark.readStream.schema(
-            "store_id string, queue string, heartbeat string"
+            "store_id string, queue string, kafka_offset bigint, heartbeat string"
         ).json(str(self.folder / "in"))
         query = alerts(
             frame,

@@ -12,8 +12,9 @@ import pytest
 
 from fairlead.clock import MICROS, to_micros
 from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
-from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
+from fairlead.pipeline.alerts.watch import Alert, Rules, Watched, observe
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.incidents.detect import KeyMinutes
 from fairlead.pipeline.lake.lake import Lake
 from tests.generate import Truth, write_lake
 

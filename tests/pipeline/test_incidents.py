@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import SYSTEM_CLOCK
@@ -46,7 +46,7 @@ def test_a_queue_without_claims_for_five_minutes_stalls(lake: Lake) -> None:
         for key in "ab"
     ]
     short = [waited(minute, "a") for minute in range(30, 34)]
-    tables = MemoryTables({BACKLOG.name: [*quiet(9, 15, 40), *stalled, *short]})
+    tables = MemoryTables({BACKLOG.name: [*quiet(5, 9, 15, 40), *stalled, *short]})
     [incident] = found(lake, tables)
     assert (
         incident.kind,
@@ -90,6 +90,62 @@ def test_a_key_with_far_more_tasks_than_usual_and_than_others_floods(lake: Lake)
         at(1500),
     )
     assert incident.keys_hit == 2 and incident.tasks_delayed == 2 + 1000 + 50
+
+
+@pytest.mark.parametrize("first", [0, 1, 59])
+def test_minutes_before_the_lake_are_not_zero(lake: Lake, first: int) -> None:
+    """One key with 120 tasks in each minute of a lake of two hours was a flood."""
+    rows = [waited(minute, "a", arrived=120, claimed=120) for minute in range(first, first + 120)]
+    assert found(lake, MemoryTables({BACKLOG.name: rows})) == []
+
+
+_HISTORY = st.lists(
+    st.tuples(
+        st.integers(0, 6 * 1440 - 1),
+        st.sampled_from("ab"),
+        st.sampled_from([1, 90, 130, 2000]),
+        st.integers(1, 400),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(history=_HISTORY, first=st.integers(0, 5), count=st.integers(1, 6))
+def test_an_incident_is_the_same_whatever_days_are_asked_for(
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[tuple[int, str, int, int, bool]],
+    first: int,
+    count: int,
+) -> None:
+    minutes = {
+        (minute, key): (tasks, is_stalled)
+        for begin, key, tasks, length, is_stalled in history
+        for minute in range(begin, min(begin + length, 6 * 1440))
+    }
+    rows = [
+        waited(
+            minute,
+            key,
+            arrived=tasks,
+            claimed=0 if is_stalled else tasks,
+            depth_min=int(is_stalled),
+            depth_end=tasks * is_stalled,
+        )
+        for (minute, key), (tasks, is_stalled) in minutes.items()
+    ]
+    tables, lake = MemoryTables({BACKLOG.name: rows}), Lake(tmp_path_factory.mktemp("lake"))
+    midnight = at(0).replace(hour=0)
+    everything = found(lake, tables, since=midnight, until=midnight + timedelta(days=6))
+    since, until = midnight + timedelta(days=first), midnight + timedelta(days=first + count - 1)
+    some = found(lake, tables, since=since, until=until)
+    assert some == [
+        each for each in everything if since <= each.start_at < until + timedelta(days=1)
+    ]
+    left = {row["incident_id"] for row in tables.rows(INCIDENTS)}
+    assert left == {each.incident_id for each in everything}
 
 
 def test_a_burst_of_errors_with_pauses_of_at_most_five_minutes_is_one_incident(

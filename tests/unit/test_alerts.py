@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from fairlead import ConfigurationError
 from fairlead.clock import MICROS
 from fairlead.pipeline.alerts.heartbeat import Heartbeat, decode, encode
-from fairlead.pipeline.alerts.watch import (
-    MEAN_MINUTES,
-    MINUTE,
-    Alert,
-    KeyMinutes,
-    Rules,
-    Watched,
-    observe,
-)
+from fairlead.pipeline.alerts.watch import MINUTE, Alert, Rules, Watched, observe
+from fairlead.pipeline.incidents.detect import MEAN_MINUTES, KeyMinutes
 from fairlead.pipeline.settings import load
 
 BEGIN = 1_790_000_000 * MICROS - 1_790_000_000 * MICROS % MINUTE
@@ -220,7 +213,84 @@ def test_stuck_tasks_and_lost_nodes_raise_alerts() -> None:
     assert over[0].tasks == 3
 
 
-def test_events_that_are_repeated_or_reordered_change_nothing() -> None:
+@dataclass
+class Relays:
+    """Relays of one queue, whose clocks are wrong and are set; time passes by `tick`."""
+
+    queue: Queue
+    true: int = BEGIN
+    relay: str = "one"
+    skew: int = 0
+    began: int = BEGIN
+
+    def tick(self, event: tuple[str, int], **what: Any) -> list[Alert]:
+        name, seconds = event
+        self.true += 2 * MICROS
+        if name == "set":
+            self.skew = seconds * MICROS
+        elif name == "replace":
+            self.relay, self.skew, self.began = f"relay {self.true}", seconds * MICROS, self.true
+        elif name == "away":
+            self.true += abs(seconds) * MICROS
+        what.setdefault("arrived", sum(what.get("keys", {}).values()))
+        up = self.true - self.began + 1
+        sent = Heartbeat("store", "payouts", self.relay, self.true + self.skew, up=up, **what)
+        return self.queue.feed(*[sent] * (2 if name == "repeat" else 1))
+
+
+_CALM = st.just(("", 0))
+_CLOCK = st.tuples(st.sampled_from(["set", "repeat", "", "", ""]), st.integers(-7200, 7200))
+_EVENT = st.tuples(
+    st.sampled_from(["set", "replace", "away", "repeat", ""]), st.integers(-7200, 7200)
+)
+
+
+@given(
+    calm=st.lists(_CALM | _EVENT, min_size=70, max_size=150),
+    stalled=st.lists(_CLOCK, min_size=12, max_size=12),
+    replaced=st.none() | st.tuples(st.integers(0, 11), st.integers(-7200, 7200)),
+)
+def test_no_clock_of_a_relay_hides_a_stall_or_invents_an_alert(
+    calm: list[tuple[str, int]],
+    stalled: list[tuple[str, int]],
+    replaced: tuple[int, int] | None,
+) -> None:
+    """A relay whose clock had stepped back sent 1,700 heartbeats of a stalled queue, and no alert was
+    raised."""
+    relays = Relays(Queue(Rules(queues={"payouts": {"stall_seconds": 10.0}})))
+    for event in [("", 0), *calm]:
+        assert relays.tick(event, done=4, keys={"a": 4}, running=1) == []
+    assert relays.tick(("", 0), running=1, claimed_at=relays.true + MICROS) == []
+    began, found = relays.true, []
+    stalled = [*stalled, ("", 0)]
+    if replaced is not None:
+        stalled.insert(replaced[0], ("replace", replaced[1]))
+        stalled += [("", 0)] * 6
+    for event in stalled:
+        found += relays.tick(event, waits_since=began, running=0)
+    assert [(alert.kind, alert.is_over) for alert in found] == [("stall", False)]
+    (over,) = [alert for _ in range(7) for alert in relays.tick(("", 0), done=1, running=1)]
+    assert over.is_over and over.at >= over.start
+
+
+@pytest.mark.parametrize("second", [0, 1, 30, 54, 59])
+def test_the_rest_of_the_first_minute_is_no_usual_minute(second: int) -> None:
+    queue = Queue(Rules(), at=BEGIN + second * MICROS)
+    queue.watched.since += 2 * MICROS  # the first heartbeat
+    assert queue.during(600, keys={"a": 4}) == []
+
+
+def test_the_time_without_heartbeats_is_not_known() -> None:
+    relays = Relays(Queue(Rules()))
+    for _ in range(200):
+        relays.tick(("", 0), done=4, keys={"a": 4})
+    began = relays.true
+    # The relay was away for twenty minutes, and reports the arrivals of all of them at once.
+    assert relays.tick(("away", 1200), waits_since=began, running=0, keys={"a": 2400}) == []
+    assert relays.tick(("", 0), done=4, keys={"a": 4}) == []
+
+
+def test_events_that_are_repeated_change_nothing() -> None:
     first, again = Queue(), Queue()
     heartbeats = [first.heartbeat(keys={"a": 30}, failed=9) for _ in range(60)]
     once = first.feed(*heartbeats)

@@ -18,6 +18,8 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     relay: str
     """Name of the relay. If two relays send heartbeats of a queue, the watch uses those of one."""
     at: int
+    """Instant by the clock of the store, or of the relay if the store has none. Alerts
+    show this instant; the watch does not measure with it."""
     waits_since: int | None = None
     """Instant at which the oldest unclaimed task became ready; None if no task waits."""
     running: int | None = None
@@ -37,6 +39,9 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Lost runs by node."""
     silent: list[str] = []
     """Nodes of the queue whose own heartbeat is overdue."""
+    up: int = 0
+    """Microseconds since the relay started, by a clock that is never set: the order of a relay's
+    heartbeats and the time between them. 0: the relay has an earlier version."""
 
 
 def encode(heartbeat: Heartbeat) -> bytes:

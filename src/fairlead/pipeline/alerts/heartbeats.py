@@ -73,6 +73,9 @@ class StoreHeartbeats:
         self._read_now = history.database.read_now
         self._clock = clock
         self._relay = uuid.uuid4().hex
+        self._began = time.monotonic()
+        self._ahead = 0
+        """Microseconds by which the store's clock is ahead of ours."""
         self._store_id: str | None = None
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
@@ -86,7 +89,7 @@ class StoreHeartbeats:
 
     def add(self, attempts: Sequence[Row]) -> None:
         """Add ended runs: rows of ATTEMPT_FIELDS, each given once."""
-        old = self._clock.now() - OLD_US
+        old = self._clock.now() + self._ahead - OLD_US
         for row in attempts:
             since = self._since.setdefault(row[_QUEUE], _Since())
             outcome = row[_OUTCOME]
@@ -107,7 +110,9 @@ class StoreHeartbeats:
         StoreUnavailable and keep the added runs for the next call."""
         if time.monotonic() < self._next_at:
             return []
-        now = self._clock.now()
+        ours = self._clock.now()
+        now = self._read_now(self._store.shared_clock(ours))
+        self._ahead = now - ours
         if self._store_id is None:
             self._store_id = self._read_now(self._history.store_id())
         if self._after is None:
@@ -163,6 +168,7 @@ class StoreHeartbeats:
             dict(since.keys.most_common(MOST_KEYS)),
             dict(since.lost),
             sorted(node for node, served in silent.items() if queue in served),
+            1 + round((time.monotonic() - self._began) * MICROS),
         )
 
     def _count_submitted(self, now: int) -> None:
@@ -191,10 +197,9 @@ class StoreHeartbeats:
 
     def _silent(self, now: int) -> dict[str, list[str]]:
         """Return the nodes whose heartbeat is overdue, with their queues."""
-        at = self._read_now(self._store.shared_clock(now))
         nodes = self._read_now(self._store.nodes())
         return {
             node.node: node.queues
             for node in nodes
-            if node.queues and node.heartbeat_at < at - SILENT_SECONDS * MICROS
+            if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
         }

@@ -14,8 +14,8 @@ import msgspec
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from fairlead.pipeline.alerts.heartbeat import decode
-from fairlead.pipeline.alerts.watch import Alert, KeyMinutes, Rules, Watched, observe
-from fairlead.pipeline.incidents.detect import ALL
+from fairlead.pipeline.alerts.watch import Alert, Rules, Watched, observe
+from fairlead.pipeline.incidents.detect import ALL, KeyMinutes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -28,7 +28,7 @@ _MINUTES_SCHEMA = "minute bigint, tasks bigint, before bigint, mean double, know
 
 
 def alerts(heartbeats: DataFrame, rules: Rules) -> DataFrame:
-    """Return the rows of ALERT_SCHEMA for rows (store_id, queue, heartbeat as JSON)."""
+    """Return the rows of ALERT_SCHEMA for rows (store_id, queue, kafka_offset, heartbeat)."""
     return heartbeats.groupBy("store_id", "queue").transformWithState(
         statefulProcessor=Watch(rules),
         outputStructType=ALERT_SCHEMA,
@@ -60,19 +60,20 @@ class Watch(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Handle new heartbeats of the queue."""
         store_id, queue = key
-        heartbeats = sorted(
-            (decode(row["heartbeat"]) for row in rows), key=lambda heartbeat: heartbeat.at
-        )
+        arrived = sorted((row["kafka_offset"], row["heartbeat"]) for row in rows)
+        heartbeats = [decode(heartbeat) for _, heartbeat in arrived]
         found = self._watched.get()
         if found is None:
             watched = Watched(since=heartbeats[0].at, relay=heartbeats[0].relay)
         else:
             watched = msgspec.json.decode(found[0], type=Watched)
-        keys = _Keys(self._keys)
+        keys, before = _Keys(self._keys), (watched.relay, watched.up)
         raised = observe(watched, heartbeats, keys, self._rules.of(queue))
         keys.save()
         self._watched.update((msgspec.json.encode(watched).decode(),))
-        raised += self._end_silence(queue, timerValues.getCurrentProcessingTimeInMs(), watched.last)
+        if (watched.relay, watched.up) != before:  # heartbeats that do not count do not end it
+            now_ms = timerValues.getCurrentProcessingTimeInMs()
+            raised += self._end_silence(queue, now_ms, watched.shown)
         yield from (_row(store_id, alert) for alert in raised)
 
     def handleExpiredTimer(  # noqa: N802
@@ -84,7 +85,7 @@ class Watch(StatefulProcessor):
         """Raise the alert that the queue sends no heartbeats."""
         store_id, queue = key
         (found,) = self._watched.get() or ("",)
-        last = msgspec.json.decode(found, type=Watched).last
+        last = msgspec.json.decode(found, type=Watched).shown
         self._silence.update((0, last))
         yield _row(
             store_id,

@@ -13,6 +13,10 @@
 
 Floods are reported only after the first `warm_up_seconds`, in which the means of the keys are
 measured.
+
+The watch measures by the order in which heartbeats arrive and by the time that their relay's steady
+clock says is between them; no clock that somebody may set decides anything. What happened while no
+heartbeat arrived is not known: that time counts for nothing, and the arrivals in it are no flood.
 """
 
 from __future__ import annotations
@@ -23,16 +27,19 @@ from typing import Annotated, Protocol
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.pipeline.alerts.heartbeat import Heartbeat
-from fairlead.pipeline.incidents.detect import ALL
+from fairlead.pipeline.alerts.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from fairlead.pipeline.incidents.detect import ALL, MINUTE_US, KeyMinutes
 
-MINUTE = 60 * MICROS
+MINUTE = MINUTE_US
 INTERVAL = 10 * MICROS
 """Length of the intervals by which the last minute is counted, in microseconds."""
-MEAN_MINUTES = 60
-"""Maximum number of minutes that count in the mean of a key."""
-OTHER_RELAY_SECONDS = 10.0
-"""Seconds without a heartbeat of one relay after which another relay replaces it."""
+OTHER_RELAY_HEARTBEATS = 5
+"""Heartbeats of another relay, without one of the present relay among them, after which the other
+one replaces it."""
+GAP = MINUTE
+"""Time between two heartbeats, in microseconds, from which on the time between them is unknown."""
+PAUSE = round(HEARTBEAT_SECONDS * MICROS)
+"""Microseconds of watched time that an unknown time counts."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -47,7 +54,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     flood_times: Annotated[float, msgspec.Meta(ge=1)] = 10.0
     burst_runs: _Count = 20
     quiet_seconds: _Seconds = 300.0
-    warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 180.0
     silence_seconds: _Seconds = 60.0
     """Seconds without a heartbeat of a queue after which a silence alert is raised."""
     forget_seconds: _Seconds = 7200.0
@@ -93,40 +100,6 @@ class Alert(msgspec.Struct, frozen=True):
     """Tasks or runs counted for the problem so far."""
 
 
-class KeyMinutes(msgspec.Struct):
-    """Arrivals of a key by minute."""
-
-    minute: int
-    """Last minute with arrivals, counted from the epoch."""
-    tasks: int = 0
-    """Arrivals in that minute."""
-    before: int = 0
-    """Arrivals in the minute before."""
-    mean: float = 0.0
-    """Mean arrivals per minute in the known minutes before these two."""
-    known: int = -1
-    """Number of minutes in the mean; -1 if even the minute before is unknown."""
-
-    def arrive(self, tasks: int, minute: int) -> None:
-        """Add arrivals in `minute`: the last minute with arrivals, or a later one."""
-        while self.minute < minute:
-            self.known = min(self.known + 1, MEAN_MINUTES)
-            if self.known > 0:
-                self.mean += (self.before - self.mean) / self.known
-            self.before, self.tasks = self.tasks, 0
-            self.minute += 1
-            if self.minute < minute - MEAN_MINUTES:  # skip a long gap, and start a new mean
-                self.minute, self.before, self.mean = minute, 0, 0.0
-        self.tasks += tasks
-
-    def last_minute(self, at: int) -> float:
-        """Return the approximate arrivals in the sixty seconds before `at` (microseconds)."""
-        minute, into = divmod(at, MINUTE)
-        if minute == self.minute:
-            return self.tasks + self.before * (1 - into / MINUTE)
-        return self.tasks * (1 - into / MINUTE) if minute == self.minute + 1 else 0.0
-
-
 class Keys(Protocol):
     """Storage for the minutes of keys."""
 
@@ -141,8 +114,9 @@ class Open(msgspec.Struct):
     """An open alert."""
 
     start: int
+    """Instant of its begin, as reported."""
     last: int
-    """Instant of the last heartbeat that showed the problem."""
+    """Watched time of the last heartbeat that showed the problem."""
     tasks: int = 0
 
 
@@ -156,14 +130,28 @@ class IntervalCounts(msgspec.Struct):
 
 
 class Watched(msgspec.Struct):
-    """State of one watched queue."""
+    """State of one watched queue. Its times are microseconds of watched time, which begins with the
+    instant of the first heartbeat and does not pass while no heartbeat arrives."""
 
     since: int
     relay: str
     last: int = 0
-    """Instant of its last heartbeat."""
+    """Time of the last heartbeat."""
+    shown: int = 0
+    """Instant of the last heartbeat by its own clock, for people."""
+    up: int = 0
+    """`up` of the last heartbeat, or its instant if it has none."""
+    others: int = 0
+    """Heartbeats of another relay since the last one of `relay`."""
     moved_at: int = 0
-    """Instant of the last start or end of a run."""
+    """Time of the last start or end of a run."""
+    claimed_at: int = 0
+    """Latest claim that a heartbeat reported, by the clock of the store."""
+    oldest: int | None = None
+    """Instant at which the oldest unclaimed task became ready, by the clock of the store; None if
+    no task waits."""
+    waits_from: int = 0
+    """Time from which on this task is known to wait."""
     intervals: list[IntervalCounts] = msgspec.field(name="slots", default_factory=list)
     """Intervals of the last minute."""
     open: dict[str, Open] = {}
@@ -173,27 +161,38 @@ class Watched(msgspec.Struct):
 def observe(
     watched: Watched, heartbeats: Iterable[Heartbeat], keys: Keys, rules: Rules
 ) -> list[Alert]:
-    """Return the alerts that these heartbeats, in any order, raise and end, and update `watched`
-    and `keys`. Repeated heartbeats change nothing."""
+    """Return the alerts that these heartbeats, in the order of their arrival, raise and end, and
+    update `watched` and `keys`. Repeated heartbeats change nothing."""
     alerts: list[Alert] = []
-    for heartbeat in sorted(heartbeats, key=lambda heartbeat: heartbeat.at):
-        if (
-            heartbeat.relay != watched.relay
-            and heartbeat.at > watched.last + OTHER_RELAY_SECONDS * MICROS
-        ):
-            watched.relay = heartbeat.relay
-        if heartbeat.relay == watched.relay and heartbeat.at > watched.last:
-            alerts += _Evaluation(watched, heartbeat, keys, rules).alerts()
-            watched.last = heartbeat.at
+    for heartbeat in heartbeats:
+        up = heartbeat.up or heartbeat.at
+        if heartbeat.relay != watched.relay:
+            watched.others += 1
+            if watched.others <= OTHER_RELAY_HEARTBEATS:
+                continue
+            watched.relay, passed = heartbeat.relay, GAP
+        elif up > watched.up:
+            passed = up - watched.up if watched.up else 0
+        else:
+            continue
+        if passed >= GAP:
+            passed, heartbeat = PAUSE, msgspec.structs.replace(heartbeat, arrived=0, keys={})
+        at = watched.last + passed if watched.last else max(watched.since, heartbeat.at)
+        alerts += _Evaluation(watched, heartbeat, at, keys, rules).alerts()
+        watched.last, watched.shown, watched.up, watched.others = at, heartbeat.at, up, 0
     return alerts
 
 
 class _Evaluation:
     """Evaluation of one heartbeat."""
 
-    def __init__(self, watched: Watched, heartbeat: Heartbeat, keys: Keys, rules: Rules) -> None:
+    def __init__(
+        self, watched: Watched, heartbeat: Heartbeat, at: int, keys: Keys, rules: Rules
+    ) -> None:
         self._watched = watched
         self._heartbeat = heartbeat
+        self._at = at
+        """Watched time of the heartbeat."""
         self._keys = keys
         self._rules = rules
         self._present: dict[str, tuple[int, int]] = {}
@@ -206,24 +205,32 @@ class _Evaluation:
         self._stall()
         self._flood()
         self._burst()
-        heartbeat = self._heartbeat
+        heartbeat, at = self._heartbeat, self._at
         if heartbeat.stuck:
-            self._show("stuck", ALL, heartbeat.at, heartbeat.stuck)
+            self._show("stuck", ALL, at, heartbeat.stuck)
         elif heartbeat.stuck is None and "stuck\t" + ALL in self._watched.open:
-            self._show("stuck", ALL, heartbeat.at, 0)  # not counted: the alert stays open
+            self._show("stuck", ALL, at, 0)  # not counted: the alert stays open
         for node in {*heartbeat.lost, *heartbeat.silent}:
-            self._show("node loss", node, heartbeat.at, heartbeat.lost.get(node, 0))
+            self._show("node loss", node, at, heartbeat.lost.get(node, 0))
         return [*self._raised(), *self._ended()]
+
+    def _instant(self, time: int) -> int:
+        """Return the instant of a watched time by the clock of the heartbeat."""
+        return time - self._at + self._heartbeat.at
+
+    def _time(self, instant: int) -> int:
+        """Return the watched time of something new that this heartbeat reports: since the last
+        heartbeat."""
+        time = instant - self._heartbeat.at + self._at
+        return min(max(time, self._watched.last or self._watched.since), self._at)
 
     def _show(self, kind: str, subject: str, since: int, tasks: int) -> None:
         self._present[f"{kind}\t{subject}"] = since, tasks
 
     def _count(self) -> None:
         watched, heartbeat = self._watched, self._heartbeat
-        begin = heartbeat.at - heartbeat.at % INTERVAL
-        watched.intervals = [
-            each for each in watched.intervals if each.begin > heartbeat.at - MINUTE
-        ]
+        begin = self._at - self._at % INTERVAL
+        watched.intervals = [each for each in watched.intervals if each.begin > self._at - MINUTE]
         if not watched.intervals or watched.intervals[-1].begin != begin:
             watched.intervals.append(IntervalCounts(begin))
         interval = watched.intervals[-1]
@@ -233,11 +240,20 @@ class _Evaluation:
 
     def _stall(self) -> None:
         watched, heartbeat = self._watched, self._heartbeat
-        ended = heartbeat.at if heartbeat.done or heartbeat.failed or heartbeat.lost else 0
-        watched.moved_at = max(watched.moved_at, watched.since, heartbeat.claimed_at, ended)
-        if heartbeat.waits_since is None or heartbeat.is_paused:
+        ended = bool(heartbeat.done or heartbeat.failed or heartbeat.lost)
+        if ended:
+            watched.moved_at = self._at
+        elif heartbeat.claimed_at > watched.claimed_at:
+            watched.moved_at = self._time(heartbeat.claimed_at)
+        if heartbeat.running is not None:
+            watched.claimed_at = heartbeat.claimed_at
+        oldest = None if heartbeat.is_paused else heartbeat.waits_since
+        if oldest is not None and (watched.oldest is None or oldest > watched.oldest):
+            watched.waits_from = self._time(oldest)
+        watched.oldest = oldest
+        if oldest is None:
             return
-        since = max(watched.moved_at, heartbeat.waits_since)
+        since = max(watched.moved_at, watched.since, watched.waits_from)
         if heartbeat.running is None:
             # The number of running tasks is unknown. An open stall stays open, except when the
             # heartbeat reports ended runs.
@@ -246,29 +262,29 @@ class _Evaluation:
             patience = (
                 self._rules.standstill_seconds if heartbeat.running else self._rules.stall_seconds
             )
-            is_stalled = heartbeat.at - since >= patience * MICROS
+            is_stalled = self._at - since >= patience * MICROS
         if is_stalled:
             self._show("stall", ALL, since, 0)
 
     def _flood(self) -> None:
         watched, heartbeat, rules = self._watched, self._heartbeat, self._rules
-        minute = heartbeat.at // MINUTE
+        minute = self._at // MINUTE
         total = sum(interval.arrived for interval in watched.intervals)
-        is_known = heartbeat.at - watched.since >= rules.warm_up_seconds * MICROS
+        is_known = self._at - watched.since >= rules.warm_up_seconds * MICROS
         for key, tasks in heartbeat.keys.items():
             known = self._keys.get(key) or KeyMinutes(minute)
             known.arrive(tasks, minute)
             self._keys.put(key, known)
-            brought = known.last_minute(heartbeat.at)
+            brought = known.last_minute(self._at)
             least = max(rules.flood_tasks, rules.flood_times * known.mean)
             if f"flood\t{key}" in watched.open:
                 least /= 2  # an open flood lasts until the arrivals have clearly fallen
             if is_known and brought >= least and 2 * brought > total:
-                self._show("flood", key, heartbeat.at, tasks)
+                self._show("flood", key, self._at, tasks)
 
     def _burst(self) -> None:
         minute = self._watched.intervals
-        last_two = [each for each in minute if each.begin > self._heartbeat.at - 2 * INTERVAL]
+        last_two = [each for each in minute if each.begin > self._at - 2 * INTERVAL]
         # Also check the last two intervals alone: after successful runs, it may take half a minute
         # until most runs of the whole minute have failed.
         for intervals in (minute, last_two):
@@ -282,19 +298,20 @@ class _Evaluation:
         for name, (since, tasks) in self._present.items():
             found = watched.open.get(name)
             if found is None:
-                found = watched.open[name] = Open(since, heartbeat.at)
+                found = watched.open[name] = Open(self._instant(since), self._at)
                 kind, _, subject = name.partition("\t")
-                yield Alert(kind, heartbeat.queue, subject, since, heartbeat.at, tasks=tasks)
-            found.last = heartbeat.at
+                yield Alert(kind, heartbeat.queue, subject, found.start, heartbeat.at, tasks=tasks)
+            found.last = self._at
             found.tasks += tasks
 
     def _ended(self) -> Iterable[Alert]:
-        heartbeat, quiet = self._heartbeat, round(self._rules.quiet_seconds * MICROS)
+        queue, quiet = self._heartbeat.queue, round(self._rules.quiet_seconds * MICROS)
         for name, found in list(self._watched.open.items()):
             if name not in self._present and (
-                name in self._end_at_once or heartbeat.at - found.last >= quiet
+                name in self._end_at_once or self._at - found.last >= quiet
             ):
                 del self._watched.open[name]
                 kind, _, subject = name.partition("\t")
-                end = heartbeat.at if name in self._end_at_once else found.last
-                yield Alert(kind, heartbeat.queue, subject, found.start, end, True, found.tasks)
+                end = self._instant(self._at if name in self._end_at_once else found.last)
+                end = max(found.start, end)  # the clock of the heartbeats may have been set back
+                yield Alert(kind, queue, subject, found.start, end, True, found.tasks)

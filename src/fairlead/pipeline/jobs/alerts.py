@@ -41,7 +41,7 @@ def alerts(
     callbacks: Sequence[OnAlerts],
     every: float = EVERY,
 ) -> StreamingQuery:
-    """Start the query over a stream of (store_id, queue, heartbeat).
+    """Start the query over a stream of (store_id, queue, kafka_offset, heartbeat).
 
     The query continues from `checkpoint`. An interrupted batch is passed to the callbacks again. An
     error in a callback ends the query.
@@ -83,7 +83,7 @@ def heartbeats_of(spark: SparkSession, url: str) -> DataFrame:
     from fairlead.pipeline.source import FairleadSource
 
     spark.dataSource.register(FairleadSource)
-    columns = ("store_id", "queue", "heartbeat")
+    columns = ("store_id", "queue", "kafka_offset", "heartbeat")
     return (
         spark.readStream.format("fairlead")
         .options(url=url, table="heartbeats", columns=",".join(columns))

@@ -75,18 +75,10 @@ def incidents(
         days = _days(first, last)
         if until is not None and not days:
             raise ConfigurationError(f"the days end ({last:%Y-%m-%d}) before they begin")
-        # Read one more day on either side, so that an incident of the day before is not reported as
-        # new, and the end of one that continues is found.
-        wider_days = _days(first - timedelta(days=1), last + timedelta(days=1))
-        queues = _minutes(tables, wider_days)
-        minutes = len(wider_days) * 1440
-        found = [
-            each
-            for each in _windows(tables, wider_days, queues, minutes)
-            if _day(each.start) in days
-        ]
+        known_from = _known_from(tables, hours)
+        found, queues = _found(tables, days, known_from, known)
         made = [
-            _incident(tables, each, queues, minutes, known)
+            _incident(tables, each, queues, known_from, known)
             for each in sorted(found, key=lambda s: (s.start, s))
         ]
         rows = [msgspec.structs.asdict(each) | {"schema_version": SCHEMA_VERSION} for each in made]
@@ -99,18 +91,52 @@ def incidents(
     return made
 
 
+def _found(
+    tables: SmallTables, days: list[str], known_from: int, known: int
+) -> tuple[list[IncidentWindow], Queues]:
+    """Return the incidents that began on these days, and the minutes of the queues.
+
+    The day before is read too, so that an incident that began on it is not reported as new; and as
+    many days after as an incident lasts, so that it is the same whatever days are asked for.
+    """
+    before, after = days[0], 1
+    while True:
+        last = _midnight(days[-1]) + after * detect.DAY_MINUTES
+        wider = _days(
+            to_datetime((_midnight(before) - detect.DAY_MINUTES) * MINUTE_US),
+            to_datetime(last * MINUTE_US),
+        )
+        queues = _minutes(tables, wider)
+        found = [
+            each for each in _windows(tables, wider, queues, known_from) if _day(each.start) in days
+        ]
+        end = last + detect.DAY_MINUTES
+        if end >= known or all(each.end + detect.QUIET_MINUTES < end for each in found):
+            return found, queues
+        after *= 2
+
+
 def _windows(
-    tables: SmallTables, days: list[str], queues: Queues, minutes: int
+    tables: SmallTables, days: list[str], queues: Queues, known_from: int
 ) -> Iterator[IncidentWindow]:
     for queue, by_minute in queues.items():
         yield from detect.stalls(queue, by_minute)
         yield from detect.bursts(queue, by_minute)
-    heavy, total = _arrivals(tables, days)
-    for queue, tasks in heavy.items():
-        mean = {key: n / minutes for key, n in total[queue].items()}
-        yield from detect.floods(queue, queues.get(queue, {}), tasks, mean)
+    judged = [_midnight(day) for day in days[1:]]
+    for queue, arrived in _arrivals(tables, days).items():
+        yield from detect.floods(queue, queues.get(queue, {}), arrived, known_from, judged)
     yield from detect.of_subjects("starved", _starved(tables, days), 0)
     yield from detect.of_subjects("node loss", _lost(tables, days), detect.QUIET_MINUTES)
+
+
+def _known_from(tables: SmallTables, hours: list[str]) -> int:
+    """Return the first minute of the tables."""
+    first = [
+        pc.min(tables.load(table, [hours[0]], [instant])[instant]).as_py()
+        for table, instant in ((BACKLOG, "minute"), (SERVICE, "window_start"))
+        if hours[0] in tables.parts(table)
+    ]
+    return min(_minute(instant) for instant in first)
 
 
 def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
@@ -140,24 +166,27 @@ def _minutes(tables: SmallTables, days: Collection[str]) -> Queues:
     return queues
 
 
-def _arrivals(
-    tables: SmallTables, days: Collection[str]
-) -> tuple[dict[str, list[tuple[int, str, int]]], dict[str, dict[str, int]]]:
-    """Return, by queue, (minute, key, tasks) of minutes in which a key submitted many tasks, and
-    the total tasks of each key."""
-    heavy: dict[str, list[tuple[int, str, int]]] = {}
-    total: dict[str, dict[str, int]] = {}
-    for part in _hours(tables, BACKLOG, days):
-        rows = tables.load(BACKLOG, [part], ["minute", "queue", "fairness_key", "arrived"])
-        for row in rows.filter(pc.greater_equal(rows["arrived"], detect.FLOOD_TASKS)).to_pylist():
-            arrived = (_minute(row["minute"]), row["fairness_key"], row["arrived"])
-            heavy.setdefault(row["queue"], []).append(arrived)
-        for row in (
-            rows.group_by(["queue", "fairness_key"]).aggregate([("arrived", "sum")]).to_pylist()
-        ):
-            keys = total.setdefault(row["queue"], {})
-            keys[row["fairness_key"]] = keys.get(row["fairness_key"], 0) + row["arrived_sum"]
-    return heavy, total
+def _arrivals(tables: SmallTables, days: Collection[str]) -> dict[str, dict[str, dict[int, int]]]:
+    """Return the tasks by queue, key and minute, of the keys that submitted many in a minute."""
+    hours = _hours(tables, BACKLOG, days)
+    columns = ["minute", "queue", "fairness_key", "arrived"]
+    heavy: dict[str, dict[str, dict[int, int]]] = {}
+    for part in hours:
+        rows = tables.load(BACKLOG, [part], columns)
+        many = rows.filter(pc.greater_equal(rows["arrived"], detect.FLOOD_TASKS))
+        for row in many.to_pylist():
+            heavy.setdefault(row["queue"], {}).setdefault(row["fairness_key"], {})
+    if not heavy:
+        return heavy
+    keys = pa.array(sorted({key for found in heavy.values() for key in found}))
+    for part in hours:
+        rows = tables.load(BACKLOG, [part], columns)
+        for row in rows.filter(pc.is_in(rows["fairness_key"], keys)).to_pylist():
+            by_minute = heavy.get(row["queue"], {}).get(row["fairness_key"])
+            if by_minute is not None:
+                minute = _minute(row["minute"])
+                by_minute[minute] = by_minute.get(minute, 0) + row["arrived"]
+    return heavy
 
 
 def _starved(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str, int]]:
@@ -179,7 +208,7 @@ def _lost(tables: SmallTables, days: Collection[str]) -> Iterator[tuple[str, str
 
 
 def _incident(
-    tables: SmallTables, window: IncidentWindow, queues: Queues, minutes: int, known: int
+    tables: SmallTables, window: IncidentWindow, queues: Queues, known_from: int, known: int
 ) -> IncidentRow:
     by_minute = queues.get(window.queue, {})
     inside = [
@@ -203,7 +232,9 @@ def _incident(
         window.end < known,
         keys,
         delayed,
-        detect.extra_wait_us(window, by_minute, detect.usual_depth(by_minute, minutes)),
+        detect.extra_wait_us(
+            window, by_minute, detect.usual_depth(by_minute, known_from, window.start)
+        ),
     )
 
 
@@ -257,6 +288,10 @@ def _days(first: datetime, last: datetime) -> list[str]:
 
 def _minute(instant: datetime) -> int:
     return to_micros(instant) // MINUTE_US
+
+
+def _midnight(day: str) -> int:
+    return _minute(datetime.fromisoformat(day).replace(tzinfo=UTC))
 
 
 def _day(minute: int) -> str:
