@@ -45,9 +45,14 @@ class StoreUnavailable(FairleadError):
     """Raised while the database, or a part of it, cannot be reached; trying again may work."""
 
 
-class BatchTooLarge(StoreUnavailable):
-    """Raised if the limits of the server refuse a statement of this size, so that nothing was
-    written; a smaller batch may work."""
+class WriteRefused(StoreUnavailable):
+    """Raised if the server responds and refuses this write; the same write may work later, and
+    others may work now."""
+
+
+class BatchTooLarge(WriteRefused):
+    """Raised if the limits of the server refuse a statement of this size; a smaller batch may
+    work."""
 
 
 class NotReplicated(StoreUnavailable):

@@ -1,5 +1,6 @@
 """Ordered queues under faults: the real partitions over slow stores that fail and lose responses, and
-nodes that crash, on a virtual clock.
+nodes that crash, on a virtual clock. The store of some schedules refuses single tasks and ends of runs
+for some time.
 
 A schedule is a seed. A node may crash between any two calls to a store: the node stops at once, and
 a call under way may have taken effect or not. Another node takes over when the leases have expired,
@@ -26,8 +27,17 @@ from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.queue import Queue
-from fairlead.errors import StoreUnavailable
-from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
+from fairlead.errors import BatchTooLarge, StoreUnavailable
+from fairlead.model import (
+    Finish,
+    NewTask,
+    Outcome,
+    PartitionKey,
+    RunEnd,
+    ScheduledTask,
+    State,
+    TaskKey,
+)
 from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
@@ -78,6 +88,53 @@ class Faults:
             await self.clock.sleep(self.chance.choice((0.0, 0.001, 0.1, 3.0)))
         if self.is_dead:
             await asyncio.get_running_loop().create_future()
+
+
+class RefusingStore(MemoryScheduleStore):
+    """A schedule store that refuses some tasks, and the ends of some runs, for some time."""
+
+    def __init__(self, chance: Random, clock: VirtualClock) -> None:
+        super().__init__()
+        self.share = chance.choice((0.0, 0.0, 0.02, 0.2))
+        """Share of the entries that are refused at first."""
+        self._chance = chance
+        self._clock = clock
+        self.persisted: dict[TaskKey, int] = {}
+        """Instants of the first write of each task, by key."""
+        self._refused: dict[tuple[str, str], tuple[int, Exception]] = {}
+        """Ends of the refusals and their errors, by the kind of write and the id of the task."""
+
+    async def persist(
+        self, partition: PartitionKey, range_id: int, tasks: Sequence[NewTask], record: Any
+    ) -> set[TaskKey]:
+        self._fenced(partition, range_id)
+        self._check("persist", tasks)
+        for task in tasks:
+            self.persisted.setdefault(ScheduledTask.of(task).key, self._clock.now())
+        return await super().persist(partition, range_id, tasks, record)
+
+    async def finish(self, partition: PartitionKey, range_id: int, ends: Sequence[RunEnd]) -> None:
+        self._fenced(partition, range_id)
+        self._check("finish", [end.scheduled.task for end in ends])
+        await super().finish(partition, range_id, ends)
+
+    def refuses(self, what: str, task_id: str) -> bool:
+        """Return whether the store has seen a write of this task and refuses it now."""
+        return self._refused.get((what, task_id), (0, None))[0] > self._clock.now()
+
+    def _check(self, what: str, tasks: Sequence[NewTask]) -> None:
+        for task in tasks:
+            seconds = self._chance.choice((0.5, 20.0, 900.0))
+            if self._chance.random() >= self.share:
+                seconds = 0.0
+            error = self._chance.choice(
+                (RuntimeError("a trigger of the user"), BatchTooLarge("raise temp_file_limit"))
+            )
+            until = self._clock.now() + round(seconds * MICROS)
+            self._refused.setdefault((what, task.id), (until, error))
+        for task in tasks:
+            if self.refuses(what, task.id):
+                raise self._refused[what, task.id][1]
 
 
 class Faulty:
@@ -219,7 +276,7 @@ class Simulation:
         self.chance = Random(seed)
         self.clock = VirtualClock()
         self.log = MemoryTaskLog(self.clock)
-        self.store = MemoryScheduleStore()
+        self.store = RefusingStore(self.chance, self.clock)
         self.partitions = self.chance.choice((1, 2, 5))
         self.queue = Queue(
             QUEUE,
@@ -230,6 +287,8 @@ class Simulation:
         self.failing = self.chance.choice((0.0, 0.0, 0.3))
         self.share = self.chance.choice((0.0, 0.02, 0.2))
         self.keys: dict[str, TaskKey] = {}
+        self.last_ids: dict[TaskKey, str] = {}
+        """Id of the last task that was submitted with a key."""
         self.appended: dict[TaskKey, int] = {}
         """Time of the first append to the log, by key."""
         self.dropped: set[TaskKey] = set()
@@ -262,11 +321,19 @@ class Simulation:
             if (
                 other.ordering_key == key.ordering_key
                 and other < key
-                and at + patience < self.clock.now()
+                and max(at, self.store.persisted.get(other, 0)) + patience < self.clock.now()
             ):
                 rows = self.store.partitions[PartitionKey(QUEUE, self.of(key.ordering_key))]
                 if other in rows.tasks:
                     self.fail(f"{key} overtakes {other}")
+        for other, earlier in self.last_ids.items():
+            if (
+                other.ordering_key == key.ordering_key
+                and other < key
+                and earlier < task_id
+                and self.store.refuses("persist", earlier)
+            ):
+                self.fail(f"{key} overtakes {other}, which the store refuses")
 
     def ended(self, node: Node, task_id: str, key: TaskKey, finish: Finish | None) -> None:
         if self.at_work.get(key.ordering_key) == (node, task_id):
@@ -311,6 +378,7 @@ class Simulation:
             )
             key = ScheduledTask.of(made).key
             self.keys[task_id] = key
+            self.last_ids[key] = task_id
             self.appended.setdefault(key, now)
             entries.append(Submit(made))
         if self.appended and self.chance.random() < 0.1:
@@ -366,7 +434,7 @@ class Simulation:
                 lambda: self.node is None or self.node.faults.crashed.is_set(), seconds
             )
             self.check()
-        self.share = 0.0
+        self.share = self.store.share = 0.0
         for expiring in self.expiring:
             expiring.cancel()
         for old in self.lives:
@@ -404,6 +472,8 @@ class Simulation:
                 and (error := node.task.exception()) is not None
             ):
                 raise Broken(f"seed {self.seed}: a node broke") from error
+        if len(self.lives) == 1 and not self.share and self.lives[0].ordered.reloads():
+            self.fail("a refusal has ended a tenure")
         for rows in self.store.partitions.values():
             below = [key for key in rows.tasks if key <= rows.record.low_water_mark]
             if below:

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.memory.task_log import MemoryTaskLog
+from fairlead.core.batches import Retries
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
 from tests.simulation.ordered_simulation import Broken, simulate
@@ -29,11 +30,19 @@ def low_water_mark_ignores_written_tasks(monkeypatch: pytest.MonkeyPatch) -> Non
 def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
     take_in = Persistence._take_in
 
-    async def early(self: Persistence, batch: Any) -> None:
+    async def early(self: Persistence, batch: Any) -> bool:
         await self._log.commit(batch)
-        await take_in(self, batch._replace(mark=0))
+        return await take_in(self, batch._replace(mark=0))
 
     monkeypatch.setattr(Persistence, "_take_in", early)
+
+
+def later_tasks_pass_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Persistence, "_on_task_refused", lambda self, refusal, is_alone: None)
+
+
+def refused_ends_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retries, "put", lambda self, refusal, now, took=0.0: None)
 
 
 def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +79,8 @@ def log_drops_received_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         low_water_mark_ignores_written_tasks,
         no_fence,
+        later_tasks_pass_a_refused_one,
+        refused_ends_are_dropped,
         early_by_a_second,
         # Few schedules reveal the faults of these parts, so many schedules run.
         pytest.param(committed_before_persisted, marks=FULL("a long run")),

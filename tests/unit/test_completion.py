@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from fairlead.engine.completion import REPEAT_SECONDS, Completion
+from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
-from fairlead.errors import BatchTooLarge, StoreUnavailable
-from fairlead.model import Finish
+from fairlead.errors import BatchTooLarge, StoreUnavailable, WriteRefused
+from fairlead.model import Finish, IncidentReport
 from fairlead.ports.observer import Silent
+from fairlead.ports.task_store import Completed
+from tests import tiers
+from tests.simulation.virtual_clock import VirtualClock
+from tests.tiers import seeds
+
+FIRST = tiers.seed()
 
 
 class CommitThenFail:
@@ -24,14 +32,14 @@ class CommitThenFail:
         self.written: set[str] = set()
         self.responses_lost = 0
 
-    async def complete(self, node: str, finishes: Sequence[Finish]) -> tuple[list[str], None]:
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
         if not self.responses_lost:
             self.responses_lost = 1
             self.written.update(finish.id for finish in finishes)
             raise StoreUnavailable("the connection is gone")
         if len(finishes) > 1:
             raise ValueError("one of these cannot be written")
-        return [finish.id for finish in finishes if finish.id in self.written], None
+        return Completed([finish.id for finish in finishes if finish.id in self.written], None)
 
 
 class Counting(Silent):
@@ -43,44 +51,27 @@ class Counting(Silent):
 
 
 async def test_ends_whose_response_was_lost_count_as_written_even_if_repeated_one_by_one() -> None:
-    async def sleep(seconds: float) -> None: ...
-
     observer, store = Counting(), CommitThenFail()
-    context = SimpleNamespace(
-        name="a",
-        store=store,
-        clock=SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0),
-        events=SimpleNamespace(on_settled=lambda executions: None),
-        observer=observer,
-    )
-    completion = Completion(cast(NodeContext, context))
-    for id in ("1", "2"):
-        execution: Any = SimpleNamespace(trigger=SimpleNamespace(queue="mail"), claimed=None)
-        completion.add(cast(Execution, execution), Finish(id, 2, "COMPLETED", "COMPLETED", 0, 1))
+    completion = completion_with(store, Time(), 2, observer)
     await completion.flush()
-    assert store.written == {"1", "2"} and completion.unwritten == 0
+    assert store.written == {"0", "1"} and completion.unwritten == 0
     assert not observer.counts
 
 
 class Refusing:
-    """A store that refuses batches of more than `most` ends, and the first `times` of the others,
-    because of its limits."""
+    """A store that refuses batches of more than `most` ends because of its limits."""
 
-    def __init__(self, most: int, times: int = 0) -> None:
+    def __init__(self, most: int) -> None:
         self.sizes: list[int] = []
         self.written: list[str] = []
         self._most = most
-        self._times = times
 
-    async def complete(self, node: str, finishes: Sequence[Finish]) -> tuple[list[str], None]:
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
         self.sizes.append(len(finishes))
         if len(finishes) > self._most:
             raise BatchTooLarge("raise temp_file_limit")
-        if self._times:
-            self._times -= 1
-            raise BatchTooLarge("raise temp_file_limit")
         self.written += [finish.id for finish in finishes]
-        return [], None
+        return Completed([], None)
 
 
 class Time:
@@ -89,6 +80,9 @@ class Time:
     def __init__(self) -> None:
         self.seconds = 0.0
 
+    def now(self) -> int:
+        return round(self.seconds * 1_000_000)
+
     def monotonic(self) -> float:
         return self.seconds
 
@@ -96,42 +90,274 @@ class Time:
         self.seconds += seconds
 
 
-def completion_with(store: Any, clock: Time, ends: int) -> Completion:
+class Events:
+    """Events of a node, noted."""
+
+    def __init__(self) -> None:
+        self.incidents: list[IncidentReport] = []
+        self.settled: list[str] = []
+        self.deferred: list[str] = []
+
+    def on_settled(self, executions: Sequence[Any]) -> None:
+        self.settled += [execution.trigger.id for execution in executions]
+
+    def on_end_refused(self, execution: Any) -> None:
+        if not execution.is_refused:
+            self.deferred.append(execution.trigger.id)
+        execution.is_refused = True
+
+    def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        self.incidents += reports
+
+
+def completion_with(
+    store: Any,
+    clock: Any,
+    ends: int,
+    observer: Counting | None = None,
+    events: Events | None = None,
+    **fields: Any,
+) -> Completion:
     context = SimpleNamespace(
         name="a",
         store=store,
         clock=clock,
-        events=SimpleNamespace(on_settled=lambda executions: None),
-        observer=Counting(),
+        events=events or Events(),
+        observer=observer or Counting(),
     )
     completion = Completion(cast(NodeContext, context))
     for n in range(ends):
-        execution: Any = SimpleNamespace(trigger=SimpleNamespace(queue="mail"), claimed=None)
-        completion.add(cast(Execution, execution), Finish(f"{n}", 2, "done", "DONE", 0, 1))
+        add(completion, f"{n}", **fields)
     return completion
 
 
-async def test_a_batch_that_the_limits_of_the_server_refuse_is_written_in_smaller_ones(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def add(completion: Completion, id: str, **fields: Any) -> None:
+    trigger = SimpleNamespace(id=id, queue="mail", name="send")
+    execution: Any = SimpleNamespace(trigger=trigger, claimed=None, is_refused=False)
+    completion.add(execution, Finish(id, 2, "done", "DONE", 0, 1, **fields))
+
+
+@contextlib.asynccontextmanager
+async def serving(completion: Completion) -> AsyncIterator[None]:
+    """Run a completion."""
+    running = asyncio.ensure_future(completion.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_batch_that_the_limits_of_the_server_refuse_is_written_in_smaller_ones() -> None:
     store = Refusing(most=30)
     completion = completion_with(store, Time(), 200)
     await completion.flush()
     assert store.written == [f"{n}" for n in range(200)]
     assert store.sizes == [200, 100, 50, *[25] * 8]
-    assert len(caplog.records) == 3
     assert completion.unwritten == 0
 
 
-async def test_an_end_that_the_server_refuses_waits_and_is_logged_once_a_minute(
+class Picky:
+    """A store that refuses the ends of some tasks, and has them in `written` otherwise."""
+
+    def __init__(self, refuses: Mapping[str, Exception]) -> None:
+        self.refuses = dict(refuses)
+        self.written: list[str] = []
+        self.states: dict[str, str] = {}
+        self.sizes: list[int] = []
+        """Numbers of ends in the writes that were accepted."""
+        self.calls = 0
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        await asyncio.sleep(0)
+        self.calls += 1
+        for finish in finishes:
+            if (error := self.refuses.get(finish.id)) is not None:
+                raise error
+        self.sizes.append(len(finishes))
+        self.written += [finish.id for finish in finishes]
+        self.states |= {finish.id: finish.next_state for finish in finishes}
+        return Completed([], None)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no changes before Monday"), BatchTooLarge("raise temp_file_limit")]
+)
+async def test_an_end_that_the_store_refuses_alone_is_deferred_and_all_others_are_written(
+    error: Exception,
+) -> None:
+    clock, store, events = VirtualClock(), Picky({"417": error}), Events()
+    completion = completion_with(store, clock, 1000, events=events)
+    async with serving(completion):
+        await clock.run(lambda: len(store.written) == 999, 1)
+        assert sorted(store.written) == sorted({f"{n}" for n in range(1000)} - {"417"})
+        assert store.calls <= 30
+        assert events.deferred == ["417"] and completion.unwritten == 1
+        for n in range(1000, 2000):
+            add(completion, f"{n}")
+        await clock.run(lambda: len(store.written) == 1999, 1)
+        assert store.sizes[-1] == 1000  # the others go on at full batches
+        await clock.run(lambda: False, 300)
+        assert store.calls <= 50  # the pauses grow
+        assert {(each.kind, each.subject) for each in events.incidents} == {
+            ("write_refused", "417")
+        }
+        store.refuses.clear()
+        assert await clock.run(lambda: "417" in store.written, 61)
+    assert len(store.written) == len(set(store.written)) == 2000
+    assert "417" in events.settled and completion.unwritten == 0
+
+
+async def test_the_log_tells_once_a_minute_of_refused_ends_with_the_cure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO")
-    store, clock = Refusing(most=1, times=60), Time()
-    await completion_with(store, clock, 1).flush()
-    assert store.written == ["0"]
-    errors = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert 1 < len(errors) <= clock.seconds / REPEAT_SECONDS + 1
-    assert all(vars(each)["error"] == "raise temp_file_limit" for each in errors)
-    assert caplog.records[-1].message == "completions are written again"
-    assert clock.seconds > 60 * 2  # the pauses grow
+    refuses = {f"{n}": RuntimeError("no changes before Monday\nvalues of a row") for n in range(50)}
+    clock, store = VirtualClock(), Picky(refuses)
+    completion = completion_with(store, clock, 100)
+    async with serving(completion):
+        await clock.run(lambda: False, 50)
+    (line,) = [record for record in caplog.records if "refuses a completion" in record.message]
+    assert vars(line)["error"] == "RuntimeError: no changes before Monday"
+    assert "trigger or constraint" in vars(line)["cure"]
+
+
+async def test_an_unavailable_store_refuses_no_end() -> None:
+    refuses = {f"{n}": StoreUnavailable("a read-only standby") for n in range(300)}
+    clock, store, events = VirtualClock(), Picky(refuses), Events()
+    completion = completion_with(store, clock, 300, events=events)
+    async with serving(completion):
+        await clock.run(lambda: False, 3600)
+        assert not store.written and not events.deferred and not events.incidents
+        store.refuses.clear()
+        assert await clock.run(lambda: len(store.written) == 300, 2)
+    assert sorted(store.written) == sorted(refuses) and completion.unwritten == 0
+
+
+async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:
+    """A trigger of the user may hang, until the server's time limit ends each try."""
+    clock, events = VirtualClock(), Events()
+    store = Picky({"7": StoreUnavailable("the connection was lost")})
+    completion = completion_with(store, clock, 200, events=events)
+    async with serving(completion):
+        assert await clock.run(lambda: len(store.written) == 199, 600)
+        assert await clock.run(lambda: events.deferred == ["7"], 60)
+        store.refuses.clear()
+        assert await clock.run(lambda: "7" in store.written, 61)
+    assert len(store.written) == 200
+
+
+async def test_an_end_whose_result_the_store_cannot_take_goes_to_error_after_some_tries() -> None:
+    class Plain(Picky):
+        async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+            if any(finish.result == b"huge" for finish in finishes):
+                raise ValueError("string or blob too big")
+            return await super().complete(node, finishes)
+
+    clock, store = VirtualClock(), Plain({})
+    completion = completion_with(store, clock, 1, result=b"huge")
+    async with serving(completion):
+        await clock.run(lambda: False, 20)
+        assert not store.written
+        assert await clock.run(lambda: bool(store.written), 60)
+    assert store.states == {"0": "ERROR"}
+
+
+async def test_a_refused_end_of_a_done_task_stays_done_even_after_many_tries() -> None:
+    clock, store = VirtualClock(), Picky({"0": RuntimeError("not before Monday")})
+    completion = completion_with(store, clock, 1, result=b"1")
+    async with serving(completion):
+        await clock.run(lambda: False, 3600)
+        store.refuses.clear()
+        await clock.run(lambda: bool(store.written), 61)
+    assert store.states == {"0": "DONE"}
+
+
+async def test_a_stopping_node_tries_refused_ends_once_more_and_names_those_not_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = RuntimeError("no changes before Monday")
+    clock, store = VirtualClock(), Picky({"3": refused, "5": refused})
+    completion = completion_with(store, clock, 10)
+    async with serving(completion):
+        await clock.run(lambda: len(store.written) == 8, 1)
+        del store.refuses["3"]
+        add(completion, "10")
+        await completion.stop()
+    assert {"3", "10"} <= set(store.written)
+    last = vars(caplog.records[-1])
+    assert caplog.records[-1].message.startswith("node stops with unwritten completions")
+    assert (last["tasks"], last["refused"]) == (1, ["5"])
+    assert last["error"] == "RuntimeError: no changes before Monday"
+
+
+@pytest.mark.parametrize("number", seeds(300, 25))
+async def test_all_ends_but_refused_ones_are_written_once_and_in_their_batch(number: int) -> None:
+    """Draw which ends are refused, by which errors and for how long, and outages."""
+    draw = random.Random(FIRST + number)
+    clock, store, events = VirtualClock(), Drawn(draw), Events()
+    completion = completion_with(store, clock, 0, events=events)
+    ids: list[str] = []
+    until: dict[str, float] = {}
+    async with serving(completion):
+        for _ in range(draw.randint(1, 12)):
+            new = [f"{len(ids) + n}" for n in range(draw.choice((1, 7, 300, 2500)))]
+            ids += new
+            for id in draw.sample(new, min(len(new), draw.choice((0, 0, 1, 3, 40)))):
+                until[id] = clock.monotonic() + draw.choice((0.5, 30.0, 900.0))
+                store.refuses[id] = (draw.choice(REFUSALS), until[id])
+            store.most = draw.choice((None, None, 40))
+            store.clock = clock
+            if draw.random() < 0.2:
+                store.away_until = clock.monotonic() + draw.choice((0.3, 5.0, 200.0))
+            for id in new:
+                add(completion, id)
+            first = set(new) - until.keys()
+            left = max(0.0, store.away_until - clock.monotonic())
+            # Ends that nobody refuses are written within their batch, as soon as the store is there.
+            assert await clock.run(lambda: first <= store.written.keys(), left + 1.5)
+            await clock.run(lambda: False, draw.choice((0.0, 0.0, 5.0, 100.0)))
+        store.away_until = 0.0
+        last = max(until.values(), default=0.0)
+        await clock.run(lambda: False, max(0.0, last - clock.monotonic()))
+        assert await clock.run(lambda: completion.unwritten == 0, 61)
+    assert all(times == 1 for times in store.written.values())
+    assert store.written.keys() == set(ids)
+    assert sorted(events.settled) == sorted(ids)
+    assert set(events.deferred) <= until.keys()
+
+
+REFUSALS = (
+    RuntimeError("a trigger of the user"),
+    BatchTooLarge("raise temp_file_limit"),
+    WriteRefused("Redis refused a command"),
+)
+
+
+class Drawn:
+    """A store that refuses some ends for some time, large batches, and all while it is away."""
+
+    clock: VirtualClock
+
+    def __init__(self, draw: random.Random) -> None:
+        self.refuses: dict[str, tuple[Exception, float]] = {}
+        """Errors, and the ends of the refusals in monotonic seconds, by task id."""
+        self.most: int | None = None
+        self.away_until = 0.0
+        self.written = Counter[str]()
+        self._draw = draw
+
+    async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
+        await asyncio.sleep(0)
+        now = self.clock.monotonic()
+        if now < self.away_until:
+            raise StoreUnavailable("the connection is gone")
+        if self.most is not None and len(finishes) > self.most:
+            raise BatchTooLarge("raise temp_file_limit")
+        for finish in finishes:
+            error, end = self.refuses.get(finish.id, (None, 0.0))
+            if error is not None and now < end:
+                raise error
+        refused = [finish.id for finish in finishes if finish.id in self.written]
+        self.written.update(finish.id for finish in finishes if finish.id not in refused)
+        assert not refused, "written twice"
+        return Completed([], None)

@@ -15,7 +15,7 @@ from fairlead.backends.memory.task_log import MemoryTaskLog
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.schedule.throughput import Window
 from fairlead.core.triggers.table import TriggerTable
-from fairlead.errors import StoreUnavailable
+from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import (
     Finish,
     IncidentReport,
@@ -673,3 +673,122 @@ async def test_the_record_of_a_partition_that_cannot_load_says_why(
     await bench.wait(10)
     record = bench.store.partitions[KEY].record
     assert record.reloads > 1 and record.trouble == "ValueError: the index is corrupt"
+
+
+class Picky:
+    """Refuse writes of the store of a bench: large ones, and single tasks and ends."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = 1000
+        self.refuses: set[str] = set()
+        """Names of the refused tasks."""
+        self.sizes: list[int] = []
+        """Sizes of all writes of tasks."""
+        persist, finish = bench.store.persist, bench.store.finish
+
+        async def picky_persist(key: Any, range_id: int, tasks: Any, record: Any) -> Any:
+            self.sizes.append(len(tasks))
+            self._check([task.id for task in tasks])
+            return await persist(key, range_id, tasks, record)
+
+        async def picky_finish(key: Any, range_id: int, ends: Any) -> None:
+            self._check([end.scheduled.task.id for end in ends])
+            await finish(key, range_id, ends)
+
+        monkeypatch.setattr(bench.store, "persist", picky_persist)
+        monkeypatch.setattr(bench.store, "finish", picky_finish)
+
+    def _check(self, ids: list[str]) -> None:
+        if len(ids) > self.most:
+            raise BatchTooLarge("raise temp_file_limit")
+        if self.refuses.intersection(map(name_of, ids)):
+            raise RuntimeError("no changes before Monday")
+
+
+async def test_entries_that_the_store_refuses_together_are_persisted_in_smaller_batches(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = Picky(bench, monkeypatch)
+    picky.most = 7
+    for n in range(100):
+        bench.submit(ordering_key=f"k{n}", id=f"t{n}")
+    bench.begin()
+    await bench.wait(1)
+    assert len(bench.store.partitions[KEY].tasks) == 100
+    assert bench.partition.reloads == 0
+    assert sum(size > 7 for size in picky.sizes) <= 6
+
+
+async def test_a_task_that_the_store_refuses_alone_holds_back_only_its_key_and_the_next_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = Picky(bench, monkeypatch)
+    picky.refuses = {"bad"}
+    for n in range(20):
+        bench.submit(ordering_key=f"k{n}", id=f"t{n}")
+    bench.submit(ordering_key="a", id="bad")
+    bench.submit(ordering_key="a", id="behind")
+    for n in range(20, 40):
+        bench.submit(ordering_key=f"k{n}", id=f"t{n}")
+    bench.begin()
+    await bench.wait(30)
+    started = bench.start()
+    assert sorted(started) == sorted(f"t{n}" for n in range(40))
+    for name in started:
+        bench.done(name)
+    await bench.wait(100)
+    assert bench.start() == [] and bench.partition.reloads == 0
+    assert ("write_refused", id_named("bad")) in {(i.kind, i.subject) for i in bench.incidents}
+    picky.refuses.clear()
+    bench.submit(ordering_key="b", id="later")
+    await bench.wait(70)
+    assert sorted(bench.start()) == ["bad", "later"]
+    bench.done("bad")
+    await bench.wait(1)
+    assert bench.start() == ["behind"]
+
+
+async def test_a_refused_end_keeps_its_key_and_lets_the_partition_be_released(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = Picky(bench, monkeypatch)
+    bench.submit(ordering_key="a", id="bad")
+    bench.submit(after=0.001, ordering_key="a", id="behind")
+    bench.submit(ordering_key="b", id="other")
+    bench.begin()
+    await bench.wait(1)
+    picky.refuses = {"bad"}
+    for name in bench.start():
+        bench.done(name)
+    await bench.wait(100)
+    assert bench.settled == ["other"] and bench.start() == []
+    bench.partition.leave()
+    assert bench.partition.is_drained
+    bench.tasks[0].cancel()
+    await asyncio.wait([bench.tasks[0]])
+    await bench.partition.close()
+    assert [task.task.id for task in bench.store.partitions[KEY].tasks.values()] == [
+        id_named("bad"),
+        id_named("behind"),
+    ]
+
+
+async def test_a_person_ends_a_task_whose_end_the_store_refuses(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = Picky(bench, monkeypatch)
+    bad = bench.submit(ordering_key="a", id="bad")
+    bench.submit(after=0.001, ordering_key="a", id="behind")
+    bench.begin()
+    await bench.wait(1)
+    picky.refuses = {"bad"}
+    for name in bench.start():
+        bench.done(name)
+    await bench.wait(100)
+    bench.log.append([Drop("q", 0, bad.key, "ada", bench.clock.now())])
+    bench.log.poke()
+    await bench.wait(100)
+    assert bench.start() == [] and bench.partition.reloads == 0
+    picky.refuses.clear()
+    await bench.wait(70)
+    assert bench.start() == ["behind"]

@@ -102,6 +102,9 @@ class NodeEvents(Protocol):
     def on_settled(self, executions: Sequence[Execution]) -> None:
         """The store has recorded or refused the ends of these runs."""
 
+    def on_end_refused(self, execution: Execution) -> None:
+        """The store refuses the end of this run, which is tried again."""
+
     def on_overdue(self, execution: Execution) -> None:
         """A run exceeded its timeout, or continues long after it was stopped for that."""
 

@@ -42,6 +42,7 @@ class Execution:
         "is_abandoned",
         "is_beginning",
         "is_done",
+        "is_refused",
         "is_running",
         "started_at",
         "trigger",
@@ -65,6 +66,8 @@ class Execution:
         """Whether the run waits for the transaction of its handler, which has not been called."""
         self.is_done = False
         """Whether the task is DONE after this run."""
+        self.is_refused = False
+        """Whether the store refuses the end of this run, which is tried again."""
         self.is_abandoned = False
         """True when the end of the run is written although its handler still runs. The result of
         that handler is dropped."""

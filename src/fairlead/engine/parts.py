@@ -272,6 +272,9 @@ class NodeParts:
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)
 
+    def on_end_refused(self, execution: Execution) -> None:
+        self.runs.end_refused(execution)
+
     def on_overdue(self, execution: Execution) -> None:
         self.runs.overdue(execution)
 
@@ -343,6 +346,7 @@ def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
         dispatch=parts.on_ready,
         stop_run=lambda task_id, keeps_end: parts.runs.stop_ordered(task_id, keeps_end),
         settled=lambda task_ids: parts.runs.ordered_settled(task_ids),
+        end_refused=lambda task_id: parts.runs.ordered_end_refused(task_id),
         on_incidents=parts.on_incidents,
         observer=context.observer,
         clock=ClockGuard(context.clock, context.name, parts.on_incidents, schedule.now),

@@ -74,10 +74,8 @@ class Runs:
                 await claimer.hand_back(executions)
         clock, in_flight = self._context.clock, self._context.in_flight
         await self._until_ended(clock.monotonic() + self._context.settings.drain)
-        if in_flight:
-            log.warning(
-                "stopping tasks that did not end in time", extra={"tasks": sorted(in_flight)}
-            )
+        if late := [id for id, execution in in_flight.items() if not execution.is_refused]:
+            log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(late)})
             self._stop_all()
             # Give stopped runs time to clean up.
             await self._until_ended(clock.monotonic() + CLEAN_UP_SECONDS)
@@ -240,6 +238,11 @@ class Runs:
         if was_behind or any(each.trigger.ordering_key is not None for each in executions):
             self._context.events.on_ready()
 
+    def end_refused(self, execution: Execution) -> None:
+        """Stop waiting for a run whose end the store refuses."""
+        execution.is_refused = True
+        self._ended.set()
+
     def ordered_settled(self, ids: Collection[str]) -> None:
         """Drop tasks of an ordered queue whose ends are written."""
         for task_id in ids:
@@ -247,9 +250,20 @@ class Runs:
         self._ended.set()
         self._context.events.on_ready()
 
+    def ordered_end_refused(self, task_id: str) -> None:
+        """Stop waiting for a run of an ordered queue whose end the store refuses."""
+        if (execution := self._context.in_flight.get(task_id)) is not None:
+            execution.is_refused = True
+            self._ended.set()
+
     async def _until_ended(self, deadline: float) -> None:
-        """Wait until nothing is in flight, or until the deadline (monotonic seconds)."""
-        while self._context.in_flight and self._context.clock.monotonic() < deadline:
+        """Wait until nothing is in flight but ends that the store refuses, or until the deadline
+        (monotonic seconds)."""
+        in_flight = self._context.in_flight
+        while (
+            any(not execution.is_refused for execution in in_flight.values())
+            and self._context.clock.monotonic() < deadline
+        ):
             self._ended.clear()
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._context.clock.monotonic())):

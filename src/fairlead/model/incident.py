@@ -23,13 +23,16 @@ class IncidentKind(StrEnum):
     key of the task: RUN_AT/ORDERING_KEY/UNIQUE_KEY."""
     CLOCK_STEP = "clock_step"
     """The clock of a node that serves ordered queues stepped. `subject` is the name of the node."""
+    WRITE_REFUSED = "write_refused"
+    """The store refuses the end of a run, or a task of an ordered queue, and accepts others.
+    `subject` is the id of the task."""
     UNSERVED_QUEUE = "unserved_queue"
     """No node serves a queue that has tasks. `subject` is the name of the queue."""
     BLOCKED_LOOP = "blocked_loop"
     """A handler blocks the event loop of its node. `subject` is the name of the node."""
 
 
-ABOUT_TASKS = frozenset({IncidentKind.ERROR, IncidentKind.STUCK})
+ABOUT_TASKS = frozenset({IncidentKind.ERROR, IncidentKind.STUCK, IncidentKind.WRITE_REFUSED})
 """Kinds whose subject is a task."""
 
 INCIDENT_LINGERS = 3600.0

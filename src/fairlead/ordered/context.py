@@ -30,6 +30,8 @@ class OrderedContext:
     False, only `drop_ended` is called after the run."""
     settled: Callable[[Collection[str]], None]
     """Callback with the ids of tasks whose ends are written or need no writing."""
+    end_refused: Callable[[str], None] = lambda task_id: None
+    """Callback with the id of a task whose end the store refuses."""
     on_incidents: Callable[[Sequence[IncidentReport]], None]
     """Callback to record conditions that need a person."""
     observer: Observer

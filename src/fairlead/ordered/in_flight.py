@@ -39,7 +39,9 @@ class InFlight:
     def __init__(self, context: OrderedContext) -> None:
         self._context = context
         self.loaded: LoadedSchedule | None = None
-        self.completion = OrderedCompletion(self._on_written)
+        self.completion = OrderedCompletion(
+            context.clock, self._on_written, self._on_end_refused, context.on_incidents
+        )
         self.emptied = TimedEvent(context.clock)
         """Event that a run ended and its end is written."""
         self._handed_out: dict[str, ScheduledTask] = {}
@@ -58,6 +60,11 @@ class InFlight:
     def ids(self) -> list[str]:
         """Return the ids of tasks that run, or whose ends are not written yet."""
         return list(self._running)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no task runs, and every end is written but those that the store refuses."""
+        return len(self._running) <= self.completion.refused
 
     @property
     def running(self) -> list[ScheduledTask]:
@@ -153,6 +160,22 @@ class InFlight:
         self._context.settled(ids)
         self.emptied.notify()
 
+    def _on_end_refused(self, end: RunEnd) -> None:
+        task_id = end.scheduled.task.id
+        if task_id in self._dropped:
+            self._drop_refused(task_id)
+        else:
+            self._context.end_refused(task_id)
+            self.emptied.notify()
+
+    def _drop_refused(self, task_id: str) -> bool:
+        """Drop the end of a task that a person ended, if the store refuses that end."""
+        if not self.completion.drop_refused(task_id):
+            return False
+        self.drop_ended([task_id])
+        self._context.settled([task_id])
+        return True
+
     # ended from outside ---------------------------------------------------------------------------
 
     def stop(self, scheduled: ScheduledTask) -> bool:
@@ -167,16 +190,16 @@ class InFlight:
         if running is None:
             return True
         self._dropped.add(running)
-        self._context.stop_run(running, False)
+        if not self._drop_refused(running):
+            self._context.stop_run(running, False)
         return False
 
     def drop(self) -> list[RunEnd]:
         """Stop all runs without writing their ends, because another node owns the partition. Return
         the ends that were not written yet."""
-        waiting = self.completion.waiting
+        waiting = self.completion.clear()
         ends = [end for end in waiting if end.scheduled.task.id not in self._dropped]
         unwritten = [end.scheduled.task.id for end in waiting]
-        waiting.clear()
         for task_id in self._running.keys() - set(unwritten):
             self._context.stop_run(task_id, False)
         self._running.clear()

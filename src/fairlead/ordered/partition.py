@@ -18,6 +18,7 @@ from fairlead.core.schedule.schedule import Schedule
 from fairlead.core.schedule.throughput import Window
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, RunEnd, ScheduleRecord
+from fairlead.ordered.completion import write_once
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.in_flight import InFlight
@@ -185,8 +186,9 @@ class OrderedPartition:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the partition is leaving, runs no task, and has written every end."""
-        return self._is_leaving and not self.in_flight.ids
+        """Whether the partition is leaving, runs no task, and has written every end that the store
+        accepts."""
+        return self._is_leaving and self.in_flight.is_settled
 
     async def drained(self, seconds: float) -> bool:
         """Wait until the partition is drained, at most `seconds`; return whether it is."""
@@ -220,13 +222,12 @@ class OrderedPartition:
     async def write_last(self, ends: Sequence[RunEnd]) -> None:
         """Try once to write these ends, so that the next owner need not run their tasks again. The
         store refuses them if that owner has begun."""
-        try:
-            async with asyncio.timeout(LAST_SECONDS):
-                await self._context.store.finish(self.key, self._range_id, ends)
-        except (StoreUnavailable, Fenced, TimeoutError) as error:
+        store = FencedSchedule(self._context.store, self.key, self._range_id)
+        left, error = await write_once(ends, store.finish, self._context.clock, LAST_SECONDS)
+        if left:
             log.warning(
                 "ends of runs could not be written; the next owner runs their tasks again",
-                extra={"partition": self.key, "runs": len(ends), "error": str(error)},
+                extra={"partition": self.key, "runs": left, "error": str(error)},
             )
 
     # state ----------------------------------------------------------------------------------------

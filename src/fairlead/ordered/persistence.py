@@ -3,28 +3,37 @@ stored schedule, and reads tasks from there into memory.
 
 Only one write or one set of reads runs at a time, so that a read cannot miss a concurrent write,
 and the saved low-water mark lies below all tasks read or written. An entry of the log is committed
-after the entry is persisted.
+after the entry is persisted. While the store refuses an entry, the other entries of its batch are
+persisted, except later ones of its ordering key, and the next batch stays in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from fairlead.batch_writer import BatchWriter
 from fairlead.clock import MICROS, Clock
+from fairlead.core.batches import Refusal
 from fairlead.core.schedule.schedule import Schedule
-from fairlead.model import NewTask, ScheduledTask, ScheduleRecord
+from fairlead.model import IncidentReport, NewTask, ScheduledTask, ScheduleRecord, TaskKey
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.record import Record
 from fairlead.ordered.unreadable import UnreadableTasks
+from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
+from fairlead.refused_writes import RefusedWrites
 from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.ordered")
+
+MOST_AT_ONCE = 5000
+"""Maximum number of tasks in one write."""
 
 CATCH_UP_SECONDS = 10.0
 """Longest time, in seconds, for which a loaded partition starts no task because it still reads the
@@ -49,6 +58,9 @@ class PersistenceEvents(Protocol):
 
     def on_caught_up(self) -> None:
         """The schedule has all entries that were in the log at the start."""
+
+    def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        """The store refuses entries of the log and accepts others."""
 
     async def on_drop(self, scheduled: ScheduledTask, drop: Drop) -> None:
         """A person ended this task."""
@@ -76,6 +88,17 @@ class Persistence:
         self._wanted = TimedEvent(clock)
         self._clock = clock
         self._batch: Batch | None = None
+        self._pieces = deque[tuple[Sequence[NewTask], Drop | None]]()
+        """Entries of the batch that were not given to the writers."""
+        self._tasks = BatchWriter[NewTask, set[TaskKey]](
+            MOST_AT_ONCE, clock, self._on_persisted, self._on_task_refused, (Fenced,)
+        )
+        self._drops = BatchWriter[Drop, None](
+            1, clock, lambda drops, _: None, self._on_drop_refused, (Fenced,)
+        )
+        self._behind: dict[str, list[NewTask]] = {}
+        """Tasks that wait for a refused one, by their ordering key."""
+        self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents)
         self._is_writing = False
 
     @property
@@ -86,6 +109,7 @@ class Persistence:
     def accept(self, batch: Batch) -> None:
         """Accept the next batch of the log."""
         self._batch = batch
+        self._pieces.extend(_in_order(batch.entries))
         self._wanted.notify()
 
     def poke(self) -> None:
@@ -98,8 +122,7 @@ class Persistence:
             # The next step may fail again: let people see why.
             await self._record.save()
         while True:
-            if self._batch is not None:
-                await self._take_in(self._batch)
+            if self._batch is not None and await self._take_in(self._batch):
                 self._batch = None
                 self._log.poke()
             is_reading = await self._read()
@@ -109,7 +132,7 @@ class Persistence:
                 self._events.on_changed()
             if self._record.is_due:
                 await self._record.save()
-            if self._batch is None and not is_reading:
+            if (self._batch is None or self._is_refused) and not is_reading:
                 await self._wanted.wait(self._schedule.next_read_at())
 
     async def _check_log(self) -> None:
@@ -126,29 +149,66 @@ class Persistence:
         if not self._is_writing:
             await self._record.save()
 
-    async def _take_in(self, batch: Batch) -> None:
-        for tasks, drop in _in_order(batch.entries):
-            if tasks:
-                await self._persist(tasks)
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the store refuses an entry of the batch."""
+        return bool(self._tasks.refused or self._drops.refused)
+
+    async def _take_in(self, batch: Batch) -> bool:
+        """Persist the batch and commit it; return False while the store refuses an entry."""
+        await self._tasks.retry(self._persist)
+        await self._drops.retry(self._drop)
+        while True:
+            await self._tasks.flush(self._persist)
+            if not self._tasks.refused:
+                await self._drops.flush(self._drop)
+            if self._is_refused:
+                return False
+            if not self._pieces:
+                break
+            tasks, drop = self._pieces.popleft()
+            for task in tasks:
+                self._tasks.add(task)
             if drop is not None:
-                await self._drop(drop)
+                self._drops.add(drop)
         await self._log.commit(batch)
         # A log with constant submits never becomes empty. An entry submitted after the start shows
         # that all entries from before the start have been read.
         if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
             self._begin()
+        return True
 
-    async def _persist(self, tasks: Sequence[NewTask]) -> None:
+    async def _persist(self, tasks: Sequence[NewTask]) -> set[TaskKey]:
         low_water_mark = self._schedule.low_water_mark_with(tasks)
         record = msgspec.structs.replace(self._events.record(), low_water_mark=low_water_mark)
         self._is_writing = True
         completed = await self._store.persist(tasks, record)
         self._record.on_saved(record)
+        return completed
+
+    def _on_persisted(self, tasks: Sequence[NewTask], completed: set[TaskKey]) -> None:
         self._schedule.written(tasks, completed)
         self._is_writing = False
+        for task in tasks:
+            for behind in self._behind.pop(task.ordering_key or "", ()):
+                self._tasks.add(behind)
         self._events.on_changed()
 
-    async def _drop(self, drop: Drop) -> None:
+    def _on_task_refused(self, refusal: Refusal[NewTask], is_alone: bool) -> None:
+        task, waiting = refusal.entry, self._tasks.waiting
+        behind = [each for each in waiting if each.ordering_key == task.ordering_key]
+        if behind:  # or they would run before the refused one
+            self._behind.setdefault(task.ordering_key or "", []).extend(behind)
+            waiting[:] = [each for each in waiting if each.ordering_key != task.ordering_key]
+        count = len(self._tasks.refused)
+        self._refused.on_refused(refusal, is_alone, count, task.id, task.queue, task.name)
+
+    def _on_drop_refused(self, refusal: Refusal[Drop], is_alone: bool) -> None:
+        queue, key = self._store.partition.queue, refusal.entry.key
+        self._refused.on_refused(refusal, is_alone, 1, "/".join(map(str, key)), queue, "")
+
+    async def _drop(self, drops: Sequence[Drop]) -> None:
+        (drop,) = drops
         scheduled = self._schedule.get(drop.key) or await self._store.find(drop.key)
         if scheduled is None:
             log.info(

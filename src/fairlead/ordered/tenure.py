@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.core.schedule.throughput import Window
-from fairlead.model import ScheduledTask, ScheduleRecord
+from fairlead.model import IncidentReport, ScheduledTask, ScheduleRecord
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.ending import dropped
 from fairlead.ordered.fenced_schedule import FencedSchedule
@@ -43,6 +43,7 @@ class Tenure:
         self._in_flight = in_flight
         self._describe = describe
         self._node = context.node
+        self._on_incidents = context.on_incidents
         self._clock = context.clock
         self.schedule = schedule
         self.scheduler = Scheduler(schedule, in_flight.hand_out, context.clock)
@@ -59,6 +60,7 @@ class Tenure:
             parts.create_task(self.persistence.run())
             parts.create_task(self.scheduler.run())
             parts.create_task(self._in_flight.completion.run(self._store.finish))
+            parts.create_task(self._in_flight.completion.run_retries(self._store.finish))
             parts.create_task(self._move_attempts())
 
     async def _move_attempts(self) -> None:
@@ -102,6 +104,9 @@ class Tenure:
 
     def on_caught_up(self) -> None:
         self.scheduler.begin()
+
+    def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
+        self._on_incidents(reports)
 
     async def on_drop(self, scheduled: ScheduledTask, drop: Drop) -> None:
         # Write the end first; the result of the run is then dropped.
