@@ -50,10 +50,12 @@ class BatchWriter(Generic[T, R]):
         on_written: Callable[[Sequence[T], R], None],
         on_refused: Callable[[Refusal[T], bool], None],
         fatal: tuple[type[Exception], ...] = (),
+        on_too_large: Callable[[int, BatchTooLarge], None] = lambda count, error: None,
     ) -> None:
         """`most`: maximum number of entries in one write. `on_refused`: called with each refusal,
         and with whether the store has accepted other entries since the first one of this entry.
-        `fatal`: errors that are no refusal and end the writer."""
+        `fatal`: errors that are no refusal and end the writer. `on_too_large`: called with the size
+        of a batch that the limits of the server refuse."""
         self.waiting: list[T] = []
         """Entries that the store has not refused."""
         self.retries = Retries[T]()
@@ -62,6 +64,7 @@ class BatchWriter(Generic[T, R]):
         self._on_written = on_written
         self._on_refused = on_refused
         self._fatal = fatal
+        self._on_too_large = on_too_large
         self._more = asyncio.Event()
         self._retry = TimedEvent(clock)
         self._idle = asyncio.Event()
@@ -140,6 +143,7 @@ class BatchWriter(Generic[T, R]):
                 if isinstance(error, BatchTooLarge):
                     self.size.refused(count)
                     if count > 1:
+                        self._on_too_large(count, error)
                         pieces.append(count)
                         continue
                 if count > 1:

@@ -43,11 +43,19 @@ class RefusedWrites:
         self._clock = clock
         self._on_incidents = on_incidents
         self._log_at: dict[str, float] = {}
-        """Monotonic seconds from which an error is logged again, by its type."""
+        """Monotonic seconds from which an error is logged again, by its kind."""
         self._round_ends = -math.inf
         """Monotonic seconds at which the present round of incidents ends."""
         self._reported = 0
         """Incidents of the present round."""
+
+    def on_too_large(self, count: int, error: Exception) -> None:
+        """Log that the limits of the server refuse a batch of this size."""
+        if self._is_logged_now("a batch"):
+            self._log.warning(
+                f"the server refuses a batch of this size ({self._what}); writing smaller ones",
+                extra={"refused": count, "error": str(error)},
+            )
 
     def on_refused(
         self,
@@ -62,8 +70,7 @@ class RefusedWrites:
         first refusal. `count`: number of refused entries."""
         error, now = error_line(refusal.error), self._clock.monotonic()
         kind = type(refusal.error).__qualname__
-        if now >= self._log_at.get(kind, -math.inf):
-            self._log_at[kind] = now + REPEAT_SECONDS
+        if self._is_logged_now(kind):
             self._log.error(
                 f"the store refuses a {self._what}; it is tried again, and all others are written",
                 extra={
@@ -93,6 +100,14 @@ class RefusedWrites:
                     )
                 ]
             )
+
+    def _is_logged_now(self, kind: str) -> bool:
+        """Return whether a line about this kind of refusal is due."""
+        now = self._clock.monotonic()
+        if now < self._log_at.get(kind, -math.inf):
+            return False
+        self._log_at[kind] = now + REPEAT_SECONDS
+        return True
 
 
 def error_line(error: BaseException) -> str:

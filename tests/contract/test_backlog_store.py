@@ -16,7 +16,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings
 from fairlead.connections import connect
 from fairlead.core.ids import IdSource, id_text
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import BatchTooLarge, ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.model import (
     LOWEST,
     LaneKey,
@@ -898,3 +898,34 @@ def test_a_cassandra_url_has_hosts_login_and_options(cassandra_driver: Any) -> N
     )
     assert two.local_dc == "dc2"
     assert two.strategy == "{'class': 'NetworkTopologyStrategy', 'dc1': 3, 'dc2': 2}"
+
+
+async def test_a_write_that_the_limits_of_the_server_refuse_is_split_and_loses_no_trigger(
+    kind: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind not in ("sqlite", "postgres"):
+        pytest.skip("this store has no limit, or splits its writes by bytes")
+    sizes: list[int] = []
+    write_at_once = store._write_at_once
+
+    async def limited(lane: Any, range_id: int, entries: Any, record: Any, moved: Any) -> None:
+        if len(entries) + len(moved) > 6:
+            raise BatchTooLarge("raise temp_file_limit")
+        sizes.append(len(entries))
+        await write_at_once(lane, range_id, entries, record, moved)
+        # A crash here loses nothing: the record makes the channel bring what is not written.
+        found = (await store.records())[PARTITION].lanes[5]
+        missing = {one.seq for one in all_entries} - {one.seq for one in await everything(store)}
+        assert not missing or found.read_seq < min(missing)
+        assert found.max_level == record.max_level
+
+    monkeypatch.setattr(store, "_write_at_once", limited)
+    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    all_entries = entries = make(50)
+    await store.write(LANE, range_id, entries, record_of(entries))
+    assert await everything(store) == entries and max(sizes) <= 6
+    assert (await store.records())[PARTITION].lanes == {5: record_of(entries)}
+    all_entries = []
+    levels = [entry.level for entry in entries[:30]]
+    await store.write(LANE, range_id, [], record_of(entries), levels)
+    assert await everything(store) == entries[30:]

@@ -30,7 +30,12 @@ from cassandra.protocol import (  # noqa: E402
 )
 
 from fairlead.backends.cassandra.session import CassandraSession, CassandraUrl  # noqa: E402
-from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable  # noqa: E402
+from fairlead.errors import (  # noqa: E402
+    BatchTooLarge,
+    ConfigurationError,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 
 WRITE_TYPES = [
     name for name in vars(WriteType) if name.isupper() and isinstance(getattr(WriteType, name), int)
@@ -59,6 +64,11 @@ REFUSALS = [
     Unauthorized("User app has no MODIFY permission on <table k.fairlead_backlog>"),
     AuthenticationFailed("Bad credentials"),
     NoHostAvailable("none", {"a": AuthenticationFailed("bad"), "b": AuthenticationFailed("bad")}),
+]
+TOO_LARGE = [
+    InvalidRequest("Batch too large"),
+    InvalidRequest("Encountered an oversized mutation (20971520/16777216) for keyspace: shop"),
+    ServerError(0x0000, "Mutation of 20971520 is too large for the maximum size of 16777216", None),
 ]
 MISSING = [
     InvalidRequest("unconfigured table fairlead_backlog"),
@@ -93,6 +103,12 @@ def test_a_missing_table_names_the_command_that_creates_it(error: Exception) -> 
         pytest.raises(SchemaMismatch, match="fairlead migrate"),
         session().translate_errors(),
     ):
+        raise error
+
+
+@pytest.mark.parametrize("error", TOO_LARGE, ids=name_of)
+def test_a_batch_beyond_the_limits_of_the_server_asks_for_a_smaller_one(error: Exception) -> None:
+    with pytest.raises(BatchTooLarge, match="max_mutation_size"), session().translate_errors():
         raise error
 
 

@@ -3,10 +3,12 @@ acknowledged task is lost."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,9 +18,10 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.errors import BatchTooLarge, ConfigurationError, StoreUnavailable
 from fairlead.operate.doctor import examine
 from fairlead.ports.statements import Statement, Steps
-from fairlead.testing import drain
+from fairlead.testing import drain, running
 from services.postgres import PostgresServer, make_folder
 from tests.conftest import skip_if_missing
+from tests.tiers import matrix
 
 SPILL = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 200000) AS n ORDER BY -n) AS sorted"
 
@@ -143,11 +146,73 @@ async def test_completions_that_need_temporary_files_are_written_in_smaller_batc
     assert sorted(ran) == [*range(300)]
     in_error = app.store.database.read_now(app.store.records.queue_statuses())
     assert sum(status.error for status in in_error) == 300
-    refusals = [record for record in caplog.records if "refuses" in record.message]
+    refusals = [record for record in caplog.records if "refuses a batch" in record.message]
     assert 1 <= len(refusals) <= 10
     assert all("raise temp_file_limit or work_mem" in str(vars(each)) for each in refusals)
     found = await examine(app.operate_context)
     assert [each.severity for each in found if "refuses large batches" in each.what] == ["problem"]
+    app.close()
+
+
+REFUSAL = """
+CREATE FUNCTION refuse_attempts() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM refused_tasks WHERE id = NEW.task_id) THEN
+        RAISE EXCEPTION 'no changes before Monday' USING ERRCODE = (SELECT state FROM refused_tasks WHERE id = NEW.task_id);
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TABLE refused_tasks (id uuid PRIMARY KEY, state text NOT NULL);
+CREATE TRIGGER refusal BEFORE INSERT ON fairlead_attempts FOR EACH ROW EXECUTE FUNCTION refuse_attempts();
+"""
+
+
+def count(connection: psycopg.Connection[Any], table: str) -> int:
+    (found,) = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() or (0,)
+    return int(found)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("state", matrix("P0001", "23514", "53400", "57014", "42501", "42703"))
+async def test_a_trigger_of_the_user_that_refuses_one_task_holds_back_only_its_ordering_key(
+    postgres_url: str, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, ran = App(postgres_url), list[int]()
+    app.migrate()
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    @app.task
+    async def keyed(n: int) -> None:
+        ran.append(n)
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+    bad = keyed.options(ordering_key="a").submit(n=-1)
+    keyed.options(ordering_key="a").submit(n=-2)
+    work.submit_many([{"n": n} for n in range(300)])
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(REFUSAL.encode())
+        admin.execute("INSERT INTO refused_tasks VALUES (%s, %s)", (bad.id, state))
+        async with running(app):
+            await until(lambda: count(admin, "fairlead_attempts") == 300)
+            assert sorted(ran) == [-1, *range(300)]
+            work.submit_many([{"n": n} for n in range(300, 400)])
+            await until(lambda: count(admin, "fairlead_attempts") == 400)
+            assert -2 not in ran
+            await until(lambda: count(admin, "fairlead_incidents") == 1)
+            found = [each.what for each in await examine(app.operate_context)]
+            assert [what for what in found if "has refused the ends of 1 runs" in what]
+            admin.execute("DELETE FROM refused_tasks")
+            await until(lambda: count(admin, "fairlead_tasks") == 0)
+        assert sorted(ran) == [-2, -1, *range(400)]
+        assert count(admin, "fairlead_attempts") == 402
+    lines = [record for record in caplog.records if "refuses a completion" in record.message]
+    assert lines and "no changes before Monday" in vars(lines[0])["error"]
     app.close()
 
 

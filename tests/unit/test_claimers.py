@@ -1,9 +1,19 @@
-"""Claimers, which claim the tasks of one kind of queue each: the choice among them, and the order
-of their calls."""
+"""Claimers, which claim the tasks of one kind of queue each: the choice among them, the order of
+their calls, and claims and rounds of pollers that a server refuses for their size."""
 
 from __future__ import annotations
 
-from fairlead.engine.claimers import Claimers
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from fairlead.engine.claimers import Claimers, TaskClaimer
+from fairlead.engine.pollers import Pollers
+from fairlead.engine.settings import Intervals
+from fairlead.errors import BatchTooLarge
+from fairlead.model import ClaimedTask, Trigger
+from fairlead.ports.observer import Silent
+from fairlead.ports.task_store import Claim, Woken
+from tests.simulation.virtual_clock import VirtualClock
 
 TASKS, ORDERED = object(), object()
 
@@ -21,3 +31,70 @@ def test_claims_from_memory_come_before_claims_from_the_task_store() -> None:
 def test_a_claimer_without_items_is_not_called() -> None:
     claimers = Claimers(TASKS, ORDERED, ["reminders"])  # type: ignore[arg-type]
     assert list(claimers.split(["mail 1"], lambda item: item.split()[0])) == [(TASKS, ["mail 1"])]
+
+
+class Limited:
+    """A store that claims at most `most` tasks at once, and refuses rounds of more rows."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.sizes: list[int] = []
+        self.rows = 1000
+
+    def _check(self, count: int) -> None:
+        self.sizes.append(count)
+        if count > self.most:
+            raise BatchTooLarge("raise temp_file_limit")
+
+    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        self._check(len(wanted))
+        return [
+            ClaimedTask(each.id, each.version + 1, 1, 1, b"{}", "json", 0, False, None)
+            for each in wanted
+        ]
+
+    async def wake_due(self, now: int, limit: int) -> Woken:
+        self._check(limit)
+        moved = min(limit, self.rows)
+        self.rows -= moved
+        return Woken(moved, None)
+
+    async def next_due(self) -> None:
+        return None
+
+
+async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_ones() -> None:
+    store = Limited(30)
+    context = SimpleNamespace(
+        name="a",
+        store=store,
+        clock=VirtualClock(),
+        served=SimpleNamespace(handlers={}),
+        in_flight={},
+        observer=Silent(),
+    )
+    sources = SimpleNamespace(taken=lambda triggers: None, claim_ended=lambda triggers: None)
+    claimer = TaskClaimer(context, sources, None)  # type: ignore[arg-type]
+    triggers = [Trigger(f"{n}", 1, "q", 0, "t", 5, "", 1.0, None) for n in range(200)]
+    executions = await claimer.claim(triggers, True)
+    assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]
+    assert sum(size > 30 for size in store.sizes) <= 4
+    store.sizes.clear()
+    await claimer.claim(triggers[:60], True)
+    assert sum(size > 30 for size in store.sizes) <= 1
+
+
+async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_smaller() -> None:
+    store = Limited(100)
+    pollers = Pollers(
+        store,  # type: ignore[arg-type]
+        lambda notification: None,
+        Silent(),
+        VirtualClock(),
+        Intervals(),
+        lambda reports: None,
+        None,  # type: ignore[arg-type]
+    )
+    assert await pollers.due() is None
+    assert store.rows == 0
+    assert sum(size > 100 for size in store.sizes) <= 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, StoreUnavailable, WriteRefused
 
 endpoint = pytest.importorskip(
     "fairlead.backends.redis.sharded.endpoint", reason="needs the extra redis"
@@ -148,3 +148,13 @@ def test_a_url_of_one_server_sets_what_it_says(url: str, expected: dict[str, obj
     if "a%2Bb" in url:
         assert found["password"] == "a+b"
     client.close()
+
+
+def test_a_command_that_redis_refuses_for_its_content_is_no_outage() -> None:
+    from redis.exceptions import ResponseError
+
+    from fairlead.backends.redis.sharded.redis_errors import translated
+
+    assert type(translated(ResponseError("ERR value is too large"), "q")) is WriteRefused
+    outage = translated(ResponseError("MISCONF cannot write"), "q")
+    assert type(outage) is StoreUnavailable

@@ -7,17 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from fairlead.clock import MICROS
+from fairlead.core.batches import BatchSize
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.sources import Sources
-from fairlead.errors import StoreUnavailable
-from fairlead.model import Finish, Trigger
+from fairlead.errors import BatchTooLarge, StoreUnavailable
+from fairlead.model import ClaimedTask, Finish, Trigger
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
 
 log = logging.getLogger("fairlead.dispatcher")
+
+MOST_AT_ONCE = 10_000
+"""Maximum number of tasks in one claim."""
 
 _NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
@@ -54,6 +58,7 @@ class TaskClaimer:
         self._completion = completion
         self._batches: set[int] = set()
         self._being_claimed: Sequence[Trigger] = ()
+        self._size = BatchSize(MOST_AT_ONCE)
 
     def being_claimed(self) -> set[str]:
         """Return the task ids of the claim in progress, which the store may already show as held by
@@ -77,7 +82,7 @@ class TaskClaimer:
         ]
         self._being_claimed = triggers
         try:
-            claimed = await context.store.claim(context.name, wanted, now)
+            claimed = await self._claim(wanted, now)
         except StoreUnavailable as error:
             self._being_claimed = ()
             log.warning(
@@ -117,6 +122,24 @@ class TaskClaimer:
             self._sources.refused(lost)
         context.observer.claimed([(one.trigger, one.claimed) for one in executions])
         return executions
+
+    async def _claim(self, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+        """Claim tasks, in smaller batches if the limits of the server refuse large ones. Raise
+        StoreUnavailable; the store may then have made some of the claims."""
+        claimed: list[ClaimedTask] = []
+        self._size.begin()
+        while wanted:
+            piece = wanted[: self._size.now]
+            try:
+                claimed += await self._context.store.claim(self._context.name, piece, now)
+            except BatchTooLarge:
+                self._size.refused(len(piece))
+                if len(piece) == 1:
+                    raise
+            else:
+                self._size.accepted(len(piece))
+                wanted = wanted[len(piece) :]
+        return claimed
 
     def end(self, execution: Execution, finish: Finish) -> None:
         self._completion.add(execution, finish)

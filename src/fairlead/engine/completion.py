@@ -64,10 +64,16 @@ class Completion:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._writer = BatchWriter[End, Completed](
-            MOST_AT_ONCE, context.clock, self._on_written, self._on_refused
-        )
         self._refused = RefusedWrites("completion", log, context.clock, context.events.on_incidents)
+        self._writer = BatchWriter[End, Completed](
+            MOST_AT_ONCE,
+            context.clock,
+            self._on_written,
+            self._on_refused,
+            on_too_large=self._refused.on_too_large,
+        )
+        self._tries = OUTAGES
+        """Tries of the next write at an unavailable store."""
         self._log_at: float | None = None
         """Monotonic seconds from which a failure of the store is logged again; None without an
         outage."""
@@ -117,9 +123,16 @@ class Completion:
     # the store ------------------------------------------------------------------------------------
 
     async def _write(self, ends: Sequence[End]) -> Completed:
-        """Write the ends. Raise StillFailing after OUTAGES tries at an unavailable store, else the
-        error of a store that refuses them."""
-        for _ in range(OUTAGES):
+        """Write the ends. Raise StillFailing after OUTAGES tries at an unavailable store, or after
+        one if an earlier write failed so; else the error of a store that refuses the ends."""
+        if ends[0].refusals:  # a pause of its own comes before the next try
+            try:
+                return await self._complete(ends)
+            except WriteRefused:
+                raise
+            except StoreUnavailable as error:
+                raise StillFailing from error
+        for _ in range(self._tries):
             try:
                 completed = await self._complete(ends)
                 break
@@ -130,7 +143,9 @@ class Completion:
                 self._log_outage(error)
                 await self._context.clock.sleep(outage_pause())
         else:
+            self._tries = 1
             raise StillFailing from outage
+        self._tries = OUTAGES
         if self._log_at is not None:
             self._log_at = None
             log.info("completions are written again")

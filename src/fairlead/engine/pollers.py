@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from fairlead.clock import MICROS, Clock
+from fairlead.core.batches import BatchSize
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
+from fairlead.errors import BatchTooLarge
 from fairlead.model import IncidentKind, IncidentReport, TaskRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.task_store import TaskStore, Woken
+
+T = TypeVar("T")
 
 log = logging.getLogger("fairlead.pollers")
 
@@ -83,6 +88,8 @@ class Pollers:
         self._silent_nodes = silent_nodes
         self._intervals = intervals
         self._report = report
+        self._sizes = {name: BatchSize(BATCH) for name in ("due", "lost", "clean")}
+        """Numbers of rows in one statement, by the name of the poller."""
         self._swept = 0
         """Highest id of an incident that the sweep has checked."""
 
@@ -101,9 +108,11 @@ class Pollers:
         """Move due tasks from WAITING to SUBMITTED; return the seconds until the next one is
         due."""
         now = self._clock.now()
-        while (woken := await self._store.wake_due(now, BATCH)).moved == BATCH:
+        is_full = True
+        while is_full:
+            woken, most = await self._write("due", lambda most: self._store.wake_due(now, most))
             self._announce_woken(woken)
-        self._announce_woken(woken)
+            is_full = woken.moved == most
         next_due = await self._store.next_due()
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
@@ -130,7 +139,9 @@ class Pollers:
         this process paused for long, the nodes may be back."""
         now, total = self._clock.now(), 0
         while self._clock.monotonic() < until:
-            woken = await self._store.resume_lost(dead, now, BATCH)
+            woken, _ = await self._write(
+                "lost", lambda most: self._store.resume_lost(dead, now, most)
+            )
             if not woken.moved:
                 break
             self._announce_woken(woken)
@@ -160,8 +171,8 @@ class Pollers:
     async def clean(self) -> float | None:
         """Delete a batch of old history; return a short pause while there may be more."""
         before = self._clock.now() - round(self._intervals.keep_history * MICROS)
-        deleted = await self._store.clean(before, BATCH)
-        return 0.05 if deleted >= BATCH else None
+        deleted, most = await self._write("clean", lambda most: self._store.clean(before, most))
+        return 0.05 if deleted >= most else None
 
     async def gauges(self) -> float | None:
         """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
@@ -185,6 +196,23 @@ class Pollers:
         late = now - round(UNSERVED_SECONDS * MICROS)
         self._report([_unserved(queue, since) for queue, since in unserved.items() if since < late])
         return None
+
+    async def _write(self, name: str, write: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
+        """Write at most so many rows as the limits of the server allow; return the result and that
+        number. Raise the error of the store."""
+        size = self._sizes[name]
+        size.begin()
+        while True:
+            most = size.now
+            try:
+                result = await write(most)
+            except BatchTooLarge:
+                size.refused(most)
+                if most == 1:
+                    raise
+            else:
+                size.accepted(most)
+                return result, most
 
     def drop_gauges(self) -> None:
         """Observe no incidents and no waits: another node observes them now."""

@@ -38,11 +38,16 @@ class OrderedCompletion:
         on_end_refused: Callable[[RunEnd], None],
         on_incidents: Callable[[Sequence[IncidentReport]], None],
     ) -> None:
-        self._writer = BatchWriter[RunEnd, None](
-            MOST_AT_ONCE, clock, lambda ends, _: on_written(ends), self._on_refused, (Fenced,)
-        )
         self._on_end_refused = on_end_refused
         self._refused = RefusedWrites("end of a run", log, clock, on_incidents)
+        self._writer = BatchWriter[RunEnd, None](
+            MOST_AT_ONCE,
+            clock,
+            lambda ends, _: on_written(ends),
+            self._on_refused,
+            (Fenced,),
+            self._refused.on_too_large,
+        )
 
     @property
     def refused(self) -> int:

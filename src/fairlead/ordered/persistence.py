@@ -90,15 +90,20 @@ class Persistence:
         self._batch: Batch | None = None
         self._pieces = deque[tuple[Sequence[NewTask], Drop | None]]()
         """Entries of the batch that were not given to the writers."""
+        self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents)
         self._tasks = BatchWriter[NewTask, set[TaskKey]](
-            MOST_AT_ONCE, clock, self._on_persisted, self._on_task_refused, (Fenced,)
+            MOST_AT_ONCE,
+            clock,
+            self._on_persisted,
+            self._on_task_refused,
+            (Fenced,),
+            self._refused.on_too_large,
         )
         self._drops = BatchWriter[Drop, None](
             1, clock, lambda drops, _: None, self._on_drop_refused, (Fenced,)
         )
         self._behind: dict[str, list[NewTask]] = {}
         """Tasks that wait for a refused one, by their ordering key."""
-        self._refused = RefusedWrites("task of the log", log, clock, events.on_incidents)
         self._is_writing = False
 
     @property

@@ -88,9 +88,10 @@ class BacklogStore(Protocol):
         moved: Sequence[Level] = (),
     ) -> None:
         """Add the entries (all have a level and belong to the lane), delete those at the `moved`
-        levels and save the record, all or nothing. An entry that exists is left unchanged.
-        `entries` may be empty. Raises Fenced, and StoreUnavailable if the write may or may not have
-        landed, or may land later; repeat it unchanged then."""
+        levels and save the record, all or nothing. A store that splits a large write first saves a
+        record with which the channel brings all entries again. An entry that exists is left
+        unchanged. `entries` may be empty. Raises Fenced, and StoreUnavailable if the write may or
+        may not have landed, or may land later; repeat it unchanged then."""
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         """Return entries with a level greater than `level`, ascending, at most `limit`; never one

@@ -2,7 +2,8 @@
 
 A failure that passes becomes StoreUnavailable, and the caller tries again: too few replicas, late
 responses, an overloaded or starting node, a schema that the nodes do not agree on, the network. A
-missing table becomes SchemaMismatch, a refused login or right ConfigurationError. Any other refused
+batch that is too large becomes BatchTooLarge, a
+missing table SchemaMismatch, a refused login or right ConfigurationError. Any other refused
 request is a bug and keeps its type.
 """
 
@@ -28,7 +29,13 @@ from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage, OverloadedErrorMessage
 from cassandra.query import TraceUnavailable
 
-from fairlead.errors import ConfigurationError, FairleadError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import (
+    BatchTooLarge,
+    ConfigurationError,
+    FairleadError,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 from fairlead.tls import explain
 
 _OUTAGES = (
@@ -42,12 +49,19 @@ _OUTAGES = (
     TraceUnavailable,
     OSError,
 )
+_TOO_LARGE = re.compile(
+    r"batch too large|oversized mutation|too large for the maximum size", re.IGNORECASE
+)
+"""Texts of the errors about a batch beyond batch_size_fail_threshold or max_mutation_size."""
 _MISSING = re.compile(r"unconfigured table|does(n't| not) exist", re.IGNORECASE)
 
 
 def translate(error: Exception, location: str, keyspace: str) -> FairleadError | None:
     """Return Fairlead's error for an error of the driver; None for a bug. `location`: the
     servers."""
+    if _TOO_LARGE.search(str(error)) is not None:
+        cure = "raise max_mutation_size or batch_size_fail_threshold of the servers"
+        return BatchTooLarge(f"{location}: {error}; {cure}")
     if isinstance(error, InvalidRequest):
         if _MISSING.search(str(error)) is None:
             return None

@@ -50,16 +50,16 @@ class PostgresBacklogStore(SqlBacklogStore):
         self._numbers: dict[LaneKey, int] = {}
         """Number of the record that was written last, by lane."""
 
-    async def write(
+    async def _write_at_once(
         self,
         lane: LaneKey,
         range_id: int,
         entries: Sequence[Trigger],
         record: LaneRecord,
-        moved: Sequence[Level] = (),
+        moved: Sequence[Level],
     ) -> None:
         try:
-            await super().write(lane, range_id, entries, record, moved)
+            await super()._write_at_once(lane, range_id, entries, record, moved)
         except asyncpg.UniqueViolationError:
             # An earlier try of this write has succeeded. No other write can contain these levels,
             # because each level is assigned once.

@@ -28,6 +28,10 @@ _SPILLED = "53400"
 replication slots have the same number."""
 _NO_SPILL = "raise temp_file_limit or work_mem for this role or database"
 
+_CANCELED_STATE = "57014"
+"""SQLSTATE of a statement that took longer than statement_timeout, or that a person canceled. A
+statement with fewer rows takes less time."""
+
 _NEVER = ("08P01", "25P01", "25P02")
 """Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
 that needs a transaction, and a statement in a failed transaction."""
@@ -114,6 +118,8 @@ def translated(
             drop_idle()
         if state == _SPILLED and _raised_in(error).startswith("FileWrite"):
             raise BatchTooLarge(f"{location}: {_line(error)}; {_NO_SPILL}") from error
+        if state == _CANCELED_STATE:
+            raise BatchTooLarge(f"{location}: {_with_cure(error, state)}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if is_lost or is_stale_plan or (state.startswith(_RETRIABLE) and state not in _NEVER):
             raise StoreUnavailable(f"{location}: {_with_cure(error, state)}") from error
@@ -158,7 +164,7 @@ def _with_cure(error: BaseException, state: str) -> str:
             "a standby ended this read: try again, or set hot_standby_feedback=on or a longer"
             " max_standby_streaming_delay there"
         )
-    if cure is None and state == "57014":
+    if cure is None and state == _CANCELED_STATE:
         cure = next((_CANCELED[name] for name in _CANCELED if name in text), None)
     return f"{text}; {cure}" if cure else text
 

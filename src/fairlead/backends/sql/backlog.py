@@ -17,6 +17,7 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sql.rows import canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
+from fairlead.errors import BatchTooLarge
 from fairlead.model import (
     LOWEST,
     LaneKey,
@@ -87,6 +88,31 @@ class SqlBacklogStore(ABC):
         entries: Sequence[Trigger],
         record: LaneRecord,
         moved: Sequence[Level] = (),
+    ) -> None:
+        try:
+            await self._write_at_once(lane, range_id, entries, record, moved)
+        except BatchTooLarge:
+            if len(entries) > 1:
+                half = len(entries) // 2
+                unfinished = unfinished_record(record, entries)
+                await self.write(lane, range_id, entries[:half], unfinished)
+                await self.write(lane, range_id, entries[half:], record, moved)
+            elif len(moved) > 1:
+                # After the entries: a crash before leaves a task with two levels, of which one
+                # claim is refused.
+                half = len(moved) // 2
+                await self.write(lane, range_id, entries, record, moved[:half])
+                await self.write(lane, range_id, [], record, moved[half:])
+            else:
+                raise
+
+    async def _write_at_once(
+        self,
+        lane: LaneKey,
+        range_id: int,
+        entries: Sequence[Trigger],
+        record: LaneRecord,
+        moved: Sequence[Level],
     ) -> None:
         await self._database.run_async(
             self._write(lane, range_id, entries, record, moved, self._insert),
@@ -217,6 +243,13 @@ class SqlBacklogStore(ABC):
 
     def _statement(self, name: str, *params: Any) -> Statement:
         return Statement(self._sql[name], params)
+
+
+def unfinished_record(record: LaneRecord, entries: Sequence[Trigger]) -> LaneRecord:
+    """Return the record to save with the first of several pieces of a write of `entries`: if the
+    owner dies before the last piece, the channel brings all of them again."""
+    first = min((entry.seq for entry in entries), default=0)
+    return msgspec.structs.replace(record, read_seq=min(record.read_seq, max(first - 1, 0)))
 
 
 def _owned(key: PartitionKey, range_id: int, rows: Sequence[Row]) -> OwnedBacklog:

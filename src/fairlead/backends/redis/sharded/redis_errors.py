@@ -13,7 +13,7 @@ from redis.sentinel import MasterNotFoundError
 
 from fairlead.backends.redis.sharded.clients import address_of
 from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
-from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
+from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable, WriteRefused
 from fairlead.tls import Cures, explain
 
 _TRANSIENT: Mapping[str, str] = {
@@ -116,7 +116,7 @@ def translated_errors(redis: Any, queue: str) -> Iterator[None]:
 
 def translated(error: Exception, queue: str) -> FairleadError:
     """Return the error of redis-py as Fairlead's own. An error that is not known passes as
-    StoreUnavailable with its text, since servers have states that this module does not know."""
+    WriteRefused with its text, since servers have states that this module does not know."""
     if isinstance(error, exceptions.MaxConnectionsError):
         return ConfigurationError(_FULL_POOL)
     if (found := _of_discovery(error)) is not None:
@@ -151,7 +151,7 @@ def translated(error: Exception, queue: str) -> FairleadError:
     for part, refusal in _REFUSED_TEXTS.items():
         if part in text:
             return ConfigurationError(f"{refusal} ({_short(text)})")
-    return StoreUnavailable(f"Redis refused a command of queue {queue} ({_short(text)})")
+    return WriteRefused(f"Redis refused a command of queue {queue} ({_short(text)})")
 
 
 def _of_discovery(error: Exception) -> FairleadError | None:

@@ -28,6 +28,7 @@ CHECKS: Sequence[Check] = (
     queues.check_queues,
     incidents.check_lanes,
     incidents.check_incidents,
+    incidents.check_refused_writes,
     history.check_readers,
     policies.check_policies,
     policies.check_switches,

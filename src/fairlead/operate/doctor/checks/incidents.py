@@ -1,4 +1,4 @@
-"""Checks of incidents: those that were not delivered, and lanes whose record cannot be read."""
+"""Checks of incidents: undelivered ones, refused writes, and lanes whose record cannot be read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from fairlead.clock import MICROS
 from fairlead.errors import StoreUnavailable
+from fairlead.model import IncidentKind
 from fairlead.operate.doctor.finding import Finding, problem
 from fairlead.operate.doctor.survey import Survey
 
@@ -33,6 +34,19 @@ async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
         f"{many} incidents are not delivered: {shown}{more}",
         "start a worker, or look in its log why on_incident fails",
     )
+
+
+async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
+    """Report writes that the store refuses alone, or has refused in the last hour."""
+    counts = await survey.context.store.incidents.counts()
+    for (kind, queue, name), count in sorted(counts.items()):
+        if kind == IncidentKind.WRITE_REFUSED:
+            yield problem(
+                f"the store has refused the ends of {count} runs of {name or 'tasks'} in queue"
+                f" {queue} in the last hour",
+                "read the error in the incidents write_refused or in the logs of the workers, and"
+                " correct the trigger, constraint or limit that it names",
+            )
 
 
 async def check_lanes(survey: Survey) -> AsyncIterator[Finding]:
