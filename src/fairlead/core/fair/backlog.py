@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
+from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.key_choice import KeyChoice, Memory
 from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
@@ -523,9 +524,11 @@ class Backlog:
     def _advance(self) -> None:
         self._acks_since_advance = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # A must not reach the virtual time: a key that arrives now starts just before it, and its
-        # level must be above A.
-        bound = min(self.read_level, Level(max(0, self.virtual_time - 1), 0))
+        bound = self.read_level
+        if self.virtual_time < LAST_PASS:
+            # A must not reach the virtual time: a key that arrives now starts just before it, and
+            # its level must be above A.
+            bound = min(bound, Level(max(0, self.virtual_time - 1), 0))
         if unacked:
             bound = min(bound, _before(min(unacked)))
         if self._writing is not None:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush, nsmallest
 
 import msgspec
 
+from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import RENEWED, Reweighing
 from fairlead.model import Level, Trigger, tenant_of
@@ -170,7 +171,8 @@ class Levels:
         tenant = tenant_of(key)
         if reweighing.has_met_all(self._passes.next_pass(tenant)):
             pass_ = max(start, reweighing.next_passes.get(tenant, 0))
-            reweighing.next_passes[tenant] = pass_ + self._passes.step(key, weight, name)
+            next_pass = pass_ + self._passes.step(key, weight, name)
+            reweighing.next_passes[tenant] = min(next_pass, LAST_PASS)
             return Level(pass_, self.last_id | RENEWED)
         # Behind the entries from before, with which the reweighing will meet it.
         level = Level(self._passes.assign(key, weight, start, name), self.last_id)
@@ -187,7 +189,8 @@ class Levels:
             key = trigger.fairness_key
             tenant = tenant_of(key)
             pass_ = next_passes.get(tenant, start)
-            next_passes[tenant] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            next_pass = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            next_passes[tenant] = min(next_pass, LAST_PASS)
             self.last_id += 2
             yield msgspec.structs.replace(trigger, level=Level(pass_, self.last_id))
 
