@@ -352,7 +352,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is not None:
             # After another take-over, a trigger that was taken before is loaded and waits again.
-            lane.backlog.ack([trigger for trigger in triggers if lane.backlog.has_taken(trigger)])
+            lane.backlog.ack(lane.backlog.claiming(triggers))
             lane.evictions.ran += len(triggers)
             self._work.set()
 
@@ -382,7 +382,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
-            taken = [trigger for trigger in known if lane.backlog.has_taken(trigger)]
+            taken = lane.backlog.claiming(known)
             lane.backlog.take_back(taken)
             for trigger in taken:
                 if self._run_times is not None:

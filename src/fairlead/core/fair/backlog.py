@@ -127,9 +127,10 @@ class Backlog:
         """Return whether the trigger is in memory: loaded, or taken."""
         return trigger.level in self._loaded or trigger.level in self._taken
 
-    def has_taken(self, trigger: Trigger) -> bool:
-        """Return whether the trigger was taken and its claim has not ended."""
-        return trigger.level in self._taken
+    def claiming(self, triggers: Iterable[Trigger]) -> list[Trigger]:
+        """Return those of the triggers that were taken and whose claim has not ended."""
+        taken = self._taken
+        return [trigger for trigger in triggers if trigger.level in taken]
 
     def loaded(self) -> list[Trigger]:
         """Return the triggers that may be dispatched, lowest level first."""
@@ -602,11 +603,14 @@ class Backlog:
 
     def _level(self, trigger: Trigger) -> Trigger:
         self._names.add(trigger.name)
-        self.highest_seq = max(self.highest_seq, trigger.seq)
-        if not self.is_read_by_key:
-            self.read_seq = max(self.read_seq, trigger.seq)
-        credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
-        if trigger.seq <= self.spread_through:
+        seq, credit = trigger.seq, 0
+        if seq > self.highest_seq:
+            self.highest_seq = seq
+        if self.is_read_by_key:
+            credit = self._choice.credit(trigger.fairness_key)
+        elif seq > self.read_seq:
+            self.read_seq = seq
+        if seq <= self.spread_through:
             self._passes.spread_turn(trigger.fairness_key)
             if self.capacity >= SPREAD_CAPACITY:
                 credit = max(credit, FIRST_CREDIT)
@@ -616,7 +620,8 @@ class Backlog:
         level = _level(trigger)
         self._loaded[level] = trigger
         self._levels.came(trigger)
-        self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
+        if self.is_at_end and level > self.read_level:
+            self.read_level = level
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)

@@ -92,20 +92,24 @@ class Levels:
 
     def left(self, trigger: Trigger) -> None:
         """Note that a trigger left memory."""
-        name, tenant = trigger.name, tenant_of(trigger.fairness_key)
+        name = trigger.name
         left = self._waiting[name] = self._waiting[name] - 1
         if not left:
             del self._waiting[name]
+        if not self._tenants:
+            return
+        tenant = tenant_of(trigger.fairness_key)
         if (passes := self._tenants.get(tenant)) is not None and passes.left():
             del self._tenants[tenant]
 
     def took(self, triggers: Iterable[Trigger]) -> None:
         """Advance the virtual time by triggers that were taken for dispatch."""
         served, furthest, early = self._served, self.virtual_time, self._early
+        tenants = self._tenants
         for trigger in triggers:
             pass_ = _level(trigger).pass_
-            if (tenant := self._tenants.get(tenant_of(trigger.fairness_key))) is not None:
-                pass_ = tenant.took(pass_)
+            if tenants and (found := tenants.get(tenant_of(trigger.fairness_key))) is not None:
+                pass_ = found.took(pass_)
             early += pass_ >= furthest
             if pass_ > served[trigger.name]:
                 served[trigger.name] = pass_
