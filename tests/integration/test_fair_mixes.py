@@ -16,6 +16,7 @@ import pytest
 
 from fairlead import App, Delays, Limit, LimitTree, RateLimit
 from fairlead.backends.sql.channel import DatabaseChannel
+from fairlead.core.triggers.timed_flows import TimedLane
 from fairlead.errors import NotAllowed, StaleVersion, UnknownQueue, UnknownTask
 from fairlead.testing import running
 from tests import tiers
@@ -171,7 +172,8 @@ class Mix:
         for partition in node.parts.backlogs._partitions.values():
             for lane in partition._lanes.values():
                 assert not len(lane.backlog) and not lane.arrivals
-                assert lane.shares is None or not [*lane.shares.waiting()]
+        for flows in node.parts.context.table._board.lanes.values():
+            assert not isinstance(flows, TimedLane) or not flows.runs
 
 
 @pytest.mark.parametrize("by_key", [True, False])

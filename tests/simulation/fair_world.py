@@ -40,16 +40,16 @@ class Service:
     def __init__(self) -> None:
         self._difference = self._least = self._most = 0.0
 
-    def count(self, served: tuple[int, int], costs: tuple[float, float]) -> None:
-        """Count tasks of each key; `costs`: 1 / weight of each."""
+    def count(self, served: tuple[float, float], costs: tuple[float, float]) -> None:
+        """Count what each key got; `costs`: 1 / weight of each."""
         self._difference += served[0] * costs[0] - served[1] * costs[1]
         self._least = min(self._least, self._difference)
         self._most = max(self._most, self._difference)
 
-    def gap(self, costs: tuple[float, float]) -> float:
-        """Return the largest difference of the service over any interval, in multiples of the
-        bound."""
-        return (self._most - self._least) / sum(costs)
+    @property
+    def gap(self) -> float:
+        """Largest difference of the service over any interval."""
+        return self._most - self._least
 
 
 class Cluster:
@@ -240,7 +240,7 @@ class FairWorld:
         if not self._running:
             return
         trigger = self._running.pop(self.chance.randrange(len(self._running)))
-        if self.chance.random() < 0.9:
+        if self.is_claimed(trigger):
             freed = self.ledger.release(trigger, self.now)
         else:
             freed = self.ledger.cancel(trigger, self.now)
@@ -249,6 +249,14 @@ class FairWorld:
         if trigger.ordering_key is not None:
             freed += self.ledger.release_reservation(OrderingKey(QUEUE, trigger.ordering_key))
         self.table.freed(freed)
+
+    def is_claimed(self, trigger: Trigger) -> bool:
+        """Return whether a trigger that was taken has run, and not only its claim has failed."""
+        return self.chance.random() < 0.9
+
+    def come_back(self, trigger: Trigger) -> None:
+        """Push a trigger that was lent."""
+        self.push(trigger)
 
     def _pass_time(self) -> None:
         self.now = round(self.now + self.chance.choice([0.1, 0.5, 2.0, 10.0]), 1)
@@ -274,7 +282,7 @@ class FairWorld:
             if trigger.ordering_key is not None:
                 key = OrderingKey(QUEUE, trigger.ordering_key)
                 self.table.freed(self.ledger.release_reservation(key))
-            self.push(trigger)
+            self.come_back(trigger)
 
     def _set_limits(self) -> None:
         chosen = self.chance.sample(self.keys, self.chance.randint(0, 2))
@@ -323,12 +331,12 @@ class FairWorld:
         pairs = self._pairs(runnable)
         for pair in self._services.keys() - pairs:
             del self._services[pair]
-        served = {_tenant(flow), _within(flow)}
+        served, amount = {_tenant(flow), _within(flow)}, self.start(trigger)
         for one, other in pairs:
             costs = (1 / self._weight(one), 1 / self._weight(other))
             service = self._services.setdefault((one, other), Service())
-            service.count((one in served, other in served), costs)
-            worst = max(worst, service.gap(costs))
+            service.count((amount * (one in served), amount * (other in served)), costs)
+            worst = max(worst, service.gap / self._bound(one, other))
         if trigger.id not in self._dispatched:
             self._dispatched.add(trigger.id)
             self._lanes[trigger.partition].dispatch([trigger])
@@ -344,6 +352,17 @@ class FairWorld:
         for keys in tenants.values():
             pairs.update(combinations(keys, 2))
         return pairs
+
+    def start(self, trigger: Trigger) -> float:
+        """Return how much service a trigger gets that starts."""
+        return 1.0
+
+    def most_owed(self, sharer: Sharer) -> float:
+        """Return by how much service the sharer may be ahead or behind at most."""
+        return 1.0
+
+    def _bound(self, *sharers: Sharer) -> float:
+        return sum(self.most_owed(sharer) / self._weight(sharer) for sharer in sharers)
 
     def _weight(self, sharer: Sharer) -> float:
         _, tenant, key = sharer

@@ -1,8 +1,8 @@
 """Queues that charge run time, simulated from the level to the end of the run, with adverse run
 times.
 
-The simulation uses the whole core: levels by expected run time, a memory smaller than the backlog, shares,
-accounts, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
+The simulation uses the whole core: levels by expected run time, a memory smaller than the backlog, the
+trigger table, and several workers. Every run is drawn from a seed. FAIRLEAD_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import pytest
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.lab.fairness import jain
 from fairlead.lab.list_store import ListStore
-from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.model import LaneRecord, Trigger
 from tests import tiers
 
 SEED = tiers.seed()
@@ -59,14 +60,16 @@ class Lane:
     def __init__(
         self, costs: Costs, chance: random.Random, workers: int, depth: int, memory: int
     ) -> None:
-        self.costs, self.chance, self.free, self.depth = costs, chance, workers, depth
+        self.costs, self.chance, self.depth = costs, chance, depth
         self.run_times = RunTimes()
         passes = TimePasses(Counters(), WEIGHTS, self.run_times)
         self.backlog = Backlog(1, LaneRecord(), passes, memory, Timing(), is_new=True)
-        self.shares = RuntimeShares(WEIGHTS, self.run_times)
+        self.ledger = SlotLedger(workers)
+        self.ledger.register_task("q", "pay")
+        self.table = TriggerTable(self.ledger)
+        self.table.weigh("q", WEIGHTS)
+        self.table.share_run_time("q", self.run_times)
         self.store = ListStore()
-        self.table: list[tuple[int, int, Trigger]] = []
-        self.shown: set[Level] = set()
         self.running: list[tuple[int, int, Trigger]] = []
         self.cost: dict[str, int] = {}
         self.submitted: Counter[str] = Counter()
@@ -101,45 +104,29 @@ class Lane:
             self.backlog.deleted(through, 0.0)
 
     def apply(self, changes: Changes) -> None:
-        self.shown -= {level_of(one) for one in self.shares.remove(changes.dropped)}
-        self.shares.add(changes.added, self.now / 1e6)
-        self.show()
-
-    def show(self) -> None:
-        for one, pass_ in self.shares.next(self.now / 1e6):
-            self.shown.add(level_of(one))
-            heappush(self.table, (pass_, level_of(one).id, one))
+        self.table.remove(changes.dropped)
+        for one in changes.added:
+            self.table.push(one)
 
     def served(self, until: int) -> Iterator[tuple[str, int]]:
         """Yield (key, run time) of each task as it starts."""
         while self.now < until:
             self.feed()
-            while self.free and self.table:
-                one = heappop(self.table)[2]
-                if level_of(one) not in self.shown:
-                    continue  # dropped from memory, to be read again
-                self.shown.discard(level_of(one))
-                self.free -= 1
+            while taken := self.table.take(1, self.now / 1e6)[0]:
+                [one] = taken
                 self.backlog.take([one])
                 self.backlog.ack([one])
-                self.shares.taken([one], self.now / 1e6)
                 self.ran[one.id] += 1
                 self.waiting[one.fairness_key] -= 1
                 heappush(self.running, (self.now + self.cost[one.id], one.seq, one))
                 yield one.fairness_key, self.cost[one.id]
-                self.show()
                 self.feed()
             self.now, _, ended = heappop(self.running)
-            self.free += 1
+            self.table.freed(self.ledger.release(ended, self.now / 1e6))
             cost = self.cost[ended.id]
             self.backlog.ended(ended, cost)
-            self.shares.ended(ended, cost)
+            self.table.ended(ended, cost)
             self.run_times.ended(ended.name, ended.fairness_key, cost)
-
-
-def level_of(one: Trigger) -> Level:
-    assert one.level is not None
-    return one.level
 
 
 def index(lane: Lane, learnt: int, until: int) -> float:
@@ -175,6 +162,6 @@ def test_with_more_waiting_tasks_than_fit_in_memory_run_times_are_still_nearly_t
 
 def test_the_simulation_detects_a_lane_that_ignores_the_ends_of_runs() -> None:
     lane = Lane(constant, random.Random(SEED), 1, depth=50, memory=10_000)
-    lane.shares.ended = lambda *_: None  # type: ignore[method-assign]
+    lane.table.ended = lambda *_: None  # type: ignore[method-assign]
     lane.run_times.ended = lambda *_: None  # type: ignore[method-assign]
     assert index(lane, 0, 60 * SECOND) < 0.9

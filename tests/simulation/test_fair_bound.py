@@ -10,6 +10,8 @@ from sys import maxsize
 import pytest
 
 from fairlead.core.fair.passes import stride
+from fairlead.core.triggers.board import Board
+from fairlead.core.triggers.columns import Cell
 from fairlead.core.triggers.flows import FairLane, Flow, Member, TenantFlow
 from fairlead.model import Trigger
 from tests import tiers
@@ -89,10 +91,19 @@ class ByLevel(FairWorld):
 
     def push(self, trigger: Trigger) -> None:
         assert trigger.level is not None
-        self.table.push(trigger, trigger.level.pass_)
+        self.table._sequence += 1
+        self.table._sizes[trigger.priority] += 1
+        self.table._board.insert(trigger, self.table._sequence, trigger.level.pass_)
 
 
-def test_the_bound_breaks_if_tasks_get_their_ranks_on_arrival() -> None:
+def test_the_bound_breaks_if_tasks_get_their_ranks_on_arrival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(board: Board, trigger: Trigger) -> Cell | None:
+        column = board.columns.get((trigger.priority, board._slot_ledger.column(trigger)))
+        return None if column is None else column.placed
+
+    monkeypatch.setattr(Board, "find", find)
     assert any(ByLevel(seed).run() > 1.5 for seed in range(50))
 
 
@@ -146,11 +157,11 @@ def test_the_bound_breaks_if_a_new_key_of_a_tenant_starts_several_strides_later(
 ) -> None:
     find = TenantFlow.member
 
-    def find_late(tenant: TenantFlow, key: str, weight: float) -> Member:
+    def find_late(tenant: TenantFlow, key: str, first: Trigger) -> Member:
         is_new = key not in tenant.members
-        member = find(tenant, key, weight)
+        member = find(tenant, key, first)
         if is_new and member.turn is not None:
-            member.rank += 3 * stride(weight)
+            member.rank += 3 * stride(first.weight)
         return member
 
     monkeypatch.setattr(TenantFlow, "member", find_late)

@@ -1,22 +1,23 @@
 """Shares of run time among tenants, and among the keys of each, in a long lane that is read by
-fairness key: levels by run time, turns inside tenants, accounts, and several workers."""
+fairness key: levels by run time, turns inside tenants, the trigger table, and several workers."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Collection
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import pytest
 
 from fairlead.core.fair.backlog import Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
-from fairlead.model import LaneRecord, Trigger, tenant_of
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.model import LaneKey, LaneRecord, Trigger, tenant_of
 from tests import tiers
 from tests.tiers import seeds
 
@@ -50,8 +51,12 @@ class TimedWorld:
         self._backlog = Backlog(1, LaneRecord(), passes, capacity, Timing(), is_new=True)
         self._backlog.is_read_by_key = True
         self._backlog.remember((), self._keys)
-        self._shares = RuntimeShares(weights, self._run_times)
-        self._table: list[tuple[int, int, Trigger]] = []
+        self._ledger = SlotLedger(self._workers)
+        self._ledger.register_task("q", "pay")
+        self._table = TriggerTable(self._ledger)
+        self._table.weigh("q", weights)
+        self._table.share_run_time("q", self._run_times)
+        self._table.spread(LaneKey("q", 0, 5), self._backlog.turns_taken)
         self._running: list[tuple[int, int, Trigger]] = []
         self._now = self._number = 0
 
@@ -64,10 +69,10 @@ class TimedWorld:
                 cost = self._costs[ended.fairness_key]
                 self._run_times.ended(ended.name, ended.fairness_key, cost)
                 self._backlog.ended(ended, cost)
-                self._shares.ended(ended, cost)
+                self._table.freed(self._ledger.release(ended, self._now / SECOND))
+                self._table.ended(ended, cost)
             self._fill()
-            trigger = heappop(self._table)[2]
-            self._shares.taken([trigger], self._now / SECOND)
+            [trigger], _ = self._table.take(1, self._now / SECOND)
             self._backlog.take([trigger])
             self._backlog.ack([trigger])
             key = trigger.fairness_key
@@ -83,22 +88,15 @@ class TimedWorld:
             assert not isinstance(changes, BacklogWrite)
             self._apply(changes)
             self._backlog.remember((), [key for key, _ in read])
-        self._show()
 
     def _make(self, key: str) -> Trigger:
         self._number = number = self._number + 1
         return Trigger(str(number), 1, "q", 0, "pay", 5, key, 1.0, None, seq=number)
 
     def _apply(self, changes: Changes) -> None:
-        if changes.dropped:
-            gone = {trigger.level for trigger in self._shares.remove(changes.dropped)}
-            self._table = [each for each in self._table if each[2].level not in gone]
-            heapify(self._table)
-        self._shares.add(changes.added, self._now / SECOND)
-
-    def _show(self) -> None:
-        for trigger, pass_ in self._shares.next(self._now / SECOND):
-            heappush(self._table, (pass_, trigger.seq, trigger))
+        self._table.remove(changes.dropped)
+        for trigger in changes.added:
+            self._table.push(trigger)
 
     def short_tenant(self, ran: list[str]) -> float:
         """Return how much the share of run time of a tenant is below its due at most."""
@@ -125,11 +123,11 @@ class TimedWorld:
 
 @pytest.mark.parametrize("number", seeds(50, 1))
 def test_run_time_is_shared_among_tenants_and_inside_each(number: int) -> None:
-    """Inside a tenant, a turn has at least one task, so a key with long tasks gets more."""
+    """Keys of great weight are read a few tasks at a time, so shares inside a tenant are less exact."""
     for seed in range(tiers.seed() + number * WORLDS, tiers.seed() + (number + 1) * WORLDS):
         world = TimedWorld(seed)
         world.run(LEARNT + 2 * world.capacity)
         ran = world.run(STARTS)
         short, inside = world.short_tenant(ran), world.short_inside(ran)
         assert short <= 0.15, f"seed {seed}: a tenant is {short:.3f} below its due"
-        assert inside <= 0.4, f"seed {seed}: a key is {inside:.3f} below its due in its tenant"
+        assert inside <= 0.2, f"seed {seed}: a key is {inside:.3f} below its due in its tenant"

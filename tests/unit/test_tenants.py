@@ -15,7 +15,6 @@ from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.levels import TenantPasses
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.fair.unread_keys import UnreadKeys
@@ -512,21 +511,19 @@ def test_run_time_is_shared_among_tenants_first() -> None:
     run_times = RunTimes()
     for _ in range(20):
         run_times.ended("pay", "small", 1_000_000)
-    shares = RuntimeShares({}, run_times)
-    table: list[tuple[int, int, Trigger]] = []
+    ledger = SlotLedger(1)
+    table = TriggerTable(ledger)
+    table.share_run_time("q", run_times)
     ran = []
     waiting = [make(n, f"big/{n % 100}", level=Level(1, n)) for n in range(1, 2000)]
     waiting += [make(n, "small", level=Level(1, n)) for n in range(2000, 4000)]
-    shares.add(waiting, 0.0)
-    now = 0.0
-    for _ in range(400):
-        for trigger, pass_ in shares.next(now):
-            heappush(table, (pass_, int(trigger.id), trigger))
-        trigger = heappop(table)[2]
-        shares.taken([trigger], now)
-        now += 1.0
+    for trigger in waiting:
+        table.push(trigger)
+    for now in range(400):
+        [trigger], _ = table.take(1, float(now))
+        table.freed(ledger.release(trigger, float(now)))
         run_times.ended("pay", trigger.fairness_key, 1_000_000)
-        shares.ended(trigger, 1_000_000)
+        table.ended(trigger, 1_000_000)
         ran.append(trigger.fairness_key)
     assert by_tenant(ran) == {
         "big": pytest.approx(200, abs=3),

@@ -59,6 +59,8 @@ class Backlogs(SimplePart):
             context.table.weigh(queue, weights)
         self.run_times = {queue: RunTimes() for queue in timed}
         """Mean run times of the timed queues, learnt from runs on this node."""
+        for queue, run_times in self.run_times.items():
+            context.table.share_run_time(queue, run_times)
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._queues

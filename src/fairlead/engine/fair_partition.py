@@ -17,11 +17,10 @@ from fairlead.core.fair.backlog import FIRST_CREDIT, Backlog
 from fairlead.core.fair.counters import Counters
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.runtime_shares import RuntimeShares
 from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
 from fairlead.core.fair.time_passes import TimePasses
 from fairlead.core.triggers.evictions import Evictions
-from fairlead.core.triggers.table import Held, TriggerTable
+from fairlead.core.triggers.table import TriggerTable
 from fairlead.engine.arrivals import PAGE, Arrivals
 from fairlead.engine.context import NodeEvents
 from fairlead.engine.look_ahead import LookAhead
@@ -60,8 +59,6 @@ class _FairLane:
     backlog: Backlog
     order_until: float
     """Monotonic seconds until which nothing is dispatched, unless the channel is drained before."""
-    shares: RuntimeShares | None = None
-    """Run-time shares that choose the triggers for the table; None without cost="runtime"."""
     is_ordering: bool = True
     """Whether triggers found at the take-over still get levels; the lane dispatches none until
     then."""
@@ -188,12 +185,6 @@ class FairPartition:
         self._events.on_ready()  # the table offers all that is left again
         undispatched = [
             t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()
-        ]
-        undispatched += [
-            t
-            for lane in self._lanes.values()
-            if lane.shares is not None
-            for t in lane.shares.waiting()
         ]
         waiting = [t for lane in self._lanes.values() for t in lane.arrivals.clear()]
         unwritten = [
@@ -329,11 +320,14 @@ class FairPartition:
             self._work.set()
 
     def reweigh(self, keys: Collection[str]) -> None:
-        """Give the waiting triggers of these keys levels at their new weights."""
+        """Give the waiting triggers of these keys levels at their new weights. If the queue shares
+        run time, levels stay as they are."""
         for lane in self._lanes.values():
-            if lane.shares is None:
+            if self._run_times is None:
                 lane.reweighed.update(keys)
                 self._work.set()
+            else:
+                self._table.reweigh(lane.key, keys)
 
     def on_drained(self) -> None:
         """Note that the channel is drained: dispatch what waited for its triggers."""
@@ -346,9 +340,6 @@ class FairPartition:
         lane.backlog.take(triggers)
         self._look_ahead.took(lane.key, len(triggers))
         self._ask(lane)
-        if lane.shares is not None:
-            lane.shares.taken(triggers, self._clock.monotonic())
-            self._push_next(lane, lane.shares)
 
     def _ask(self, lane: _FairLane) -> None:
         """Let the channel ask for keys if their triggers in memory come to an end."""
@@ -361,7 +352,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is not None:
             # After another take-over, a trigger that was taken before is loaded and waits again.
-            lane.backlog.ack([trigger for trigger in triggers if lane.backlog.has_taken(trigger)])
+            lane.backlog.ack(lane.backlog.claiming(triggers))
             lane.evictions.ran += len(triggers)
             self._work.set()
 
@@ -375,31 +366,28 @@ class FairPartition:
     def keep_out(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
         if (lane := self._lanes.get(priority)) is not None:
-            if lane.shares is not None:
-                flows = {(t.fairness_key, t.name, t.ordering_key): t for t in triggers}
-                behind = [t for shown in flows.values() for t in lane.shares.behind(shown)]
-                triggers = [*triggers, *behind]
-            self._remove(lane, triggers)
+            self._table.remove(triggers)
             self._drop_untaken(lane, triggers)
             self._work.set()
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds; 0 for one that never began."""
         lane = self._lanes.get(trigger.priority)
-        if lane is not None and lane.shares is not None:
+        if lane is not None and self._run_times is not None:
             lane.backlog.ended(trigger, cost)
-            lane.shares.ended(trigger, cost)
+            self._table.ended(trigger, cost)
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Put triggers whose claim has an unknown result back at their level."""
         lane = self._lanes.get(priority)
         known = [] if lane is None else [trigger for trigger in triggers if trigger in lane.backlog]
         if lane is not None:
-            taken = [trigger for trigger in known if lane.backlog.has_taken(trigger)]
+            taken = lane.backlog.claiming(known)
             lane.backlog.take_back(taken)
-            if lane.shares is not None:
-                lane.shares.returned(taken, self._clock.monotonic())
-            self._push(lane, taken)
+            for trigger in taken:
+                if self._run_times is not None:
+                    self._table.ended(trigger, 0)  # it is charged again when it starts
+                self._table.push(trigger)
         kept = {trigger.id for trigger in known}
         self._events.on_dropped([trigger for trigger in triggers if trigger.id not in kept])
 
@@ -558,11 +546,9 @@ class FairPartition:
             return
         names = None if lane.unread else lane.backlog.names  # the channel may keep others
         held = self._table.held_back(lane.key, names)
-        if lane.shares is not None:
-            held = [_with_followers(column, lane.shares) for column in held]
         chosen = lane.evictions.choose(lane.backlog, held, now)
         if chosen is not None:
-            self._remove(lane, [*chosen.kept, *chosen.evicted])
+            self._table.remove([*chosen.kept, *chosen.evicted])
             lane.write, lane.is_evicting = lane.backlog.evict(*chosen), True
 
     def _shrink(self, lane: _FairLane) -> None:
@@ -577,7 +563,7 @@ class FairPartition:
         """Give the triggers in memory levels at the new weights; those in the store follow."""
         keys, lane.reweighed = lane.reweighed, set()
         old, placed = lane.backlog.reweigh(keys)
-        self._remove(lane, old)
+        self._table.remove(old)
         # Not before: a trigger that starts far ahead of its level would pull the virtual time on.
         self._table.reweigh(lane.key, keys)
         if isinstance(placed, BacklogWrite):
@@ -592,21 +578,14 @@ class FairPartition:
             self._events.on_dropped(changes.dropped)
             return
         if changes.dropped:
-            self._remove(lane, changes.dropped)
+            self._table.remove(changes.dropped)
             self._events.on_dropped(changes.dropped)
         kept_out = []
         for trigger in changes.added:
             if trigger.ordering_key is not None and not self._context.ordering.admits(trigger):
                 kept_out.append(trigger)
-            elif lane.shares is None:
-                self._table.push(trigger)
             else:
-                lane.shares.add([trigger], self._clock.monotonic())
-                if trigger.ordering_key is not None:
-                    # The table decides whether the next trigger is admitted.
-                    self._push_next(lane, lane.shares)
-        if lane.shares is not None:
-            self._push_next(lane, lane.shares)
+                self._table.push(trigger)
         if kept_out:
             self._drop_untaken(lane, kept_out)
         if changes.added:
@@ -617,24 +596,6 @@ class FairPartition:
         lane.backlog.ack(triggers)
         lane.arrivals.drop_recent(triggers)
         self._events.on_dropped(triggers)
-
-    def _push(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        if lane.shares is not None:
-            self._push_next(lane, lane.shares)
-            return
-        for trigger in triggers:
-            self._table.push(trigger)
-
-    def _push_next(self, lane: _FairLane, shares: RuntimeShares) -> None:
-        for trigger, pass_ in shares.next(self._clock.monotonic()):
-            self._table.push(trigger, pass_)
-
-    def _remove(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        if lane.shares is None:
-            self._table.remove(triggers)
-        else:
-            self._table.remove(lane.shares.remove(triggers))
-            self._push_next(lane, lane.shares)
 
     def _begin_dispatch(self, lane: _FairLane) -> None:
         """Begin to dispatch once every trigger found at the take-over has a level."""
@@ -649,10 +610,11 @@ class FairPartition:
 
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _FairLane:
         """Add a lane; `record` is None when the lane has no saved state."""
-        passes, shares = Passes(Counters(), self._weights), None
-        if self._run_times is not None:
-            passes = TimePasses(Counters(), self._weights, self._run_times)
-            shares = RuntimeShares(self._weights, self._run_times)
+        passes = (
+            Passes(Counters(), self._weights)
+            if self._run_times is None
+            else TimePasses(Counters(), self._weights, self._run_times)
+        )
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),
@@ -664,10 +626,10 @@ class FairPartition:
             is_new=record is None,
         )
         lane = self._lanes[priority] = _FairLane(
-            LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS, shares
+            LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS
         )
-        if shares is None:
-            self._table.spread(lane.key, backlog.turns_taken)
+        self._table.spread(lane.key, backlog.turns_taken)
+        if self._run_times is None:
             lane.reweighed |= backlog.outweighed
         return lane
 
@@ -681,9 +643,3 @@ def _can_level(lane: _FairLane) -> bool:
         and lane.backlog.can_add
         and not (is_in_order and lane.arrivals.unchecked)
     )
-
-
-def _with_followers(held: Held, shares: RuntimeShares) -> Held:
-    """Add to a parked column the triggers that would follow it into the table."""
-    behind = {id(trigger): trigger for shown in held.triggers for trigger in shares.behind(shown)}
-    return Held([*held.triggers, *behind.values()], held.taken)

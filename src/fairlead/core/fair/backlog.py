@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
+from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.key_choice import KeyChoice, Memory
 from fairlead.core.fair.levels import Levels
 from fairlead.core.fair.passes import Passes
@@ -126,9 +127,10 @@ class Backlog:
         """Return whether the trigger is in memory: loaded, or taken."""
         return trigger.level in self._loaded or trigger.level in self._taken
 
-    def has_taken(self, trigger: Trigger) -> bool:
-        """Return whether the trigger was taken and its claim has not ended."""
-        return trigger.level in self._taken
+    def claiming(self, triggers: Iterable[Trigger]) -> list[Trigger]:
+        """Return those of the triggers that were taken and whose claim has not ended."""
+        taken = self._taken
+        return [trigger for trigger in triggers if trigger.level in taken]
 
     def loaded(self) -> list[Trigger]:
         """Return the triggers that may be dispatched, lowest level first."""
@@ -523,9 +525,11 @@ class Backlog:
     def _advance(self) -> None:
         self._acks_since_advance = 0
         unacked = [min(levels) for levels in (self._loaded, self._taken) if levels]
-        # A must not reach the virtual time: a key that arrives now starts just before it, and its
-        # level must be above A.
-        bound = min(self.read_level, Level(max(0, self.virtual_time - 1), 0))
+        bound = self.read_level
+        if self.virtual_time < LAST_PASS:
+            # A must not reach the virtual time: a key that arrives now starts just before it, and
+            # its level must be above A.
+            bound = min(bound, Level(max(0, self.virtual_time - 1), 0))
         if unacked:
             bound = min(bound, _before(min(unacked)))
         if self._writing is not None:
@@ -599,11 +603,14 @@ class Backlog:
 
     def _level(self, trigger: Trigger) -> Trigger:
         self._names.add(trigger.name)
-        self.highest_seq = max(self.highest_seq, trigger.seq)
-        if not self.is_read_by_key:
-            self.read_seq = max(self.read_seq, trigger.seq)
-        credit = self._choice.credit(trigger.fairness_key) if self.is_read_by_key else 0
-        if trigger.seq <= self.spread_through:
+        seq, credit = trigger.seq, 0
+        if seq > self.highest_seq:
+            self.highest_seq = seq
+        if self.is_read_by_key:
+            credit = self._choice.credit(trigger.fairness_key)
+        elif seq > self.read_seq:
+            self.read_seq = seq
+        if seq <= self.spread_through:
             self._passes.spread_turn(trigger.fairness_key)
             if self.capacity >= SPREAD_CAPACITY:
                 credit = max(credit, FIRST_CREDIT)
@@ -613,7 +620,8 @@ class Backlog:
         level = _level(trigger)
         self._loaded[level] = trigger
         self._levels.came(trigger)
-        self.read_level = max(self.read_level, level) if self.is_at_end else self.read_level
+        if self.is_at_end and level > self.read_level:
+            self.read_level = level
 
     def _unload(self, level: Level) -> Trigger | None:
         trigger = self._taken.pop(level, None) or self._loaded.pop(level, None)

@@ -11,6 +11,10 @@ from array import array
 from hashlib import blake2b
 from heapq import nsmallest
 
+LAST_PASS = 1 << 62
+"""Greatest pass, which records and stores can keep. From there on, tasks get their levels in the
+order of arrival."""
+
 EXACT_KEYS = 10_000
 _DEPTH = 4
 _NARROWEST = 1 << 16
@@ -52,8 +56,8 @@ class Counters:
         return 0 if self._sketch is None else self._sketch.estimate(key)
 
     def put(self, key: str, next_pass: int, virtual_time: int) -> None:
-        """Set the next pass of the key, which never goes back."""
-        self._exact[key] = next_pass
+        """Set the next pass of the key, LAST_PASS at most; it never goes back."""
+        self._exact[key] = next_pass if next_pass < LAST_PASS else LAST_PASS
         if len(self._exact) > self._most_exact:
             self._make_room(virtual_time)
 

@@ -13,6 +13,7 @@ from heapq import heappop, heappush, nsmallest
 
 import msgspec
 
+from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.passes import Passes
 from fairlead.core.fair.reweighing import RENEWED, Reweighing
 from fairlead.model import Level, Trigger, tenant_of
@@ -91,20 +92,24 @@ class Levels:
 
     def left(self, trigger: Trigger) -> None:
         """Note that a trigger left memory."""
-        name, tenant = trigger.name, tenant_of(trigger.fairness_key)
+        name = trigger.name
         left = self._waiting[name] = self._waiting[name] - 1
         if not left:
             del self._waiting[name]
+        if not self._tenants:
+            return
+        tenant = tenant_of(trigger.fairness_key)
         if (passes := self._tenants.get(tenant)) is not None and passes.left():
             del self._tenants[tenant]
 
     def took(self, triggers: Iterable[Trigger]) -> None:
         """Advance the virtual time by triggers that were taken for dispatch."""
         served, furthest, early = self._served, self.virtual_time, self._early
+        tenants = self._tenants
         for trigger in triggers:
             pass_ = _level(trigger).pass_
-            if (tenant := self._tenants.get(tenant_of(trigger.fairness_key))) is not None:
-                pass_ = tenant.took(pass_)
+            if tenants and (found := tenants.get(tenant_of(trigger.fairness_key))) is not None:
+                pass_ = found.took(pass_)
             early += pass_ >= furthest
             if pass_ > served[trigger.name]:
                 served[trigger.name] = pass_
@@ -170,7 +175,8 @@ class Levels:
         tenant = tenant_of(key)
         if reweighing.has_met_all(self._passes.next_pass(tenant)):
             pass_ = max(start, reweighing.next_passes.get(tenant, 0))
-            reweighing.next_passes[tenant] = pass_ + self._passes.step(key, weight, name)
+            next_pass = pass_ + self._passes.step(key, weight, name)
+            reweighing.next_passes[tenant] = min(next_pass, LAST_PASS)
             return Level(pass_, self.last_id | RENEWED)
         # Behind the entries from before, with which the reweighing will meet it.
         level = Level(self._passes.assign(key, weight, start, name), self.last_id)
@@ -187,7 +193,8 @@ class Levels:
             key = trigger.fairness_key
             tenant = tenant_of(key)
             pass_ = next_passes.get(tenant, start)
-            next_passes[tenant] = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            next_pass = pass_ + self._passes.step(key, trigger.weight, trigger.name)
+            next_passes[tenant] = min(next_pass, LAST_PASS)
             self.last_id += 2
             yield msgspec.structs.replace(trigger, level=Level(pass_, self.last_id))
 

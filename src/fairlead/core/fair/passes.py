@@ -51,8 +51,11 @@ class Passes:
     def assign(self, key: str, weight: float, virtual_time: int, name: str = "") -> int:
         """Return the pass of one more task of the key. `weight`, `name`: of the task."""
         tenant = tenant_of(key)
-        pass_ = max(virtual_time, self._counters.next_pass(tenant))
-        self._counters.put(tenant, pass_ + self.step(key, weight, name), virtual_time)
+        pass_ = self._counters.next_pass(tenant)
+        if pass_ < virtual_time:
+            pass_ = virtual_time
+        step = stride(tenant_weight(self.weights, tenant, key, weight))
+        self._counters.put(tenant, pass_ + step, virtual_time)
         self._count_turn(tenant, key, weight, STRIDE_SCALE)
         return pass_
 
@@ -71,6 +74,8 @@ class Passes:
         """Count a task in the turns of its tenant. `charge`: its virtual time at weight 1."""
         if weight != 1 or key in self._own_weights:
             self._note_weight(key, weight)
+        if key == tenant and not self._turns.has(tenant):
+            return  # the tenant has no other keys
         own = key_weight(self.weights, tenant, key, weight)
         self._turns.count(tenant, key, max(1, round(charge / own)))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fairlead.core.fair.counters import LAST_PASS
 from fairlead.core.fair.passes import Passes
 from fairlead.model import Level, ReweighingRecord, Trigger, tenant_of
 
@@ -87,5 +88,5 @@ class Reweighing:
         if pass_ is None:
             pass_ = min(before, virtual_time + step)
         pass_ = max(pass_, min(before, virtual_time))
-        self.next_passes[tenant] = pass_ + step
+        self.next_passes[tenant] = min(pass_ + step, LAST_PASS)
         return pass_

@@ -55,11 +55,10 @@ class Turns:
         virtual time of its tenant."""
 
     def count(self, tenant: str, key: str, step: int) -> None:
-        """Count a trigger of a key. `step`: virtual time of the tenant from it to the next one."""
+        """Count a trigger of a key. `step`: virtual time of the tenant from it to the next one.
+        Skip it for a key that is a tenant without other keys: see `has`."""
         turns = self._next.get(tenant)
         if turns is None:
-            if key == tenant:
-                return  # the tenant has no other keys
             turns = self._next[tenant] = {}
         now = self.now(tenant)
         before = turns.get(key)

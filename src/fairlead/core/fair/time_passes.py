@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fairlead.core.fair.counters import Counters
+from fairlead.core.fair.counters import LAST_PASS, Counters
 from fairlead.core.fair.passes import STRIDE_SCALE, Passes
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.model import RunTimesRecord, tenant_of
@@ -67,7 +67,7 @@ class TimePasses(Passes):
         next_pass = self._counters.next_pass(tenant)
         owed = self._owed.pop(tenant, 0)
         if owed > 0:
-            next_pass, owed = next_pass + owed, 0
+            next_pass, owed = min(next_pass + owed, LAST_PASS), 0
         pass_ = max(virtual_time, next_pass)
         charge = self._charge(name, key)
         step = self._stride(charge, self._weight(key, weight))
@@ -118,7 +118,7 @@ class TimePasses(Passes):
         self, most: int, unstored: Iterable[tuple[str, int]] = ()
     ) -> list[tuple[str, int]]:
         kept = [
-            (tenant, pass_ + max(0, self._owed.get(tenant, 0)))
+            (tenant, min(pass_ + max(0, self._owed.get(tenant, 0)), LAST_PASS))
             for tenant, pass_ in super().heaviest(most, unstored)
         ]
         return sorted(kept, key=lambda pair: (-pair[1], pair[0]))

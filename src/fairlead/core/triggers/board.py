@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
+from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.columns import Cell, Column, Order, Parked, Position
@@ -14,6 +15,7 @@ from fairlead.core.triggers.entries import Entry
 from fairlead.core.triggers.flows import FairLane, Flow, TenantFlow, VirtualTime
 from fairlead.core.triggers.strands import Strand
 from fairlead.core.triggers.tenant_cells import TenantCell
+from fairlead.core.triggers.timed_flows import RunMeter, TimedLane
 from fairlead.model import Trigger, tenant_of
 
 LaneName = tuple[str, int, int]
@@ -40,6 +42,9 @@ class Board:
         self.lanes: dict[LaneName, FairLane] = {}
         self.weights: dict[str, Mapping[str, float]] = {}
         """Weights set at run time, by queue."""
+        self.run_times: dict[str, RunTimes] = {}
+        """Mean run times, by queue that shares run time."""
+        self.meter = RunMeter()
         self.turns: dict[LaneName, Mapping[str, int]] = {}
         """Turns of keys of tenants, by lane."""
         self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
@@ -139,26 +144,54 @@ class Board:
                 self.offer(flow, first.order())
 
     def _open_lane(self, trigger: Trigger) -> FairLane:
-        name = (trigger.queue, trigger.partition, trigger.priority)
-        weights = self.weights.get(trigger.queue, {})
-        lane = self.lanes[name] = FairLane(
-            trigger.queue,
-            trigger.priority,
-            self.times[trigger.priority],
-            weights,
-            self.turns.get(name, {}),
+        queue, priority = trigger.queue, trigger.priority
+        name = (queue, trigger.partition, priority)
+        time, weights = self.times[priority], self.weights.get(queue, {})
+        turns, run_times = self.turns.get(name, {}), self.run_times.get(queue)
+        lane = self.lanes[name] = (
+            FairLane(queue, priority, time, weights, turns)
+            if run_times is None
+            else TimedLane(queue, priority, time, weights, turns, run_times, self.meter)
         )
         return lane
 
-    def find(self, trigger: Trigger, is_fair: bool) -> Cell | Strand | None:
-        """Return the entries that have the trigger, if it is here. `is_fair`: whether its key gives
-        it its rank."""
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        """Charge a run of `cost` microseconds to its key, if its lane shares run time; 0 for one
+        that never began."""
+        lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
+        if isinstance(lane, TimedLane) and (flow := lane.ended(trigger, cost)) is not None:
+            self._moved(flow)
+
+    def charge_overdue(self, now: float) -> None:
+        """Charge the runs that have taken longer than expected. `now`: monotonic seconds."""
+        for run, more in self.meter.overdue(now):
+            self._moved(run.lane.move(run.trigger, more))
+
+    def _moved(self, flow: Flow) -> None:
+        """Put the cells of a flow in order after its rank, or that of one of its keys, has moved.
+        Heads whose ranks are too low are found later."""
+        for cell in flow.all_cells():
+            position = cell.position
+            assert position is not None
+            if cell in cell.column.afloat:
+                has_moved = cell.place()[:3] != position[:3]
+            else:
+                has_moved = not cell.is_shared or cell.order()[:3] < position[:3]
+            if has_moved:
+                self.put(cell)
+        if flow.position is not None and (first := flow.first()) is not None:
+            order = first.order()
+            if order < flow.position[1]:
+                self.offer(flow, order)
+
+    def find(self, trigger: Trigger) -> Cell | Strand | None:
+        """Return the entries that have the trigger, if it is here."""
         column = self.columns.get((trigger.priority, self._slot_ledger.column(trigger)))
         if column is None:
             return None
         if trigger.ordering_key is not None:
             return column.strands.get(trigger.ordering_key)
-        if not is_fair:
+        if trigger.level is None:
             return column.placed
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
         flow = None if lane is None else lane.find(trigger.fairness_key)

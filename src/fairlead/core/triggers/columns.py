@@ -8,7 +8,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from fairlead.core.fair.passes import stride
 from fairlead.core.triggers.entries import Entries, Entry
 from fairlead.core.triggers.flows import CellLevel, Flow
 from fairlead.core.triggers.heads import Heads
@@ -70,7 +69,8 @@ class Cell(Entries):
                 yield entry[0], entry
             else:
                 yield rank, entry
-                rank += stride(flow.lane.weights.get(flow.key, entry[3].weight))
+                lane, trigger = flow.lane, entry[3]
+                rank += lane.step(trigger, lane.weights.get(flow.key, trigger.weight))
 
 
 class Column:

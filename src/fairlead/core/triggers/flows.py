@@ -97,8 +97,17 @@ class FairLane:
             return found
         rank = self._first_rank(tenant, trigger) if found is None else found.rank
         self.size += found is None
-        flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self, rank)
+        flow = self.flows[tenant] = self._new_flow(tenant, tenant != key, found, rank)
         return flow
+
+    def step(self, trigger: Trigger, weight: float) -> int:
+        """Return the virtual time from a trigger to the next of its tenant, or key, of this
+        weight."""
+        return stride(weight)
+
+    def _new_flow(self, tenant: str, is_path: bool, before: Flow | None, rank: int) -> Flow:
+        """Return a new flow. `before`: the flow of the tenant until now."""
+        return (TenantFlow if is_path else Flow)(tenant, self, rank)
 
     def _first_rank(self, tenant: str, trigger: Trigger) -> int:
         assert trigger.level is not None
@@ -106,7 +115,8 @@ class FairLane:
         if self.pass_ is None:
             self.pass_ = pass_
         about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
-        return self.time.now + max(0, min(pass_ - self.pass_, stride(tenant_weight(*about))))
+        most = self.step(trigger, tenant_weight(*about))
+        return self.time.now + max(0, min(pass_ - self.pass_, most))
 
     def started(self, trigger: Trigger) -> None:
         """Note the pass of a trigger that has started."""
@@ -124,7 +134,7 @@ class FairLane:
         for key, flow in self.flows.items():
             if isinstance(flow, TenantFlow):
                 idle += flow.idle()
-            if flow.cells is None:
+            if flow.is_idle:
                 idle.append((flow.rank - self.time.now, self.flows, key))
         dropped = [each for each in idle if each[0] <= 0]
         if len(idle) - len(dropped) > MOST_IDLE:
@@ -162,6 +172,11 @@ class Flow:
     def __lt__(self, other: object) -> bool:
         """Return False: positions of equal order come in any order."""
         return False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the flow may be dropped."""
+        return self.cells is None
 
     @property
     def queue(self) -> str:
@@ -252,24 +267,32 @@ class TenantFlow(Flow):
         self._turn: int | None = None
         """Latest turn of a key that has started, or the turn of the first key."""
 
-    def member(self, key: str, weight: float) -> Member:
-        """Return a key of the tenant that gets one more cell. `weight`: of its first trigger. A new
-        key starts at the virtual time, or later by as much as its turn is ahead, at most one
+    def member(self, key: str, first: Trigger) -> Member:
+        """Return a key of the tenant that gets one more cell. `first`: its first trigger there. A
+        new key starts at the virtual time, or later by as much as its turn is ahead, at most one
         stride."""
         member = self.members.get(key)
         if member is None:
-            member = self.members[key] = Member(key, self.now)
-            self.lane.size += 1
+            member = self.begin_member(key)
             if (turn := self.lane.turns.get(key)) is not None:
                 if self._turn is None:
                     self._turn = turn
-                most = stride(key_weight(self.lane.weights, self.key, key, weight))
+                weight = key_weight(self.lane.weights, self.key, key, first.weight)
                 member.turn = turn
-                member.rank += max(0, min(turn - self._turn, most))
+                member.rank += max(0, min(turn - self._turn, self.lane.step(first, weight)))
         elif not member.cells:
             member.rank = max(member.rank, self.now)
             member.turn = self.lane.turns.get(key)
         return member
+
+    def begin_member(self, key: str) -> Member:
+        """Return a new key of the tenant, at its virtual time."""
+        member = self.members[key] = self._new_member(key)
+        self.lane.size += 1
+        return member
+
+    def _new_member(self, key: str) -> Member:
+        return Member(key, self.now)
 
     def reweigh(self, key: str) -> None:
         if key == self.key:
@@ -277,8 +300,7 @@ class TenantFlow(Flow):
         elif (member := self.members.get(key)) is not None:
             step = stride(self.lane.weights.get(key, 1.0))
             member.rank = min(member.rank, self.now + step)
-            for row in member.cells:
-                row.cell.move_up(row)
+            member.moved()
 
     def ran(self, trigger: Trigger) -> None:
         lane, key = self.lane, trigger.fairness_key
@@ -288,9 +310,12 @@ class TenantFlow(Flow):
         member = self.members[key]
         start = self.now = max(member.rank, self.now)
         member.rank = start + stride(key_weight(weights, self.key, key, trigger.weight))
+        self._note_turn(member)
+        lane.started(trigger)
+
+    def _note_turn(self, member: Member) -> None:
         if member.turn is not None and (self._turn is None or member.turn > self._turn):
             self._turn = member.turn
-        lane.started(trigger)
 
     def remove(self, cell: Cell) -> None:
         cell.leave()
@@ -301,7 +326,7 @@ class TenantFlow(Flow):
         return [
             (member.rank - self.now, self.members, key)
             for key, member in self.members.items()
-            if not member.cells
+            if member.is_idle
         ]
 
 
@@ -318,28 +343,19 @@ class Member:
         self.cells: list[KeyCell] = []
         """Triggers of the key: one for each column in which it has triggers."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the key may be dropped."""
+        return not self.cells
+
+    def moved(self) -> None:
+        """Find the first triggers of its cells after the rank has moved."""
+        for row in self.cells:
+            row.cell.move(row)
+
 
 _Idle = tuple[int, dict[str, Flow] | dict[str, Member], str]
 """(rank above the virtual time, where it is, its key): an idle flow or member."""
-
-
-class TimedLane:
-    """Offset between the passes of a lane that shares run time and ranks of the table: `base` +
-    pass is the rank. A lane that was idle starts at the virtual time."""
-
-    __slots__ = ("base", "size")
-
-    def __init__(self) -> None:
-        self.base = 0
-        self.size = 0
-
-    def enter(self, pass_: int, now: int) -> int:
-        """Count a trigger that comes into the table at this pass; return its rank. `now`: virtual
-        time of the table."""
-        if not self.size:
-            self.base = max(self.base, now - pass_)
-        self.size += 1
-        return self.base + pass_
 
 
 _NO_HEADS: list[CellLevel] = []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Full
 from fairlead.core.limits.slot_ledger import (
     OrderingKey,
@@ -18,9 +19,9 @@ from fairlead.core.limits.slot_ledger import (
     stops_all_nodes,
 )
 from fairlead.core.triggers.aging import Aging
-from fairlead.core.triggers.board import Board, LaneName
+from fairlead.core.triggers.board import Board
 from fairlead.core.triggers.columns import Cell, Column, Order, Position
-from fairlead.core.triggers.flows import Flow, TimedLane
+from fairlead.core.triggers.flows import Flow
 from fairlead.core.triggers.retries import Retries
 from fairlead.core.triggers.strands import Strand
 from fairlead.model import FifoLane, LaneKey, PartitionKey, Trigger, TriggerPath
@@ -67,8 +68,6 @@ class TriggerTable:
         self._retries = Retries()
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
-        self._timed: defaultdict[LaneName, TimedLane] = defaultdict(TimedLane)
-        """Lanes of queues that share run time."""
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
@@ -87,6 +86,16 @@ class TriggerTable:
         task on. The mapping may change at any time. Call it before the first push."""
         self._board.weights[queue] = weights
 
+    def share_run_time(self, queue: str, run_times: RunTimes) -> None:
+        """Let the fairness keys of a queue share run time instead of starts. `run_times`: the means
+        by which a trigger is charged when it starts. Call it before the first push."""
+        self._board.run_times[queue] = run_times
+
+    def ended(self, trigger: Trigger, cost: int) -> None:
+        """Charge a run of `cost` microseconds to its key, if its queue shares run time; 0 for one
+        that never began."""
+        self._board.ended(trigger, cost)
+
     def reweigh(self, lane: LaneKey, keys: Iterable[str]) -> None:
         """Let the new weights of these keys of a fair lane act on their next starts."""
         self._board.reweigh((lane.queue, lane.partition, lane.priority), keys)
@@ -98,18 +107,13 @@ class TriggerTable:
 
     # triggers come and go -------------------------------------------------------------------------
 
-    def push(self, trigger: Trigger, pass_: int | None = None) -> None:
+    def push(self, trigger: Trigger) -> None:
         """Add a trigger: one of a fair lane behind others of its key at lower levels, any other
-        behind all before it. `pass_`: virtual time at which it starts, instead of its key's."""
+        behind all before it."""
         priority = trigger.priority
         self._sequence += 1
         self._sizes[priority] += 1
-        rank = None
-        if trigger.level is None:
-            rank = self._board.times[priority].fifo_rank()
-        elif pass_ is not None:
-            timed = self._timed[trigger.queue, trigger.partition, priority]
-            rank = timed.enter(pass_, self._board.times[priority].now)
+        rank = self._board.times[priority].fifo_rank() if trigger.level is None else None
         self._board.insert(trigger, self._sequence, rank)
 
     def put_back(self, lent: Lent) -> None:
@@ -121,15 +125,11 @@ class TriggerTable:
     def remove(self, triggers: Collection[Trigger]) -> None:
         """Remove triggers, which hold no slots."""
         removed = set(map(_identity, triggers))
-        for found in {self._find(trigger) for trigger in triggers}:
+        for found in {self._board.find(trigger) for trigger in triggers}:
             if found is not None:
                 self._subtract(
                     self._board.keep(found, lambda trigger: _identity(trigger) not in removed)
                 )
-
-    def _find(self, trigger: Trigger) -> Cell | Strand | None:
-        lane = (trigger.queue, trigger.partition, trigger.priority)
-        return self._board.find(trigger, trigger.level is not None and lane not in self._timed)
 
     def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
         """Remove and return all triggers of these partitions, which hold no slots."""
@@ -144,7 +144,7 @@ class TriggerTable:
                         found, lambda trigger: (trigger.queue, trigger.partition) not in removed
                     )
         self._subtract(dropped)
-        for lanes in (self._board.lanes, self._board.turns, self._timed):
+        for lanes in (self._board.lanes, self._board.turns):
             for lane in [lane for lane in lanes if lane[:2] in removed]:
                 del lanes[lane]
         self._start_over()
@@ -239,6 +239,8 @@ class TriggerTable:
         return the failures of policies that raised, for which no slot is held. `now`: monotonic
         seconds."""
         self.freed(self._retries.due(now))
+        if self._board.run_times:
+            self._board.charge_overdue(now)
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
         limit = min(limit, self._slot_ledger.room)
@@ -330,8 +332,6 @@ class TriggerTable:
                 cell.column.heads.replace(order)
             if strand is not None:
                 self._pop_strand(strand, waits=not is_failed)
-            if self._timed:
-                self._leave_timed(trigger)
             cell.column.taken += 1
             if cell.column.released_by is not None:
                 board.pass_on(cell.column)
@@ -468,13 +468,6 @@ class TriggerTable:
     def _subtract(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
-            if self._timed:
-                self._leave_timed(trigger)
-
-    def _leave_timed(self, trigger: Trigger) -> None:
-        lane = self._timed.get((trigger.queue, trigger.partition, trigger.priority))
-        if lane is not None and trigger.level is not None:
-            lane.size -= 1
 
 
 def _is_busy(strand: Strand | None, stop: Full) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from fairlead.core.fair.passes import stride
 from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.core.triggers.columns import Cell, Column, Order
 from fairlead.core.triggers.entries import Entries, Entry
@@ -72,7 +71,7 @@ class TenantCell(Cell):
         name = entry[3].fairness_key
         key = self.keys.get(name)
         if key is None:
-            member = self.tenant.member(name, entry[3].weight)
+            member = self.tenant.member(name, entry[3])
             key = self.keys[name] = KeyCell(entry, self, member)
             member.cells.append(key)
         elif not key.add(entry):
@@ -110,8 +109,8 @@ class TenantCell(Cell):
         self._settle()
         return removed
 
-    def move_up(self, key: KeyCell) -> None:
-        """Find the first entry after the rank of a key has gone back."""
+    def move(self, key: KeyCell) -> None:
+        """Find the first entry after the rank of a key has moved."""
         self._put(key)
         self._settle()
 
@@ -124,7 +123,7 @@ class TenantCell(Cell):
         """Yield the rank at which each trigger would start if no limit were full, with its entry,
         first to last."""
         tenant, rank = self.tenant, self.tenant.rank
-        weights = tenant.lane.weights
+        lane = tenant.lane
         rows = [(key.member.rank, sorted(key, reverse=True)) for key in self.keys.values()]
         heap = [(own, entries[-1][:3], entries) for own, entries in rows]
         heapify(heap)
@@ -132,10 +131,11 @@ class TenantCell(Cell):
             own, _, entries = heap[0]
             entry = entries.pop()
             yield rank, entry
-            about = (weights, tenant.key, entry[3].fairness_key, entry[3].weight)
-            rank += stride(tenant_weight(*about))
+            trigger = entry[3]
+            about = (lane.weights, tenant.key, trigger.fairness_key, trigger.weight)
+            rank += lane.step(trigger, tenant_weight(*about))
             if entries:
-                own += stride(key_weight(*about))
+                own += lane.step(trigger, key_weight(*about))
                 heapreplace(heap, (own, entries[-1][:3], entries))
             else:
                 heappop(heap)

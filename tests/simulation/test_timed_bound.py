@@ -1,0 +1,214 @@
+"""Run time is shared within its bound between any two tenants, and between any two keys of one
+tenant, that are runnable at the same time, whatever limits hold others back; mutations of the rule
+break the bound."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from sys import maxsize
+
+import pytest
+
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.triggers.timed_flows import Account, TimedLane, TimedTenantFlow
+from fairlead.model import PartitionKey, Trigger, tenant_of
+from tests import tiers
+from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
+from tests.tiers import seeds
+
+WORLDS = 8
+"""Worlds in one test."""
+
+UNCERTAIN = 5
+"""Uncertainties of each of the two in the bound."""
+
+ROUNDING = 1e-6
+"""Seconds by which each start is rounded at most."""
+
+SECOND = 1_000_000
+FIRST = tiers.seed()
+
+
+class Steady(RunTimes):
+    """Run times with a fixed unit of a second: the bound holds while the unit does not change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit = SECOND
+        self._all.add(SECOND, 1000)
+
+    def _set_unit(self) -> None:
+        pass
+
+
+class Exact(Steady):
+    """Run times that are known before the runs."""
+
+    def __init__(self, costs: dict[str, int]) -> None:
+        super().__init__()
+        self._costs = costs
+
+    def expected(self, name: str, key: str) -> int:
+        return self._costs[key]
+
+
+class TimedWorld(FairWorld):
+    """A world in which runs take 1 ms to 100 s. Service is run time in seconds."""
+
+    has_tenants = True
+
+    def __init__(
+        self, seed: int, is_mixed: bool = False, capacity: int = maxsize, is_exact: bool = False
+    ) -> None:
+        super().__init__(seed, is_mixed, capacity)
+        self._usual = {key: round(10 ** self.chance.uniform(3, 8)) for key in self.keys}
+        self._spread = 0.0 if is_exact else self.chance.choice([0.0, 0.3, 1.5])
+        self._run_times = Exact(self._usual) if is_exact else Steady()
+        self.table.share_run_time(QUEUE, self._run_times)
+        self._took: dict[str, int] = {}
+        """Microseconds of current runs by task id; 0 for one whose claim will fail."""
+        self._charge = Counter[Sharer]()
+        """Greatest charge of one trigger, in virtual time at weight 1."""
+        self._doubt = Counter[Sharer]()
+        """Greatest uncertainty at one moment, likewise."""
+        self._is_exact = is_exact
+
+    def start(self, trigger: Trigger) -> float:
+        cost = 0
+        if self._is_exact or self.chance.random() < 0.9:
+            usual = self._usual[trigger.fairness_key]
+            cost = round(usual * 10 ** self.chance.uniform(-self._spread, self._spread))
+            cost = max(1000, min(cost, 100 * SECOND))
+        self._took[trigger.id] = self._usual[trigger.fairness_key] if self._is_exact else cost
+        self._note_charge(trigger)
+        self._note_doubt()
+        return self._took[trigger.id] / SECOND
+
+    def push(self, trigger: Trigger) -> None:
+        super().push(trigger)
+        self._note_charge(trigger)
+
+    def _note_charge(self, trigger: Trigger) -> None:
+        charge = self._run_times.charge(trigger.name, trigger.fairness_key)
+        for sharer in sharers(trigger):
+            self._charge[sharer] = max(self._charge[sharer], charge)
+
+    def is_claimed(self, trigger: Trigger) -> bool:
+        self._note_doubt()
+        cost = self._took.pop(trigger.id)
+        self.table.ended(trigger, cost)
+        if cost:
+            self._run_times.ended(trigger.name, trigger.fairness_key, cost)
+        return cost > 0
+
+    def come_back(self, trigger: Trigger) -> None:
+        self._note_doubt()  # every lent trigger was charged and has not run
+        self.table.ended(trigger, 0)
+        super().come_back(trigger)
+
+    def most_owed(self, sharer: Sharer) -> float:
+        owed = self._charge[sharer] + UNCERTAIN * self._doubt[sharer]
+        return owed / SECOND + self._number * ROUNDING
+
+    def _change(self) -> None:
+        if self.chance.random() < 0.01:
+            self._change_owner()
+        super()._change()
+
+    def _change_owner(self) -> None:
+        """Let this node be the next owner of a partition, without the tasks that waited."""
+        partition = self.chance.randrange(self._partitions)
+        for trigger in self.table.drop([PartitionKey(QUEUE, partition)]):
+            del self.waiting[partition, trigger.fairness_key][trigger.id]
+        self._lanes.pop(partition, None)
+        self._services.clear()
+
+    def _lane(self, partition: int) -> TimedLane:
+        lane = self.table._board.lanes[QUEUE, partition, PRIORITY]
+        assert isinstance(lane, TimedLane)
+        return lane
+
+    def _note_doubt(self) -> None:
+        doubt: defaultdict[Sharer, int] = defaultdict(int)
+        for partition in self._lanes:
+            if (QUEUE, partition, PRIORITY) not in self.table._board.lanes:
+                continue
+            for run in self._lane(partition).runs.values():
+                took = self._run_times.virtual(self._took.get(run.trigger.id, 0))
+                for sharer in sharers(run.trigger):
+                    doubt[sharer] += abs(took - run.charge)
+        for sharer, found in doubt.items():
+            self._doubt[sharer] = max(self._doubt[sharer], found)
+
+
+def sharers(trigger: Trigger) -> list[Sharer]:
+    tenant, key = tenant_of(trigger.fairness_key), trigger.fairness_key
+    return [(trigger.partition, tenant, None), (trigger.partition, tenant, key)]
+
+
+def worlds(number: int) -> Iterable[int]:
+    return range(FIRST + number * WORLDS, FIRST + (number + 1) * WORLDS)
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("capacity", [maxsize, 30, 8])
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("number", seeds(50, 1))
+def test_run_time_is_shared_within_the_bound_whatever_the_limits(
+    number: int, is_mixed: bool, capacity: int, is_exact: bool
+) -> None:
+    for seed in worlds(number):
+        worst = TimedWorld(seed, is_mixed, capacity, is_exact).run()
+        assert worst <= 1, f"seed {seed}: {worst:.3f} times the bound"
+
+
+class BlindWorld(TimedWorld):
+    """A world in which every run is expected to take a second."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._run_times = Exact(dict.fromkeys(self.keys, SECOND))
+        self.table.share_run_time(QUEUE, self._run_times)
+
+
+def test_wrong_expectations_do_not_break_the_bound() -> None:
+    for seed in worlds(0):
+        worst = BlindWorld(seed).run()
+        assert worst <= 1, f"seed {seed}: {worst:.3f} times the bound"
+
+
+def test_the_bound_breaks_if_ends_of_runs_move_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Account, "move", lambda account, rank, more, now: rank)
+    assert any(BlindWorld(seed).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_keys_of_a_tenant_take_turns_of_one_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = TimedTenantFlow.ran
+
+    def take_turns(flow: TimedTenantFlow, trigger: Trigger) -> None:
+        member = flow.members[trigger.fairness_key]
+        start = max(member.rank, flow.now)
+        ran(flow, trigger)
+        member.rank = start + SECOND
+        flow.now = start
+
+    monkeypatch.setattr(TimedTenantFlow, "ran", take_turns)
+    assert any(TimedWorld(seed, is_exact=True).run() > 1.5 for seed in range(50))
+
+
+def test_the_bound_breaks_if_a_key_that_was_held_back_does_not_restart_at_the_virtual_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = Account.start
+
+    def catch_up(
+        account: Account, rank: int, now: int, charge: int, weight: float
+    ) -> tuple[int, int]:
+        account.saved = max(account.saved, now - rank)
+        return start(account, rank, now, charge, weight)
+
+    monkeypatch.setattr(Account, "start", catch_up)
+    assert any(TimedWorld(seed, is_exact=True).run() > 1.5 for seed in range(50))

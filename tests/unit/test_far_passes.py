@@ -1,0 +1,153 @@
+"""Virtual times stay exact however many tasks a lane has run, and never leave the range that the
+stores and records can keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from fairlead.core.fair.backlog import Backlog
+from fairlead.core.fair.counters import LAST_PASS, Counters
+from fairlead.core.fair.passes import Passes
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.fair.steps import BacklogWrite, Changes, Timing
+from fairlead.core.fair.time_passes import TimePasses
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.lab.list_store import ListStore
+from fairlead.model import LaneRecord, Level, Trigger
+from tests import tiers
+from tests.tiers import seeds
+
+MONTH = 30 * 86_400 * 10_000 * 1_000_000
+"""Virtual time of a lane that is never empty for 30 days, at 10,000 tasks of weight 1 a second."""
+
+
+class FarLane:
+    """A lane with memory for ten triggers, whose virtual time begins at `start`."""
+
+    def __init__(self, start: int, is_timed: bool = False) -> None:
+        counters, self.run_times = Counters(), RunTimes()
+        self.weights: dict[str, float] = {}
+        passes = (
+            TimePasses(counters, self.weights, self.run_times)
+            if is_timed
+            else Passes(counters, self.weights)
+        )
+        at = Level(start, 1)
+        record = LaneRecord(at, at, at, virtual_time=start)
+        self.backlog = Backlog(1, record, passes, 10, Timing(delete_acks=1))
+        self.store = ListStore()
+        self.table = TriggerTable(SlotLedger(10**9))
+        self.table.weigh("q", self.weights)
+        if is_timed:
+            self.table.share_run_time("q", self.run_times)
+        self.number = 0
+        self._read()
+
+    def add(self, keys: Sequence[tuple[str, float]]) -> None:
+        triggers = []
+        for key, weight in keys:
+            self.number += 1
+            triggers.append(
+                Trigger(str(self.number), 1, "q", 0, "n", 5, key, weight, None, seq=self.number)
+            )
+        self._apply(self.backlog.add(triggers))
+        self._read()
+
+    def run(self, most: int, cost: int = 1000) -> list[int]:
+        """Run the next tasks; return their numbers."""
+        ran = []
+        while len(ran) < most and (taken := self.table.take(1, 0.0)[0]):
+            ran.append(taken[0].seq)
+            self.backlog.take(taken)
+            self.backlog.ack(taken)
+            self.table.ended(taken[0], cost)
+            self.backlog.ended(taken[0], cost)
+            self.run_times.ended("n", taken[0].fairness_key, cost)
+            self._read()
+        return ran
+
+    def reweigh(self, key: str, weight: float) -> None:
+        self.weights[key] = weight
+        if self.backlog.can_reweigh:
+            old, changes = self.backlog.reweigh([key])
+            self.table.remove(old)
+            self._apply(changes)
+        while (renewal := self.backlog.next_renewal(100)) is not None:
+            found = self.store.read_above(renewal.above, renewal.limit)
+            ours = [t for t in found if t.fairness_key in renewal.tenants]
+            through = found[-1].level if len(found) == renewal.limit else None
+            if (write := self.backlog.renew(ours, through)) is not None:
+                self._apply(write)
+        self._read()
+
+    def _read(self) -> None:
+        while (read := self.backlog.next_read()) is not None:
+            self._apply(self.backlog.read(self.store.read_above(read.above, read.limit)))
+        if (through := self.backlog.next_delete(0.0)) is not None:
+            self.store.delete_through(through)
+            self.backlog.deleted(through, 0.0)
+
+    def _apply(self, changes: BacklogWrite | Changes) -> None:
+        if isinstance(changes, BacklogWrite):
+            self.store.write(changes.entries)
+            moved = {*changes.moved}
+            self.store._rows = [row for row in self.store._rows if row.level not in moved]
+            changes = self.backlog.written(changes)
+        self.table.remove(changes.dropped)
+        for trigger in changes.added:
+            self.table.push(trigger)
+
+
+def order(start: int, seed: int, is_timed: bool) -> list[int]:
+    """Return the order of the tasks of a random world."""
+    chance = random.Random(f"far lane {seed}")
+    keys = [(f"k{n}", chance.choice([0.001, 0.03, 1.0, 1.0, 7.0, 1000.0])) for n in range(12)]
+    lane, ran = FarLane(start, is_timed), []
+    for _ in range(60):
+        kind = chance.random()
+        if kind < 0.5:
+            lane.add([chance.choice(keys) for _ in range(chance.choice([1, 3, 40]))])
+        elif kind < 0.95:
+            ran += lane.run(chance.choice([1, 5, 30]), chance.choice([1000, 10**6, 10**8]))
+        else:
+            lane.reweigh(chance.choice(keys)[0], chance.choice([0.001, 1.0, 1000.0]))
+    ran += lane.run(10**6)
+    assert sorted(ran) == list(range(1, lane.number + 1))
+    return ran
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+@pytest.mark.parametrize("seed", seeds(30, 3))
+def test_the_order_is_the_same_after_a_month_as_at_first(seed: int, is_timed: bool) -> None:
+    """Weights of 0.001 beside 1,000; a float would lose the last bits beyond 2**53."""
+    first = order(10**6, tiers.seed() + seed, is_timed)
+    for start in (2**53 + 1, MONTH + 1, LAST_PASS // 2 + 1):
+        assert order(start, tiers.seed() + seed, is_timed) == first
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+@pytest.mark.parametrize("seed", seeds(30, 3))
+def test_every_task_runs_once_at_the_end_of_the_virtual_time(seed: int, is_timed: bool) -> None:
+    for before in (0, 1, 10**7, 10**10):
+        order(LAST_PASS - before, tiers.seed() + seed, is_timed)
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_a_lane_at_the_end_of_the_virtual_time_keeps_records_and_rows_that_can_be_read(
+    is_timed: bool,
+) -> None:
+    lane = FarLane(LAST_PASS - 10**9, is_timed)
+    lane.add([("a", 0.001)] * 200)
+    for _ in range(150):
+        lane.run(1, 10**8)
+        lane.add([("a", 0.001), ("b", 1.0)])
+        record = lane.backlog.record()
+        assert msgspec.json.decode(msgspec.json.encode(record), type=LaneRecord) == record
+        lane.reweigh("b", 0.001)
+    assert len(lane.store._rows) <= 200 + 150 + 20
+    assert all(row.level is not None and row.level.pass_ <= LAST_PASS for row in lane.store._rows)

@@ -1,0 +1,487 @@
+"""Flows that share run time keep their bound for any run times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush
+from itertools import count, permutations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.fair.passes import STRIDE_SCALE
+from fairlead.core.fair.run_times import RunTimes
+from fairlead.core.limits.limits import Limit
+from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.triggers.aging import Aging
+from fairlead.core.triggers.table import TriggerTable
+from fairlead.core.triggers.timed_flows import MOST_OWED, Account, TimedLane
+from fairlead.model import LaneKey, Level, PartitionKey, Trigger
+from tests.tiers import examples
+
+KEYS = "abcd"
+NAMES = ("mail", "pay")
+SECOND = 1_000_000
+weights_by_key = st.fixed_dictionaries(dict.fromkeys(KEYS, st.sampled_from([0.5, 1.0, 3.0])))
+costs = st.integers(1, 20 * SECOND) | st.sampled_from([1, SECOND // 100, SECOND, 15 * SECOND])
+"""Microseconds."""
+tasks = st.tuples(st.sampled_from(KEYS), st.sampled_from(NAMES), costs)
+arrivals = st.lists(st.tuples(st.integers(0, 30 * SECOND), tasks), min_size=1, max_size=50)
+_ids = count(1)
+
+
+def trigger(
+    key: str, name: str = "pay", ordering_key: str | None = None, weight: float = 1.0
+) -> Trigger:
+    number = next(_ids)
+    return Trigger(
+        f"t{number}",
+        1,
+        "q",
+        0,
+        name,
+        5,
+        key,
+        weight,
+        ordering_key,
+        seq=number,
+        level=Level(0, number),
+    )
+
+
+class Steady(RunTimes):
+    """Run times with a fixed unit of a second, because the bound holds while the unit does not change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit = SECOND
+        self._all.add(SECOND, 1000)
+
+    def _set_unit(self) -> None:
+        pass
+
+
+class Exact(Steady):
+    """Run times that are known before the runs."""
+
+    def __init__(self, costs: dict[str, int]) -> None:
+        super().__init__()
+        self._costs = costs
+
+    def expected(self, name: str, key: str) -> int:
+        return self._costs[key]
+
+
+class Lane:
+    """A lane whose tasks run on several workers at once; time is in microseconds."""
+
+    def __init__(self, weights: dict[str, float], run_times: RunTimes, workers: int) -> None:
+        self.ledger = SlotLedger(workers)
+        self.ledger.register_queue("q")
+        for name in NAMES:
+            self.ledger.register_task("q", name)
+        self.table = TriggerTable(self.ledger)
+        self.table.share_run_time("q", run_times)
+        self.run_times = run_times
+        self.weights = weights
+        self.now = 0
+        self.costs: dict[str, int] = {}
+        self.running: list[tuple[int, int, Trigger]] = []
+        self.waiting: Counter[str] = Counter()
+        self.most_charged: Counter[str] = Counter()
+        self.most_doubt: Counter[str] = Counter()
+        self.started: list[Trigger] = []
+
+    def add(self, key: str, name: str, cost: int) -> None:
+        new = trigger(key, name, weight=self.weights[key])
+        self.costs[new.id] = cost
+        self.waiting[key] += 1
+        self.table.push(new)
+
+    def took(self, task: str, key: str) -> int:
+        return round(self.run_times.virtual(self.costs[task]) / self.weights[key])
+
+    def measure(self) -> None:
+        """Note the greatest charges and uncertainties, in virtual time of each key."""
+        doubt: Counter[str] = Counter()
+        for run in self.table._board.lanes["q", 0, 5].runs.values():
+            took = self.run_times.virtual(self.costs[run.trigger.id])
+            doubt[run.trigger.fairness_key] += abs(took - run.charge)
+        for key, weight in self.weights.items():
+            charge = max(self.run_times.charge(name, key) for name in NAMES)
+            self.most_charged[key] = max(self.most_charged[key], round(charge / weight))
+            self.most_doubt[key] = max(self.most_doubt[key], round(doubt[key] / weight))
+
+    def start(self) -> Trigger | None:
+        taken, _ = self.table.take(1, self.now / 1e6)
+        if not taken:
+            return None
+        [found] = taken
+        self.measure()
+        heappush(self.running, (self.now + self.costs[found.id], found.seq, found))
+        self.waiting[found.fairness_key] -= 1
+        self.started.append(found)
+        return found
+
+    def end(self) -> None:
+        self.now, _, found = heappop(self.running)
+        self.measure()
+        self.table.freed(self.ledger.release(found, self.now / 1e6))
+        self.run_times.ended(found.name, found.fairness_key, self.costs[found.id])
+        self.table.ended(found, self.costs[found.id])
+
+    def run(self, arrivals: list[tuple[int, tuple[str, str, int]]], started) -> None:
+        """Run all tasks; call `started` at each start, with the tasks that waited before."""
+        arrivals = sorted(arrivals)
+        while arrivals or self.running:
+            if arrivals and (not self.running or arrivals[0][0] <= self.running[0][0]):
+                at, task = arrivals.pop(0)
+                self.now = max(self.now, at)
+                if not self.waiting[task[0]]:
+                    started(task[0], None)
+                self.add(*task)
+            else:
+                self.end()
+            while True:
+                before = Counter(self.waiting)
+                found = self.start()
+                if found is None:
+                    break
+                started(found, before)
+
+
+def check_bound(lane: Lane, arrivals, times: int) -> None:
+    lead = dict.fromkeys(permutations(KEYS, 2), 0)
+    """Lead of the first key of a pair over the second, above its least value since both have waiting
+    tasks."""
+
+    def started(what, waiting) -> None:
+        if waiting is None:  # the key has tasks again
+            for pair in lead:
+                if what in pair:
+                    lead[pair] = 0
+            return
+        key = what.fairness_key
+        for pair in lead:
+            if key not in pair or not (waiting[pair[0]] and waiting[pair[1]]):
+                continue
+            took = lane.took(what.id, key)
+            lead[pair] = max(0, lead[pair] + (took if key == pair[0] else -took))
+            bound = sum(lane.most_charged[one] + times * lane.most_doubt[one] for one in pair)
+            assert lead[pair] <= bound + len(lane.started), (
+                pair
+            )  # one unit for each task, for rounding
+
+    lane.run(arrivals, started)
+    assert len(lane.started) == len(lane.costs) and not lane.table
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(weights_by_key, arrivals, st.integers(1, 4))
+def test_keys_that_wait_together_have_equal_run_time_by_weight_within_the_bound(
+    weights, arrivals, workers
+) -> None:
+    check_bound(Lane(weights, Steady(), workers), arrivals, times=5)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    weights_by_key,
+    st.fixed_dictionaries(dict.fromkeys(KEYS, st.integers(1000, 20 * SECOND))),
+    arrivals,
+    st.integers(1, 4),
+)
+def test_with_exact_expectations_the_bound_of_start_time_fair_queueing_holds(
+    weights, cost, arrivals, workers
+) -> None:
+    exact = [(at, (key, name, cost[key])) for at, (key, name, _) in arrivals]
+    lane = Lane(weights, Exact(cost), workers)
+    check_bound(lane, exact, times=0)
+    assert not any(lane.most_doubt.values())
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(weights_by_key, arrivals, st.integers(1, 4))
+def test_tasks_of_one_key_and_name_start_in_the_order_of_their_levels(
+    weights, arrivals, workers
+) -> None:
+    lane = Lane(weights, Steady(), workers)
+    lane.run(arrivals, lambda *_: None)
+    last: dict[tuple[str, str], Level] = {}
+    for found in lane.started:
+        flow = found.fairness_key, found.name
+        assert found.level is not None and last.get(flow, Level(0, 0)) < found.level
+        last[flow] = found.level
+
+
+def test_wrong_expectations_keep_the_bound() -> None:
+    wrong = dict.fromkeys(KEYS, SECOND)
+    long_and_short = [
+        (0, (key, "pay", cost))
+        for key, cost in (("a", 15 * SECOND), ("b", 10_000))
+        for _ in range(60)
+    ]
+    check_bound(Lane(dict.fromkeys(KEYS, 1.0), Exact(wrong), 1), long_and_short, times=5)
+
+
+def overcharged() -> float:
+    """Return the share of run time of a key whose tasks take a hundredth of their charges, beside
+    one whose charges are exact, on ten workers."""
+    lane = Lane(dict.fromkeys("ab", 1.0), Exact(dict.fromkeys("ab", SECOND)), 10)
+    costs = {"a": SECOND // 100, "b": SECOND}
+    tasks = [
+        (0, (key, "pay", costs[key])) for key in "ab" for _ in range(4000 if key == "a" else 30)
+    ]
+    lane.run(tasks, _nothing)
+    last = max(n for n, found in enumerate(lane.started) if found.fairness_key == "b")
+    spent = Counter[str]()
+    for found in lane.started[:last]:
+        spent[found.fairness_key] += lane.costs[found.id]
+    return spent["a"] / spent.total()
+
+
+def test_a_key_that_is_charged_too_much_saves_the_differences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = overcharged()
+    start = Account.start
+
+    def lose(account: Account, rank: int, now: int, charge: int, weight: float) -> tuple[int, int]:
+        return start(account, max(rank, now), now, charge, weight)
+
+    monkeypatch.setattr(Account, "start", lose)
+    assert overcharged() < 0.45 and found > 0.48
+
+
+def test_a_key_with_long_runs_gets_fewer_runs_as_soon_as_the_first_ones_have_ended() -> None:
+    lane = Lane(dict.fromkeys(KEYS, 1.0), Steady(), 1)
+    lane.run(
+        [
+            (0, (key, "pay", cost))
+            for key, cost in (("a", 10 * SECOND), ("b", SECOND))
+            for _ in range(60)
+        ],
+        _nothing,
+    )
+    first = Counter(found.fairness_key for found in lane.started[:55])
+    assert first["b"] >= 48
+
+
+# one flow -----------------------------------------------------------------------------------------
+
+
+class Table:
+    """A table of one lane, with room for every task."""
+
+    def __init__(self, run_times: RunTimes | None = None, slots: int = 10_000) -> None:
+        self.ledger = SlotLedger(slots)
+        self.ledger.register_queue("q")
+        for name in NAMES:
+            self.ledger.register_task("q", name)
+        self.table = TriggerTable(self.ledger)
+        self.table.share_run_time("q", Steady() if run_times is None else run_times)
+        self.weights: dict[str, float] = {}
+        self.table.weigh("q", self.weights)
+
+    def push(self, *keys: str) -> None:
+        for key in keys:
+            self.table.push(trigger(key))
+
+    def take(self, most: int, now: float = 0.0) -> list[Trigger]:
+        return self.table.take(most, now)[0]
+
+    def next(self, most: int, now: float = 0.0) -> list[str]:
+        return [found.fairness_key for found in self.take(most, now)]
+
+    def run(self, cost: int, now: float = 0.0) -> str:
+        """Run the next task to its end; return its key."""
+        [found] = self.take(1, now)
+        self.ledger.release(found, now)
+        self.table.ended(found, cost)
+        return found.fairness_key
+
+    @property
+    def lane(self) -> TimedLane:
+        lane = self.table._board.lanes["q", 0, 5]
+        assert isinstance(lane, TimedLane)
+        return lane
+
+
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_a_run_that_takes_longer_than_expected_counts_while_it_runs(tenant: str) -> None:
+    table, a, b = Table(), f"{tenant}a", f"{tenant}b"
+    table.push(*[a] * 3, *[b] * 200)
+    _, of_b = sorted(table.take(2), key=lambda found: found.fairness_key)
+    table.table.ended(of_b, SECOND)  # while the run of a goes on
+    seen = table.next(110, now=100.0)
+    assert 95 <= seen.index(a) <= 105
+
+
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_a_run_that_never_ends_does_not_make_other_tasks_of_its_key_free(tenant: str) -> None:
+    table, a, b = Table(), f"{tenant}a", f"{tenant}b"
+    table.push(a, b)
+    table.take(2)
+    table.push(*[a] * 500, *[b] * 500)
+    for now in range(1, 400):  # one start each second, while the first run of a goes on
+        assert table.next(1, float(now))
+    spent = Counter(run.trigger.fairness_key for run in table.lane.runs.values())
+    assert spent[b] > spent[a]
+
+
+def test_a_key_that_was_idle_has_saved_no_run_time() -> None:
+    table = Table()
+    table.push(*["a"] * 5)
+    for _ in range(5):
+        table.run(10 * SECOND)
+    table.push(*["b"] * 50, *["a"] * 50)
+    seen = table.next(60)
+    assert seen.count("b") == pytest.approx(35, abs=2)  # a owes ten seconds
+
+
+def test_a_key_whose_charges_were_too_high_has_saved_nothing_after_it_was_idle() -> None:
+    table = Table()
+    table.push(*["a"] * 20, "b")
+    for found in table.take(20):
+        table.table.ended(found, 1)
+    table.take(1)
+    table.push(*["a"] * 20, *["b"] * 20)
+    assert table.next(20).count("a") == pytest.approx(10, abs=1)
+
+
+def test_a_key_of_a_tenant_that_was_idle_has_saved_no_run_time() -> None:
+    table = Table()
+    table.push(*["acme/a"] * 40)
+    for _ in range(20):
+        table.run(10 * SECOND)
+    table.push(*["acme/b"] * 40)
+    assert table.next(20).count("acme/b") == pytest.approx(15, abs=1)
+
+
+def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
+    table = Table()
+    table.push("a", "a", "b")
+    table.run(10**9 * SECOND)
+    rank = table.lane.flows["a"].rank
+    assert rank == MOST_OWED * STRIDE_SCALE
+
+
+def test_a_claim_that_fails_costs_nothing() -> None:
+    table = Table()
+    table.push("acme/a", "acme/b", "acme/a", "acme/b")
+    before = [found for _ in range(2) for found in table.take(1)]
+    for found in before:
+        table.table.ended(found, 0)
+    assert table.lane.flows["acme"].rank == 0
+    assert {member.rank for member in table.lane.flows["acme"].members.values()} == {0}
+
+
+def test_a_new_weight_divides_what_a_key_owes() -> None:
+    table = Table()
+    table.push("a", "a", "acme/x", "acme/x")
+    for found in table.take(4):
+        table.table.ended(found, 10 * SECOND)
+    flows = table.lane.flows
+    table.weights |= {"a": 10.0, "acme/x": 10.0}
+    before = flows["a"].rank - flows["a"].lane.time.now
+    table.table.reweigh(LaneKey("q", 0, 5), ["a", "acme/x"])
+    assert flows["a"].rank - flows["a"].lane.time.now == pytest.approx(before / 10, rel=1e-3)
+    assert flows["acme"].members["acme/x"].rank < 12 * SECOND + SECOND
+
+
+def test_a_tenant_keeps_what_its_plain_key_owes_when_its_first_path_comes() -> None:
+    table = Table()
+    table.push("acme", "acme", "other")
+    first, second = table.take(2)
+    table.push("acme/x")
+    for found in (first, second):
+        table.table.ended(found, 10 * SECOND)
+    assert table.lane.flows["acme"].rank == 10 * SECOND
+    assert not table.lane.flows["acme"].account.running
+
+
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_a_task_with_two_triggers_is_charged_once(tenant: str) -> None:
+    table = Table()
+    one = trigger(f"{tenant}a")
+    again = msgspec.structs.replace(one, level=Level(1, 10**6))
+    table.table.push(one)
+    table.table.push(again)
+    assert table.take(2) == [one, again]
+    [flow] = table.lane.flows.values()
+    assert flow.rank == pytest.approx(SECOND, abs=1)
+    table.table.ended(again, 3 * SECOND)
+    table.table.ended(one, 0)
+    assert flow.rank == pytest.approx(3 * SECOND, abs=1)
+    assert flow.is_idle and not table.lane.runs
+
+
+def test_low_priorities_get_their_share_beside_keys_that_share_run_time() -> None:
+    ledger, run_times = SlotLedger(10_000), Steady()
+    table = TriggerTable(ledger, Aging({"q": 10.0}))
+    table.share_run_time("q", run_times)
+    for n in range(100):
+        table.push(trigger(f"acme/k{n % 3}"))
+        table.push(msgspec.structs.replace(trigger(f"acme/k{n % 3}"), priority=7))
+    assert {found.priority for found in table.take(10, 0.0)[0]} == {5}
+    late = table.take(80, 11.0)[0]
+    low = [found for found in late if found.priority == 7]
+    assert len(low) == 8
+    assert max(Counter(found.fairness_key for found in low).values()) <= 3
+
+
+def test_a_run_that_began_under_an_earlier_owner_costs_nothing() -> None:
+    table = Table()
+    table.push("a")
+    [found] = table.take(1)
+    table.table.drop([PartitionKey("q", 0)])
+    table.table.ended(found, 10 * SECOND)
+    table.push("a")
+    table.table.ended(found, 10 * SECOND)
+    assert table.lane.flows["a"].rank <= table.lane.time.now
+    assert not table.table.take(0, 1e6)[0]  # its time so far is charged to no flow
+
+
+@pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(tenant: str) -> None:
+    table = Table()
+    for n in range(10_000):
+        table.push(f"{tenant}k{n}", f"{tenant}k{n}")
+        assert table.run(SECOND) == table.run(SECOND)
+    assert table.lane.size < 3000
+
+
+def test_keys_with_current_runs_are_kept() -> None:
+    table = Table()
+    table.push(*(f"k{n}" for n in range(3000)))
+    runs = table.take(3000)
+    table.push(*(f"acme/k{n}" for n in range(3000)))
+    runs += table.take(3000)
+    for found in runs:
+        table.table.ended(found, SECOND)
+    assert not table.lane.runs
+
+
+def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() -> None:
+    table = Table(slots=5000)
+    table.ledger.register_task("q", "pay", Limit(1))
+    for name in NAMES:
+        table.table.push(trigger("acme/a", name))
+        table.table.push(trigger("acme/b", name))
+    table.take(3)
+    for n in range(3000):
+        table.table.push(trigger("acme/a", "mail"))
+        [found] = table.take(1)
+        assert found.name == "mail"
+        table.table.freed(table.ledger.release(found, 0.0))
+        table.table.ended(found, 1 + n % 3 * SECOND)
+    for column in table.table._board.columns.values():
+        assert sum(1 for _ in column.heads) < 100
+        for cell in column.cells():
+            assert len(cell._heads) < 100
+
+
+def _nothing(*_: object) -> None:
+    pass
