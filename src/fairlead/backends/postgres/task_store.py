@@ -23,6 +23,7 @@ from fairlead.backends.postgres.copy_format import (
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.incidents import PostgresIncidents
 from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
@@ -104,6 +105,7 @@ class PostgresTaskStore(SqlTaskStore):
         for name in ("nodes", "silent_nodes"):
             sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
         super().__init__(database, sql)
+        self.incidents = PostgresIncidents(database)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
         self.due_floor = DueFloor(self._floors)

@@ -99,11 +99,15 @@ CREATE TABLE fairlead_incidents (
     details      text    NOT NULL,
     deliveries   integer NOT NULL DEFAULT 0,      -- number of calls of `on_incident` so far
     deliver_at   bigint  NOT NULL,                -- earliest time of the next call
+    deliver_seq  bigint  NOT NULL DEFAULT nextval('fairlead_ready_seq'),  -- position of the last change of deliver_at
     delivered_at bigint,                          -- time at which a call returned; NULL: none has returned
     UNIQUE (kind, subject, version)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, id) WHERE delivered_at IS NULL;
+-- The incidents as they came (see backends/postgres/incidents.py).
+CREATE INDEX fairlead_incidents_arrival ON fairlead_incidents (deliver_seq);
 
 -- Queues and nodes ----------------------------------------------------------------------------------------------------
 
@@ -546,6 +550,10 @@ DELETE FROM fairlead_schedule WHERE queue = 'room';
 INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique_key, finished_at)
 SELECT 'room', 0, n, '', repeat('-', 1700), 0 FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_completions WHERE queue = 'room';
+
+INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at, delivered_at)
+SELECT 'room', n::text, 0, 'room', '', 0, 0, repeat('-', 1700), 0, 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_incidents WHERE queue = 'room';
 
 INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
