@@ -28,6 +28,7 @@ from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
+from fairlead.backends.postgres.periodic import PostgresPeriodics
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
@@ -44,6 +45,7 @@ from fairlead.model import (
 )
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Lane, Notification, joined, pieces
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
 
@@ -106,6 +108,7 @@ class PostgresTaskStore(SqlTaskStore):
             sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
         super().__init__(database, sql)
         self.incidents = PostgresIncidents(database)
+        self._periodics = PostgresPeriodics(self)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
         self.due_floor = DueFloor(self._floors)
@@ -130,6 +133,10 @@ class PostgresTaskStore(SqlTaskStore):
         self._sent: dict[str, int] = {}
         """Last heartbeat that this process has sent for a node."""
         self._marks = Marks(self._floors, self.statement("lane_mark"), _MARK_SECONDS)
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        return self._periodics
 
     # the user's side ------------------------------------------------------------------------------
 

@@ -137,23 +137,25 @@ CREATE TABLE fairlead_heartbeats (
     PRIMARY KEY (node, heartbeat_at)
 ) WITH (vacuum_truncate = off);
 
--- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
--- command.
+-- Periodic tasks that nodes have declared, one row each. Each time at which one is to run is a slot. A row is deleted only by
+-- an operator's command.
 CREATE TABLE fairlead_periodics (
-    name          text    PRIMARY KEY,            -- name of the task; its second declaration is named with the suffix #2
+    name          text    NOT NULL,               -- name of the task; its second declaration is named with the suffix #2
+    number        bigint  NOT NULL,               -- incremented by each write, which begins at the last number known
     task          text    NOT NULL,
     queue         text    NOT NULL,
     cron          text    NOT NULL,
     timezone      text    NOT NULL,
     catch_up      text    NOT NULL,               -- last, all or none
     paused        boolean NOT NULL DEFAULT false,
-    version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
+    version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns from task on and of passed_at
     registered_at bigint  NOT NULL,               -- time of the first declaration; slots before it do not run
     passed_at     bigint  NOT NULL,               -- every slot up to this time is submitted or skipped
     last_slot_at  bigint,                         -- time of the last slot that was submitted
     declared_at   bigint  NOT NULL,               -- time of the last declaration by a running node
-    declared_by   text    NOT NULL                -- node of the last declaration
-);
+    declared_by   text    NOT NULL,               -- node of the last declaration
+    PRIMARY KEY (name, number)
+) WITH (vacuum_truncate = off);
 
 -- Leases of partitions and pollers. A lease ends when its holder expires.
 CREATE TABLE fairlead_leases (
@@ -557,6 +559,10 @@ DELETE FROM fairlead_incidents WHERE queue = 'room';
 
 INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
+
+INSERT INTO fairlead_periodics (name, number, task, queue, cron, timezone, catch_up, registered_at, passed_at, declared_at, declared_by)
+SELECT 'room', n, repeat('-', 1700), 'room', '', '', '', 0, 0, 0, '' FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_periodics WHERE queue = 'room';
 
 INSERT INTO fairlead_holders (owner, expires_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_holders WHERE owner LIKE '-%';
