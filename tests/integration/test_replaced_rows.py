@@ -16,6 +16,7 @@ from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_log import PostgresTaskLog
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import (
@@ -30,6 +31,7 @@ from fairlead.model import (
     State,
     TaskKey,
 )
+from fairlead.ports.history import START, Position
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import Submit
@@ -194,6 +196,53 @@ def test_two_nodes_that_register_a_periodic_task_at_the_same_time_share_one_reco
 
 def is_waiting() -> Steps[bool]:
     return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+
+def test_readers_of_the_history_are_read_and_advanced_without_a_read_of_earlier_positions(
+    store: PostgresTaskStore,
+) -> None:
+    history, other = SqlHistory(store.database), SqlHistory(store.database)
+    for _, explain in rounds(store):
+        for _ in range(60):
+            seq = len(explain.findings)
+            store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
+            store.database.run(history.advance("lake/events", "events", Position(1, seq), NOW))
+            store.database.run(history.checked("lake", Position(1, seq), NOW))
+        for each in (other, store._history):
+            store.database.run(each.readers())
+        assert [reader.name for reader in do(other.readers(), explain)] == ["lake", "lake/events"]
+        do(history.advance("lake", "lake", START, NOW), explain)
+        do(history.checked("lake", START, NOW), explain)
+        for name in ("clean_attempts", "clean_events"):
+            do(store._clean(name, NOW, 10), explain)
+
+
+def test_two_processes_that_add_a_reader_at_the_same_time_share_one_row(
+    store: PostgresTaskStore,
+) -> None:
+    first, second = SqlHistory(store.database), SqlHistory(store.database)
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            store.database.join(connection, first.advance("lake", "lake", Position(1, 5), NOW))
+            steps = second.advance("lake", "lake", Position(1, 3), NOW + 1)
+            added = pool.submit(store.database.run, steps)
+            while not added.done() and not store.database.read_now(is_waiting()):
+                pass
+        added.result()
+    (reader,) = store.database.run(first.readers())
+    assert (reader.position, reader.updated_at) == (Position(1, 5), NOW + 1)
+
+
+def test_a_reader_that_was_dropped_is_added_again(store: PostgresTaskStore) -> None:
+    history, other = SqlHistory(store.database), SqlHistory(store.database)
+    for seq in (1, 2, 3):
+        store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
+    assert store.database.run(other.drop_reader("lake"))
+    store.database.run(other.advance("lake", "lake", Position(0, 7), NOW))
+    assert store.database.run(history.reader("lake")).position == Position(0, 7)
+    assert store.database.run(other.drop_reader("lake"))
+    store.database.run(history.advance("lake", "lake", Position(0, 8), NOW))
+    assert store.database.run(other.reader("lake")).position == Position(0, 8)
 
 
 def test_the_record_of_a_lane_is_kept_without_a_read_of_earlier_ones(

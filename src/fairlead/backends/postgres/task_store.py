@@ -29,6 +29,7 @@ from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.postgres.periodic import PostgresPeriodics
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
@@ -44,6 +45,7 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.history import START, Position, Reader
 from fairlead.ports.notification import Lane, Notification, joined, pieces
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
@@ -86,6 +88,9 @@ _INSERT_ROWS = 1000
 _NO_KEY = (-1, "00000000-0000-0000-0000-000000000000")
 """A place before all unique keys: `submitted_at` and the id of the task."""
 
+_END = Position(2**62, 2**62)
+"""A position behind all rows of the history."""
+
 _FIRST = -(2**63)
 
 _by_id = attrgetter("id", "version")
@@ -109,6 +114,7 @@ class PostgresTaskStore(SqlTaskStore):
         super().__init__(database, sql)
         self.incidents = PostgresIncidents(database)
         self._periodics = PostgresPeriodics(self)
+        self._history = SqlHistory(database)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
         self.due_floor = DueFloor(self._floors)
@@ -463,6 +469,8 @@ class PostgresTaskStore(SqlTaskStore):
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
         params: tuple[Any, ...] = (before, limit, *self._clean_from[name])
+        if name in _POSITIONS_CLEANED:
+            params += _read_through(name, (yield from self._history.readers()))
         if name == "clean_unique_keys":
             if time.monotonic() >= self._all_keys_at:
                 self._clean_from[name] = _NO_KEY
@@ -508,6 +516,20 @@ class PostgresTaskStore(SqlTaskStore):
         while len(self._left_keys) > _MOST_LEFT_KEYS:
             self._left_keys.popitem(last=False)
         return max(count, of_page or 0)
+
+
+def _read_through(name: str, readers: Iterable[Reader]) -> Position:
+    """Return the position up to which all readers are done with the rows that the statement `name`
+    deletes. A lake is done with attempts once they were compared."""
+    if name == "clean_events":
+        done = [reader.position for reader in readers if reader.kind == "events"]
+    else:
+        done = [
+            reader.checked or START if reader.kind == "lake" else reader.position
+            for reader in readers
+            if reader.kind != "events"
+        ]
+    return min(done, default=_END)
 
 
 # one INSERT ---------------------------------------------------------------------------------------
