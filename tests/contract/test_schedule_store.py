@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from fairlead.backends.memory.schedule import MemoryScheduleStore
 from fairlead.backends.sql.migrate import migrate
-from fairlead.backends.sql.schedule import SqlScheduleStore, attempt_row
+from fairlead.backends.sql.schedule import SqlScheduleStore, append_unfenced, attempt_row
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
@@ -32,6 +33,7 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.ports.schedule_store import HOUR, Fenced, ScheduleStore
+from fairlead.ports.statements import Statement, Steps
 from tests.adapters import schedule_of
 
 PARTITION, BESIDE, ELSEWHERE = (
@@ -302,6 +304,35 @@ async def test_a_run_is_in_the_history_once_even_if_its_end_is_reported_twice(
         "tenant",
     )
     assert await everything(store) == []
+
+
+@pytest.mark.parametrize("way", ["finish", "append_unfenced"])
+def test_a_run_whose_commit_hangs_while_another_connection_appends_it_is_in_the_history_once(
+    postgres_url: str, way: str
+) -> None:
+    tasks = task_store(postgres_url)
+    migrate(tasks.database)
+    schedule = schedule_of(tasks)
+    range_id = tasks.database.run(schedule._take_over(PARTITION)).range_id
+    end = ended(ScheduledTask.of(task(1)))
+
+    def append() -> Steps[None]:
+        if way == "finish":
+            return schedule._finish(PARTITION, range_id, [end])
+        return append_unfenced(schedule._sql, [attempt_row(end)])
+
+    def is_waiting() -> Steps[bool]:
+        return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+    with ThreadPoolExecutor(1) as pool:
+        with tasks.database.transaction() as connection:
+            tasks.database.join(connection, append())
+            second = pool.submit(tasks.database.run, append())
+            while not second.done() and not tasks.database.read_now(is_waiting()):
+                pass
+        second.result()
+    assert len(attempts(schedule, tasks, end.scheduled.task.id)) == 1
+    tasks.database.close()
 
 
 async def test_one_task_is_found_by_its_key(store: Adapter) -> None:

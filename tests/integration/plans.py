@@ -24,8 +24,9 @@ GROWING = {
     "fairlead_task_log",
     "fairlead_schedule",
     "fairlead_completions",
+    "fairlead_incidents",
 }
-"""Tables with a row for each task or run."""
+"""Tables with a row for each task or run, and that of the incidents."""
 
 COMPILED_COST = 100_000
 """Cost above which the server compiles a statement, which takes longer than to run it."""

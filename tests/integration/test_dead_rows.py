@@ -12,10 +12,24 @@ import pytest
 from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.postgres.incidents import PostgresIncidents
 from fairlead.backends.postgres.lane_floors import LaneFloors, Mark
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.migrate import migrate
-from fairlead.model import LaneKey, Level, NewTask, PartitionKey, State
+from fairlead.backends.sql.rows import batch
+from fairlead.backends.sql.sql_file import load
+from fairlead.model import (
+    IncidentKind,
+    IncidentReport,
+    LaneKey,
+    Level,
+    NewTask,
+    PartitionKey,
+    State,
+)
+from fairlead.pipeline.bulk.jobs import touch
+from fairlead.pipeline.bulk.message import RunSuperseded
+from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.tasks import NOW, SECOND, done, make, wanted
 from tests.integration.plans import Explainer, beside_a_backup, do
 
@@ -103,6 +117,7 @@ def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(
             do(store.lanes(), explain)
             do(store.oldest_ready(), explain)
             do(store._stuck(NOW, 10), explain)
+            assert do(store.count_ready(["mail", "pay"], 10), explain) == 0
             pages.append([finding.buffers for finding in explain.findings])
         assert all(after <= before + 30 for before, after in zip(*pages, strict=True)), pages
 
@@ -210,6 +225,105 @@ def test_keys_of_unfinished_tasks_do_not_hold_up_the_cleaning_of_those_behind_th
     with store.database.connection() as connection:
         left = connection.execute("SELECT count(*) FROM fairlead_unique_keys").fetchone()
     assert left == (50,)
+
+
+def test_incidents_are_claimed_swept_and_counted_without_a_read_of_those_before(
+    store: PostgresTaskStore,
+) -> None:
+    incidents = store.incidents
+    assert isinstance(incidents, PostgresIncidents)
+    asyncio.run(incidents.report([_report("open")], NOW))
+    with beside_a_backup(store) as connection:
+        explain, pages = Explainer(connection), []
+        for number in range(1, 9):
+            now = NOW + number * SECOND
+            asyncio.run(incidents.report([_report(f"{number}/{n}") for n in range(ROUND)], now))
+            found = asyncio.run(incidents.claim(now, now + SECOND, 2 * ROUND))
+            asyncio.run(incidents.retry([(each.id, now) for each in found]))
+            found = asyncio.run(incidents.claim(now, now + SECOND, 2 * ROUND))
+            ended = [each.id for each in found if each.subject != "open"]
+            assert len(ended) == ROUND
+            asyncio.run(incidents.delivered(ended, now))
+            connection.execute("UPDATE fairlead_incidents SET seen_at = 0 WHERE delivered_at > 0")
+            for _ in range(3):  # until the positions are settled
+                incidents._marks.late_at = 0.0
+                asyncio.run(incidents.sweep(0, now, 2 * ROUND))
+            asyncio.run(incidents.claim(now, now + SECOND, 1))
+            assert asyncio.run(incidents.counts()) == {("lane_unreadable", "mail", ""): 1}
+            explain.findings = []
+            incidents._marks.late_at = 0.0
+            do(incidents._claim(now, now + SECOND, 20), explain)
+            do(incidents._sweep(0, now, 20), explain)
+            do(incidents._count_rows(), explain)
+            pages.append([finding.buffers for finding in explain.findings])
+        assert all(n <= first + 5 for first, n in zip(pages[0], pages[-1], strict=True)), pages
+
+
+def _report(subject: str) -> IncidentReport:
+    kind = IncidentKind.LANE_UNREADABLE
+    return IncidentReport(kind=kind, subject=subject, details="", since=NOW, queue="mail")
+
+
+def test_a_report_that_is_repeated_each_minute_for_hours_replaces_few_rows(
+    store: PostgresTaskStore,
+) -> None:
+    with store.database.connection() as connection:
+        versions = set()
+        for minute in range(60):
+            asyncio.run(store.incidents.report([_report("one")], NOW + 60 * minute * SECOND))
+            (version,) = connection.execute("SELECT ctid::text FROM fairlead_incidents").fetchall()
+            versions.add(version)
+    assert len(versions) == 6
+
+
+def test_an_incident_that_commits_late_or_is_put_back_is_found(store: PostgresTaskStore) -> None:
+    incidents = store.incidents
+    assert isinstance(incidents, PostgresIncidents)
+
+    def note(subject: str) -> Steps[None]:
+        yield Statement(
+            incidents._sql["report"],
+            (batch([("lane_unreadable", subject, 0, "mail", "", NOW, "")]), NOW),
+        )
+
+    with psycopg.connect(store.database.url) as slow:
+        store.database.join(slow, note("late"))
+        for number in range(1, 6):
+            now = NOW + number * SECOND
+            asyncio.run(incidents.report([_report(f"{number}")], now))
+            incidents._marks.late_at = 0.0
+            (found,) = asyncio.run(incidents.claim(now, now + 60 * SECOND, 10))
+            asyncio.run(incidents.delivered([found.id], now))
+            asyncio.run(incidents.sweep(0, now, 10))
+        slow.commit()
+    (late,) = asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10))
+    assert late.subject == "late"
+    for _ in range(4):
+        incidents._marks.late_at = 0.0
+        assert asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10)) == []
+    asyncio.run(incidents.retry([(late.id, NOW + 8 * SECOND)]))
+    (again,) = asyncio.run(incidents.claim(NOW + 9 * SECOND, NOW + 60 * SECOND, 10))
+    assert again.subject == "late"
+    asyncio.run(incidents.delivered([late.id], NOW))
+    asyncio.run(incidents.sweep(0, NOW + 7200 * SECOND, 10))
+    assert asyncio.run(incidents.counts()) == {}
+
+
+def test_a_bulk_submit_that_waits_replaces_its_row_once_a_minute(store: PostgresTaskStore) -> None:
+    sql, database = load("postgres.sql", "fairlead.pipeline.bulk"), store.database
+    with database.connection() as connection:
+        connection.execute(
+            "INSERT INTO fairlead_bulk_jobs (submission_id, epoch, state, publish, opened_at,"
+            " touched_at) VALUES ('job', 'one', 'open', 'chunked', %s, %s)",
+            [NOW, NOW],
+        )
+        versions = set()
+        for second in range(121):
+            database.run(touch(sql, "job", "one", NOW + second * SECOND))
+            versions |= set(connection.execute("SELECT ctid::text FROM fairlead_bulk_jobs"))
+        assert len(versions) == 2
+        with pytest.raises(RunSuperseded):
+            database.run(touch(sql, "job", "another", NOW + 200 * SECOND))
 
 
 @pytest.mark.parametrize("name", FILL)

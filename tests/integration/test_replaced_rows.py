@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from fairlead.backends.postgres.schedule import PostgresScheduleStore
 from fairlead.backends.postgres.task_log import PostgresTaskLog
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import migrate
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import (
@@ -29,6 +31,9 @@ from fairlead.model import (
     State,
     TaskKey,
 )
+from fairlead.ports.history import START, Position
+from fairlead.ports.periodic_store import Advance, PeriodicDeclaration
+from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_log import Submit
 from fairlead.testing.contract.tasks import NOW, SECOND, make
 from tests.integration.plans import Explainer, beside_a_backup, do
@@ -130,6 +135,114 @@ def test_one_node_makes_a_ledger_whatever_was_written_to_it_since(
     assert store.database.run(leases._write_ledger(("limit", ""), "second", 1))
     assert not store.database.run(leases._write_ledger(("limit", ""), "other", 0))
     assert store.database.run(leases._read_ledger("limit", "")) == (b"second", 2)
+
+
+def test_records_of_periodic_tasks_are_read_and_written_without_a_read_of_earlier_ones(
+    store: PostgresTaskStore,
+) -> None:
+    periodics, names = store.periodics, ["first", "second"]
+    declared = [
+        PeriodicDeclaration(name, name, "mail", "* * * * *", "UTC", "last") for name in names
+    ]
+    store.database.run(periodics.register(declared, "node", NOW))
+    store.database.run(periodics.records())
+    for number, explain in rounds(store):
+        for _ in range(50):
+            store.database.run(periodics.declare(names, "node", NOW, -SECOND))
+            for record in store.database.run(periodics.records()):
+                advance = Advance(record.name, record.version, NOW + number, NOW + number)
+                assert store.database.run(periodics.submission(advance, []))
+        records = do(periodics.records(), explain)
+        assert [record.passed_at for record in records] == [NOW + number] * 2
+        do(periodics.declare(names, "node", NOW, 0), explain)
+        advance = Advance("first", records[0].version, NOW + number, None)
+        assert do(periodics.submission(advance, []), explain)
+
+
+def test_periodic_tasks_that_others_register_and_remove_are_seen(store: PostgresTaskStore) -> None:
+    other = PostgresTaskStore(store.database)
+
+    def names() -> list[str]:
+        return [record.name for record in store.database.run(store.periodics.records())]
+
+    assert names() == []
+    for name in ("m", "a", "z", "p"):
+        one = PeriodicDeclaration(name, name, "mail", "* * * * *", "UTC", "last")
+        for _ in range(3):
+            store.database.run(other.periodics.register([one], "node", NOW))
+        assert name in names()
+    assert names() == ["a", "m", "p", "z"]
+    for record in store.database.run(other.periodics.records()):
+        assert store.database.run(other.periodics.remove(record.name, record.declared_at))
+    store.database.run(other.periodics.register([one], "node", NOW))  # from a lower number on
+    assert names() == ["p"]
+
+
+def test_two_nodes_that_register_a_periodic_task_at_the_same_time_share_one_record(
+    store: PostgresTaskStore,
+) -> None:
+    one = PeriodicDeclaration("one", "one", "mail", "* * * * *", "UTC", "last")
+    register = store.periodics.register
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            store.database.join(connection, register([one], "first", NOW))
+            second = pool.submit(store.database.run, register([one], "second", NOW))
+            while not second.done() and not store.database.read_now(is_waiting()):
+                pass
+        second.result()
+    (record,) = store.database.run(store.periodics.records())
+    assert (record.declared_by, record.version) == ("second", 2)
+
+
+def is_waiting() -> Steps[bool]:
+    return bool((yield Statement("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+
+def test_readers_of_the_history_are_read_and_advanced_without_a_read_of_earlier_positions(
+    store: PostgresTaskStore,
+) -> None:
+    history, other = SqlHistory(store.database), SqlHistory(store.database)
+    for _, explain in rounds(store):
+        for _ in range(60):
+            seq = len(explain.findings)
+            store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
+            store.database.run(history.advance("lake/events", "events", Position(1, seq), NOW))
+            store.database.run(history.checked("lake", Position(1, seq), NOW))
+        for each in (other, store._history):
+            store.database.run(each.readers())
+        assert [reader.name for reader in do(other.readers(), explain)] == ["lake", "lake/events"]
+        do(history.advance("lake", "lake", START, NOW), explain)
+        do(history.checked("lake", START, NOW), explain)
+        for name in ("clean_attempts", "clean_events"):
+            do(store._clean(name, NOW, 10), explain)
+
+
+def test_two_processes_that_add_a_reader_at_the_same_time_share_one_row(
+    store: PostgresTaskStore,
+) -> None:
+    first, second = SqlHistory(store.database), SqlHistory(store.database)
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.transaction() as connection:
+            store.database.join(connection, first.advance("lake", "lake", Position(1, 5), NOW))
+            steps = second.advance("lake", "lake", Position(1, 3), NOW + 1)
+            added = pool.submit(store.database.run, steps)
+            while not added.done() and not store.database.read_now(is_waiting()):
+                pass
+        added.result()
+    (reader,) = store.database.run(first.readers())
+    assert (reader.position, reader.updated_at) == (Position(1, 5), NOW + 1)
+
+
+def test_a_reader_that_was_dropped_is_added_again(store: PostgresTaskStore) -> None:
+    history, other = SqlHistory(store.database), SqlHistory(store.database)
+    for seq in (1, 2, 3):
+        store.database.run(history.advance("lake", "lake", Position(1, seq), NOW))
+    assert store.database.run(other.drop_reader("lake"))
+    store.database.run(other.advance("lake", "lake", Position(0, 7), NOW))
+    assert store.database.run(history.reader("lake")).position == Position(0, 7)
+    assert store.database.run(other.drop_reader("lake"))
+    store.database.run(history.advance("lake", "lake", Position(0, 8), NOW))
+    assert store.database.run(other.reader("lake")).position == Position(0, 8)
 
 
 def test_the_record_of_a_lane_is_kept_without_a_read_of_earlier_ones(

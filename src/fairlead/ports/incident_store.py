@@ -19,7 +19,8 @@ class IncidentStore(Protocol):
 
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the
-        store has (same kind, subject and version) only renews its time and its details."""
+        store has (same kind, subject and version) only renews its time and its details; one within
+        ten minutes of the report before may leave them."""
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
         """Return at most `limit` incidents that are due for delivery, ascending by id, and hide

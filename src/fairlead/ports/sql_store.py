@@ -44,6 +44,9 @@ class SqlStore(TaskRecords, Protocol):
     def registration(self, partitions: dict[str, int]) -> Steps[dict[str, QueueSettings]]:
         """Register the queues in the caller's transaction; return their settings."""
 
+    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
+        """Return the number of tasks of these queues in SUBMITTED, counted up to `most`."""
+
     def history(self) -> HistoryStore:
         """Return the history of attempts and events in the same database."""
 

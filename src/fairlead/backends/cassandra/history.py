@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from fairlead.backends.sql.schedule import AttemptRow, append_attempts
+from fairlead.backends.sql.schedule import AttemptRow, append_unfenced
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import BatchTooLarge, StoreUnavailable
@@ -36,8 +36,8 @@ class HistoryInSql:
         return self._try_at is not None and time.monotonic() < self._try_at
 
     async def append(self, rows: Sequence[AttemptRow]) -> bool:
-        """Append runs to the history, each once, however often it is appended. Return False if the
-        database is away: the runs must be appended later."""
+        """Append runs of one partition to the history, each once, however often it is appended.
+        Return False if the database is away: the runs must be appended later."""
         if self.is_away:
             return False
         if self._try_at is not None:
@@ -45,7 +45,7 @@ class HistoryInSql:
             self._on_away()
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                await self._database.run_async(append_attempts(self._sql, rows))
+                await self._database.run_async(append_unfenced(self._sql, rows))
         except (StoreUnavailable, TimeoutError) as error:
             if isinstance(error, BatchTooLarge) and (half := len(rows) // 2):
                 self._on_response()

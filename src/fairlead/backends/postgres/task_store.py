@@ -23,10 +23,13 @@ from fairlead.backends.postgres.copy_format import (
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
 from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.incidents import PostgresIncidents
 from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
+from fairlead.backends.postgres.periodic import PostgresPeriodics
+from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
@@ -42,7 +45,9 @@ from fairlead.model import (
     Trigger,
 )
 from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.history import START, Position, Reader
 from fairlead.ports.notification import Lane, Notification, joined, pieces
+from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import Claim, Completed, Woken
 
@@ -83,6 +88,9 @@ _INSERT_ROWS = 1000
 _NO_KEY = (-1, "00000000-0000-0000-0000-000000000000")
 """A place before all unique keys: `submitted_at` and the id of the task."""
 
+_END = Position(2**62, 2**62)
+"""A position behind all rows of the history."""
+
 _FIRST = -(2**63)
 
 _by_id = attrgetter("id", "version")
@@ -97,13 +105,16 @@ class PostgresTaskStore(SqlTaskStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         sql = load("task_store.sql", __package__)
-        for name in ("lanes", "oldest_ready", "stuck", "has_ready"):
+        for name in ("lanes", "oldest_ready", "stuck", "count_ready", "has_ready"):
             sql[name] = f"{sql['live_lanes']}\n{sql[name]}"
         for name in ("due", "next_due", "has_retry"):
             sql[name] = f"{sql['due_floor']}\n{sql[name]}"
         for name in ("nodes", "silent_nodes"):
             sql[name] = f"{sql['last_heartbeats']}\n{sql[name]}"
         super().__init__(database, sql)
+        self.incidents = PostgresIncidents(database)
+        self._periodics = PostgresPeriodics(self)
+        self._history = SqlHistory(database)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
         self.due_floor = DueFloor(self._floors)
@@ -128,6 +139,10 @@ class PostgresTaskStore(SqlTaskStore):
         self._sent: dict[str, int] = {}
         """Last heartbeat that this process has sent for a node."""
         self._marks = Marks(self._floors, self.statement("lane_mark"), _MARK_SECONDS)
+
+    @property
+    def periodics(self) -> PeriodicStore:
+        return self._periodics
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -317,6 +332,12 @@ class PostgresTaskStore(SqlTaskStore):
         self._heartbeats = {each.node: each.heartbeat_at for each in found}
         return found
 
+    def count_ready(self, queues: Sequence[str], most: int) -> Steps[int]:
+        yield from self.lanes()  # raises the floors
+        floors = self._floor_rows()
+        count: int = (yield self.statement("count_ready", floors, batch(queues), most))[0][0]
+        return count
+
     def oldest_ready(self) -> Steps[dict[str, int]]:
         return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
 
@@ -454,6 +475,8 @@ class PostgresTaskStore(SqlTaskStore):
         # A new reader waits until this transaction commits, so no row that it finds is deleted.
         yield self.statement("hold_readers")
         params: tuple[Any, ...] = (before, limit, *self._clean_from[name])
+        if name in _POSITIONS_CLEANED:
+            params += _read_through(name, (yield from self._history.readers()))
         if name == "clean_unique_keys":
             if time.monotonic() >= self._all_keys_at:
                 self._clean_from[name] = _NO_KEY
@@ -499,6 +522,20 @@ class PostgresTaskStore(SqlTaskStore):
         while len(self._left_keys) > _MOST_LEFT_KEYS:
             self._left_keys.popitem(last=False)
         return max(count, of_page or 0)
+
+
+def _read_through(name: str, readers: Iterable[Reader]) -> Position:
+    """Return the position up to which all readers are done with the rows that the statement `name`
+    deletes. A lake is done with attempts once they were compared."""
+    if name == "clean_events":
+        done = [reader.position for reader in readers if reader.kind == "events"]
+    else:
+        done = [
+            reader.checked or START if reader.kind == "lake" else reader.position
+            for reader in readers
+            if reader.kind != "events"
+        ]
+    return min(done, default=_END)
 
 
 # one INSERT ---------------------------------------------------------------------------------------

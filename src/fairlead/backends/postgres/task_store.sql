@@ -574,9 +574,8 @@ SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid
 LOCK TABLE fairlead_readers IN SHARE MODE
 
 -- name: clean_attempts
--- Deletes of the first $2 rows from position ($3, $4) on those that ended before $1. Keeps rows that a reader has not read,
--- and for a lake rows that were not compared yet. Returns the positions of the first rows, which of them are gone, and the
--- oldest open transaction, below which no row comes any more.
+-- Deletes of the first $2 rows from position ($3, $4) to ($5, $6) on those that ended before $1. Returns the positions
+-- of the first rows, which of them are gone, and the oldest open transaction, below which no row comes any more.
 WITH first AS MATERIALIZED (
     SELECT ctid AS place, xid, seq
       FROM fairlead_attempts
@@ -585,10 +584,7 @@ WITH first AS MATERIALIZED (
 ), gone AS (
     DELETE FROM fairlead_attempts a
      WHERE a.ctid = ANY (ARRAY(SELECT place FROM first)) AND a.finished_at < $1
-       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r
-                        WHERE r.kind <> 'events' AND (a.xid::text::bigint, a.seq)
-                              > (CASE r.kind WHEN 'lake' THEN coalesce(r.checked_xid, 0) ELSE r.xid END,
-                                 CASE r.kind WHEN 'lake' THEN coalesce(r.checked_seq, 0) ELSE r.seq END))
+       AND (a.xid, a.seq) <= (($5::bigint)::text::xid8, $6::bigint)
     RETURNING a.seq
 )
 SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
@@ -604,7 +600,7 @@ WITH first AS MATERIALIZED (
 ), gone AS (
     DELETE FROM fairlead_events e
      WHERE e.ctid = ANY (ARRAY(SELECT place FROM first)) AND e.at < $1
-       AND NOT EXISTS (SELECT 1 FROM fairlead_readers r WHERE r.kind = 'events' AND (e.xid::text::bigint, e.seq) > (r.xid, r.seq))
+       AND (e.xid, e.seq) <= (($5::bigint)::text::xid8, $6::bigint)
     RETURNING e.seq
 )
 SELECT ARRAY(SELECT xid::text::bigint FROM first), ARRAY(SELECT seq FROM first), ARRAY(SELECT seq FROM gone),
@@ -806,6 +802,17 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 SELECT count(*) FILTER (WHERE state IN ('SUBMITTED', 'PROCESSING') OR (state = 'WAITING' AND attempt > 0)),
        count(*) FILTER (WHERE state = 'ERROR')
   FROM fairlead_tasks WHERE queue IN (SELECT json_array_elements_text($1::json))
+
+-- name: count_ready
+-- Appended to live_lanes. $2: JSON array of queues. Returns the number of their tasks in SUBMITTED, counted up to $3.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM lanes l
+         CROSS JOIN LATERAL (SELECT 1 FROM fairlead_tasks
+                              WHERE state = 'SUBMITTED' AND queue = l.queue AND partition = l.partition
+                                AND priority = l.priority AND ready_seq >= l.ready_seq
+                              ORDER BY ready_seq LIMIT $3) AS t
+         WHERE l.ready_seq IS NOT NULL AND l.queue IN (SELECT json_array_elements_text($2::json)) LIMIT $3) AS found
 
 -- name: has_ready
 -- Appended to live_lanes. $2: JSON array of queues. Returns whether one has a task that is SUBMITTED or PROCESSING.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.ports.history import Feed, Position, Reader, Running, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
@@ -18,8 +20,13 @@ _MOST_MARKS = 1000
 class SqlHistory:
     """A `fairlead.ports.history.HistoryStore` in an SQL database."""
 
-    def __init__(self, database: SqlDatabase) -> None:
+    def __init__(self, database: SqlDatabase, numbers: dict[str, int] | None = None) -> None:
+        """`numbers`: see the attribute; given to share them with other objects of the process."""
         self.database = database
+        self._numbers = {} if numbers is None else numbers
+        """Number of the row of each reader that was read or written last, by the reader's name. On
+        PostgreSQL each write raises it, and a statement begins at the last one known, so that it
+        passes no replaced rows beside a transaction that stays open."""
         self._sql = load("history.sql", package_of(database))
         self._settled_until = 0
         """Instant before which every transaction that had written has ended."""
@@ -68,7 +75,9 @@ class SqlHistory:
         return Position(*found[0]) if found else until
 
     def readers(self) -> Steps[list[Reader]]:
-        rows = yield Statement(self._sql["readers"])
+        rows = yield Statement(self._sql["readers"], (batch(list(self._numbers.items())),))
+        self._numbers.clear()
+        self._numbers.update((row[0], row[-1]) for row in rows)
         return [
             Reader(
                 name,
@@ -78,7 +87,7 @@ class SqlHistory:
                 updated_at,
                 checked_at,
             )
-            for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at in rows
+            for name, kind, xid, seq, checked_xid, checked_seq, updated_at, checked_at, _ in rows
         ]
 
     def reader(self, name: str) -> Steps[Reader | None]:
@@ -86,10 +95,24 @@ class SqlHistory:
         return next((reader for reader in readers if reader.name == name), None)
 
     def advance(self, name: str, kind: str, position: Position, now: int) -> Steps[None]:
-        yield Statement(self._sql["advance"], (name, kind, *position, now))
+        if (yield from self._write("advance", name, kind, *position, now)):
+            return
+        yield Statement(self._sql["lock_readers"])
+        new = yield Statement(self._sql["new_reader"], (name, kind, *position, now))
+        if not new:  # another process was faster
+            yield from self._write("advance", name, kind, *position, now)
 
     def checked(self, name: str, position: Position, now: int) -> Steps[None]:
-        yield Statement(self._sql["checked"], (name, *position, now))
+        yield from self._write("checked", name, *position, now)
+
+    def _write(self, statement: str, name: str, *params: Any) -> Steps[bool]:
+        """Change the row of a reader. Return False if there is none."""
+        known = self._numbers.get(name, 0)
+        rows = yield Statement(self._sql[statement], (name, *params, known))
+        if not rows and known:  # the known one was not committed, or another server has another
+            rows = yield Statement(self._sql[statement], (name, *params, 0))
+        self._numbers.update((name, number) for (number,) in rows)
+        return bool(rows)
 
     def drop_reader(self, name: str) -> Steps[bool]:
         return bool((yield Statement(self._sql["drop_reader"], (name,))))

@@ -50,7 +50,7 @@ class SqlIncidents:
         return await self._database.run_async(self._claim(now, until, limit))
 
     def _claim(self, now: int, until: int, limit: int) -> Steps[list[Incident]]:
-        rows = yield self._statement("claim", now, until, limit)
+        rows = yield from self._claim_rows(now, until, limit)
         found = sorted((_incident(row) for row in rows), key=lambda incident: incident.id)
         task_ids = {canonical(i.subject) for i in found if i.kind in ABOUT_TASKS}
         tasks = {}
@@ -62,6 +62,9 @@ class SqlIncidents:
         if over:
             yield self._statement("delete", batch([incident.id for incident in over]))
         return [incident for incident in found if not _is_settled(incident)]
+
+    def _claim_rows(self, now: int, until: int, limit: int) -> Steps[Sequence[Row]]:
+        return (yield self._statement("claim", now, until, limit))
 
     async def delivered(self, ids: Sequence[int], now: int) -> None:
         # Need not be durable: after a power cut the incident is delivered a second time.
@@ -75,16 +78,24 @@ class SqlIncidents:
         return await self._database.run_async(self._sweep(after, now, limit), durable=False)
 
     def _sweep(self, after: int, now: int, limit: int) -> Steps[int]:
-        page = yield self._statement("page", after, limit)
-        if not page:
-            return 0
-        last: int = page[-1][0]
-        yield self._statement("sweep", after, last, now - round(INCIDENT_LINGERS * MICROS))
-        return last if len(page) == limit else 0
+        over_before = now - round(INCIDENT_LINGERS * MICROS)
+        page = yield from self._sweep_rows(after, over_before, limit)
+        return page[-1] if len(page) == limit else 0
+
+    def _sweep_rows(self, after: int, over_before: int, limit: int) -> Steps[Sequence[int]]:
+        """Drop the incidents of a page that are over, those without a task if their last report was
+        before `over_before`. Return all ids of the page."""
+        page = [row[0] for row in (yield self._statement("page", after, limit))]
+        if page:
+            yield self._statement("sweep", after, page[-1], over_before)
+        return page
 
     async def counts(self) -> IncidentCounts:
-        rows = await self._database.read(self._one("counts"))
+        rows = await self._database.read(self._count_rows())
         return {(kind, queue, name): count for kind, queue, name, count in rows}
+
+    def _count_rows(self) -> Steps[Sequence[Row]]:
+        return (yield self._statement("counts"))
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return [_incident(row) for row in (yield self._statement("undelivered", limit))]

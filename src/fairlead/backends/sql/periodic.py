@@ -11,7 +11,7 @@ from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import Advance, PeriodicDeclaration, PeriodicRecord
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Many, Statement, Steps
+from fairlead.ports.statements import Many, Row, Statement, Steps
 
 
 class SqlPeriodics:
@@ -32,10 +32,14 @@ class SqlPeriodics:
 
     def declare(self, names: Sequence[str], node: str, now: int, every: int) -> Steps[None]:
         at = yield from self._tasks.shared_clock(now)
-        yield self._statement("declare", batch(names), at, node, at - every)
+        yield self._statement("declare", self._known(names), at, node, at - every)
+
+    def _known(self, names: Sequence[str]) -> str:
+        """Return the names as a parameter of `declare`."""
+        return batch(names)
 
     def records(self) -> Steps[list[PeriodicRecord]]:
-        rows = yield self._statement("records")
+        rows = yield from self._record_rows()
         return [
             PeriodicRecord(
                 name=name,
@@ -69,15 +73,22 @@ class SqlPeriodics:
             ) in rows
         ]
 
+    def _record_rows(self) -> Steps[Sequence[Row]]:
+        return (yield self._statement("records"))
+
     def clock(self, now: int) -> Steps[int]:
         return (yield from self._tasks.shared_clock(now))
 
     def submission(
         self, advance: Advance, tasks: Sequence[NewTask]
     ) -> Steps[tuple[list[Submitted], Notification] | None]:
-        if not (yield self._statement("pass", *advance)):
+        if not (yield from self._pass(advance)):
             return None
         return (yield from self._tasks.submission(tasks))
+
+    def _pass(self, advance: Advance) -> Steps[Sequence[Row]]:
+        """Advance the record. Return no row if it is paused or has another version."""
+        return (yield self._statement("pass", *advance))
 
     def pause(self, name: str, paused: bool, now: int) -> Steps[bool]:
         return bool((yield self._statement("pause", name, paused, now)))

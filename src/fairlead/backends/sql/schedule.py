@@ -255,11 +255,21 @@ class SqlScheduleStore:
 
 
 def append_attempts(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps[None]:
-    """Append runs to the history, each run once even if its end is reported twice.
+    """Append runs to the history, each run once even if its end is reported twice. No other
+    transaction may append the same runs at the same time.
 
     `sql` has the statements of the dialect's schedule.sql.
     """
     yield Statement(sql["append_attempts"], (batch(rows),))
+
+
+def append_unfenced(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps[None]:
+    """Append runs of one partition as `append_attempts` does. Wait first until the transactions
+    end that append others of the partition: one whose commit hung may have the same runs."""
+    if rows and "wait_for_appends" in sql:
+        (_, _, _, queue, _, partition, *_), *_ = rows
+        yield Statement(sql["wait_for_appends"], (queue, partition))
+    yield from append_attempts(sql, rows)
 
 
 def attempt_row(end: RunEnd) -> AttemptRow:

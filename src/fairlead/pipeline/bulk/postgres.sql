@@ -23,8 +23,15 @@ SELECT number, epoch, state, publish, opened_at, parts, staged, published_throug
   FROM fairlead_bulk_jobs WHERE submission_id = $1 FOR UPDATE
 
 -- name: touch_job
--- $2 epoch, $3 now. Return a row unless a later run has taken over the job.
-UPDATE fairlead_bulk_jobs SET touched_at = $3 WHERE submission_id = $1 AND epoch = $2 RETURNING number
+-- $2 epoch, $3 now. Lock the row of the job, and return it unless a later run has taken over the job. The time is renewed once
+-- a minute, so that few replaced rows are in the way of the next statement beside a transaction that stays open.
+WITH job AS MATERIALIZED (
+    SELECT ctid AS place, number, touched_at FROM fairlead_bulk_jobs WHERE submission_id = $1 AND epoch = $2 FOR UPDATE
+), touched AS (
+    UPDATE fairlead_bulk_jobs SET touched_at = $3
+     WHERE ctid = ANY (ARRAY(SELECT place FROM job WHERE $3 NOT BETWEEN touched_at AND touched_at + 60000000))
+)
+SELECT number FROM job
 
 -- name: begin_publishing
 -- $2 parts, $3 rows staged, $4 rows rejected, $5 now
@@ -42,12 +49,6 @@ UPDATE fairlead_bulk_jobs
 -- $2 epoch, $3 now
 UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = $3
  WHERE submission_id = $1 AND epoch = $2 AND state = 'open' RETURNING number
-
--- name: backlog
--- $1: JSON array of queues. Return the number of their tasks in SUBMITTED, counted up to $2.
-SELECT count(*)
-  FROM (SELECT 1 FROM fairlead_tasks
-         WHERE queue IN (SELECT json_array_elements_text($1::json)) AND state = 'SUBMITTED' LIMIT $2) AS found
 
 -- name: abandoned_jobs
 -- $1: return jobs that were last changed before this time; $2: the same limit for jobs of which some chunks are published

@@ -132,6 +132,4 @@ class Publisher:
 
     def _backlog(self, queues: Sequence[str], most: int) -> Steps[int]:
         yield from touch(self._stage.sql, self._submission_id, self._epoch, SYSTEM_CLOCK.now())
-        names = msgspec.json.encode(queues).decode()
-        count: int = (yield Statement(self._stage.sql["backlog"], (names, most)))[0][0]
-        return count
+        return (yield from self._app.sql_store.count_ready(queues, most))

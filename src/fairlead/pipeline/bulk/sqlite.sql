@@ -43,12 +43,6 @@ UPDATE fairlead_bulk_jobs
 UPDATE fairlead_bulk_jobs SET state = 'aborted', touched_at = ?3
  WHERE submission_id = ?1 AND epoch = ?2 AND state = 'open' RETURNING number
 
--- name: backlog
--- ?1: JSON array of queues. Return the number of their tasks in SUBMITTED, counted up to ?2.
-SELECT count(*)
-  FROM (SELECT 1 FROM fairlead_tasks
-         WHERE queue IN (SELECT value FROM json_each(?1)) AND state = 'SUBMITTED' LIMIT ?2)
-
 -- name: abandoned_jobs
 -- ?1: return jobs that were last changed before this time; ?2: the same limit for jobs of which some chunks are published
 SELECT submission_id, number FROM fairlead_bulk_jobs

@@ -61,6 +61,8 @@ class FairleadStreamReader(StreamReader):
         self._began: Position | None = None
         self._planned: Position | None = None
         self._target: Position | None = None
+        self._numbers: dict[str, int] = {}
+        """Shared by the histories that this stream opens one after another."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the start of a new checkpoint, the same again after a crash in the first batch."""
@@ -129,7 +131,7 @@ class FairleadStreamReader(StreamReader):
     def _run(self, steps: Callable[[SqlHistory], Steps[T]]) -> T:
         database = task_store(self._options.url).database
         try:
-            return database.run(steps(SqlHistory(database)))
+            return database.run(steps(SqlHistory(database, self._numbers)))
         finally:
             database.close()
 

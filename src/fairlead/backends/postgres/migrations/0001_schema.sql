@@ -99,11 +99,15 @@ CREATE TABLE fairlead_incidents (
     details      text    NOT NULL,
     deliveries   integer NOT NULL DEFAULT 0,      -- number of calls of `on_incident` so far
     deliver_at   bigint  NOT NULL,                -- earliest time of the next call
+    deliver_seq  bigint  NOT NULL DEFAULT nextval('fairlead_ready_seq'),  -- position of the last change of deliver_at
     delivered_at bigint,                          -- time at which a call returned; NULL: none has returned
     UNIQUE (kind, subject, version)
-);
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX fairlead_incidents_undelivered ON fairlead_incidents (deliver_at, id) WHERE delivered_at IS NULL;
+-- The incidents as they came (see backends/postgres/incidents.py).
+CREATE INDEX fairlead_incidents_arrival ON fairlead_incidents (deliver_seq);
 
 -- Queues and nodes ----------------------------------------------------------------------------------------------------
 
@@ -133,23 +137,25 @@ CREATE TABLE fairlead_heartbeats (
     PRIMARY KEY (node, heartbeat_at)
 ) WITH (vacuum_truncate = off);
 
--- Periodic tasks that nodes have declared. Each time at which one is to run is a slot. A row is deleted only by an operator's
--- command.
+-- Periodic tasks that nodes have declared, one row each. Each time at which one is to run is a slot. A row is deleted only by
+-- an operator's command.
 CREATE TABLE fairlead_periodics (
-    name          text    PRIMARY KEY,            -- name of the task; its second declaration is named with the suffix #2
+    name          text    NOT NULL,               -- name of the task; its second declaration is named with the suffix #2
+    number        bigint  NOT NULL,               -- incremented by each write, which begins at the last number known
     task          text    NOT NULL,
     queue         text    NOT NULL,
     cron          text    NOT NULL,
     timezone      text    NOT NULL,
     catch_up      text    NOT NULL,               -- last, all or none
     paused        boolean NOT NULL DEFAULT false,
-    version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns above and of passed_at
+    version       bigint  NOT NULL DEFAULT 1,     -- incremented by each change of the columns from task on and of passed_at
     registered_at bigint  NOT NULL,               -- time of the first declaration; slots before it do not run
     passed_at     bigint  NOT NULL,               -- every slot up to this time is submitted or skipped
     last_slot_at  bigint,                         -- time of the last slot that was submitted
     declared_at   bigint  NOT NULL,               -- time of the last declaration by a running node
-    declared_by   text    NOT NULL                -- node of the last declaration
-);
+    declared_by   text    NOT NULL,               -- node of the last declaration
+    PRIMARY KEY (name, number)
+) WITH (vacuum_truncate = off);
 
 -- Leases of partitions and pollers. A lease ends when its holder expires.
 CREATE TABLE fairlead_leases (
@@ -255,18 +261,20 @@ CREATE TABLE fairlead_events (
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
--- Readers of the history. A reader has read every row up to (xid, seq). A row is deleted only after every reader has
--- read it.
+-- Readers of the history, one row each. A reader has read every row of the history up to (xid, seq). A row of the history is
+-- deleted only after every reader has read it.
 CREATE TABLE fairlead_readers (
-    name        text   PRIMARY KEY,
+    name        text   NOT NULL,
+    number      bigint NOT NULL,                  -- incremented by each write, which begins at the last number known
     kind        text   NOT NULL,                  -- lake, stream or events; see below
     xid         bigint NOT NULL,
     seq         bigint NOT NULL,
     checked_xid bigint,                           -- position up to which a lake was last found equal to this store
     checked_seq bigint,
     updated_at  bigint NOT NULL,                  -- time at which the reader last saved its position
-    checked_at  bigint                            -- time of the last comparison of the lake with this store
-);
+    checked_at  bigint,                           -- time of the last comparison of the lake with this store
+    PRIMARY KEY (name, number)
+) WITH (vacuum_truncate = off);
 
 -- The store keeps attempts until each `lake` has checked them and each `stream` has read them, and events until each reader
 -- of kind `events` has read them.
@@ -547,8 +555,20 @@ INSERT INTO fairlead_completions (queue, partition, run_at, ordering_key, unique
 SELECT 'room', 0, n, '', repeat('-', 1700), 0 FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_completions WHERE queue = 'room';
 
+INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at, delivered_at)
+SELECT 'room', n::text, 0, 'room', '', 0, 0, repeat('-', 1700), 0, 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_incidents WHERE queue = 'room';
+
 INSERT INTO fairlead_heartbeats (node, heartbeat_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_heartbeats WHERE node LIKE '-%';
+
+INSERT INTO fairlead_periodics (name, number, task, queue, cron, timezone, catch_up, registered_at, passed_at, declared_at, declared_by)
+SELECT 'room', n, repeat('-', 1700), 'room', '', '', '', 0, 0, 0, '' FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_periodics WHERE queue = 'room';
+
+INSERT INTO fairlead_readers (name, number, kind, xid, seq, updated_at)
+SELECT repeat('-', 1700), n, 'room', 0, 0, 0 FROM generate_series(1, 400) AS n;
+DELETE FROM fairlead_readers WHERE kind = 'room';
 
 INSERT INTO fairlead_holders (owner, expires_at) SELECT repeat('-', 1700), n FROM generate_series(1, 400) AS n;
 DELETE FROM fairlead_holders WHERE owner LIKE '-%';
