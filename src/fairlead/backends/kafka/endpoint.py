@@ -361,24 +361,37 @@ def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[Parti
     """
     asked = list(partitions)
     committed = consumer.committed([TopicPartition(*at) for at in asked], timeout=ADMIN_SECONDS)
-    # One request to each broker: a request waits behind the consumer's fetch, up to half a second.
+    kept = kept_offsets(consumer, asked, ADMIN_SECONDS)
+    found = {}
+    for at in committed:
+        if at.error is not None:
+            raise KafkaException(at.error)
+        first, end = kept[at.topic, at.partition]
+        found[at.topic, at.partition] = Extent(max(first, at.offset), end)
+    return found
+
+
+def kept_offsets(
+    consumer: Consumer, partitions: Iterable[PartitionId], seconds: float
+) -> dict[PartitionId, tuple[int, int]]:
+    """Return (first kept offset, offset of the next message) of each partition, by two requests to
+    each broker. Raise KafkaException, also if Kafka does not respond within `seconds`."""
+    asked = list(partitions)
+    # Not one request for each partition, because each waits behind the consumer's fetch, up to half
+    # a second, and takes a round trip of its own.
     first, end = (
         {
             (at.topic, at.partition): at
             for at in consumer.offsets_for_times(
-                [TopicPartition(*at, instant) for at in asked], timeout=ADMIN_SECONDS
+                [TopicPartition(*at, instant) for at in asked], timeout=seconds
             )
         }
         for instant in (OFFSET_BEGINNING, OFFSET_END)
     )
-    found = {}
-    for at in committed:
-        key = (at.topic, at.partition)
-        for answered in (at, first[key], end[key]):
-            if answered.error is not None:
-                raise KafkaException(answered.error)
-        found[key] = Extent(max(first[key].offset, at.offset), end[key].offset)
-    return found
+    for answered in (*first.values(), *end.values()):
+        if answered.error is not None:
+            raise KafkaException(answered.error)
+    return {at: (first[at].offset, end[at].offset) for at in asked}
 
 
 # Cached, since both names are needed for every message.
