@@ -2,8 +2,8 @@
 
 A failure that passes becomes StoreUnavailable, and the caller tries again: too few replicas, late
 responses, an overloaded or starting node, a schema that the nodes do not agree on, the network. A
-missing table becomes SchemaMismatch, a refused login or right ConfigurationError. Any other refused
-request is a bug and keeps its type.
+statement above the limits of the server becomes BatchTooLarge, a missing table SchemaMismatch, a
+refused login or right ConfigurationError. Any other refused request is a bug and keeps its type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage, OverloadedErrorMessage
 from cassandra.query import TraceUnavailable
 
-from fairlead.errors import ConfigurationError, FairleadError, SchemaMismatch, StoreUnavailable
+from fairlead.errors import (
+    BatchTooLarge,
+    ConfigurationError,
+    FairleadError,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 from fairlead.tls import explain
 
 _OUTAGES = (
@@ -42,6 +48,7 @@ _OUTAGES = (
     TraceUnavailable,
     OSError,
 )
+_TOO_LARGE = re.compile(r"exceeds allowed maximum|too large", re.IGNORECASE)
 _MISSING = re.compile(r"unconfigured table|does(n't| not) exist", re.IGNORECASE)
 
 
@@ -49,6 +56,11 @@ def translate(error: Exception, location: str, keyspace: str) -> FairleadError |
     """Return Fairlead's error for an error of the driver; None for a bug. `location`: the
     servers."""
     if isinstance(error, InvalidRequest):
+        if _TOO_LARGE.search(str(error)):
+            return BatchTooLarge(
+                f"{location}: {error}; native_transport_max_frame_size and max_mutation_size in"
+                " cassandra.yaml are the limits"
+            )
         if _MISSING.search(str(error)) is None:
             return None
         return SchemaMismatch(

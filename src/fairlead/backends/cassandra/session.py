@@ -32,6 +32,7 @@ from cassandra.pool import NoConnectionsAvailable
 from cassandra.query import BatchStatement, BatchType, tuple_factory
 
 from fairlead.backends.cassandra.failures import translated
+from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.sql.sql_file import load
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
@@ -268,21 +269,23 @@ class CassandraSession:
         name: str,
         *params: Any,
         page: int = _SCAN_PAGE,
+        sizes: PageSize | None = None,
         consistency: int | None = None,
         scanned: list[Scan] | None = None,
         check: Callable[[str], None] = lambda datacentre: None,
     ) -> AsyncGenerator[Row, None]:
-        """Yield the rows of a statement, `page` of them in one request. `check` may refuse, by an
-        error, the datacentre that has returned them.
+        """Yield the rows of a statement, `page` of them in one request, or fewer by their `sizes`.
+        `check` may refuse, by an error, the datacentre that has returned them.
 
         `scanned` receives, for each request, what the replica scanned that scanned the most. With
         `scanned`, also raise StoreUnavailable if a trace is late.
         """
         paging_state = None
         while True:
+            count = page if sizes is None else sizes.within(page)
             with self.translate_errors():
                 response = await self._response(
-                    lambda: self._bind(name, params, page, consistency),
+                    lambda count=count: self._bind(name, params, count, consistency),
                     paging_state=paging_state,
                     trace=scanned is not None,
                 )
@@ -297,6 +300,8 @@ class CassandraSession:
                     ]
                     scanned.append(Scan(*map(max, zip((0, 0), *met, strict=True))))
             self.received += len(found.current_rows)
+            if sizes is not None:
+                sizes.on_rows(found.current_rows)
             for row in found.current_rows:
                 yield row
             paging_state = found.paging_state

@@ -213,7 +213,7 @@ class Appender:
             "error_cb": self._refusals,
             "throttle_cb": ThrottleLog({"log": self._endpoint.location}),
         }
-        producer = Producer(self._endpoint.settings(settings))
+        producer = Producer(self._endpoint.producer_settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
         return self._thread
 
@@ -255,7 +255,8 @@ class Appender:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             refusal = InvalidTask(
                 f"{location}: a task is too large for its topic ({error.str()}):"
-                " submit a smaller one, or raise the topic's max.message.bytes"
+                f" submit a smaller one (at most {LARGEST >> 20} MiB), or raise the topic's"
+                " max.message.bytes"
             )
         elif isinstance(refusal := self._refusals.translate(error, location), StoreUnavailable):
             if error.code() == KafkaError._MSG_TIMED_OUT and topic is not None:

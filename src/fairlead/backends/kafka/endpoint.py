@@ -44,6 +44,11 @@ ADMIN_SECONDS = 5.0
 CLOSE_SECONDS = 15.0
 """Seconds that a consumer has to leave its group."""
 
+BATCH_BYTES = 64 << 10
+"""Bytes of a batch of several messages; `batch.size` in the URL sets another number. A broker
+measures a batch by the greatest size of a message: one of 1 MB, the default of librdkafka, does not
+fit into every topic."""
+
 PartitionId = tuple[str, int]
 """Topic and partition."""
 
@@ -180,6 +185,10 @@ class KafkaEndpoint:
             **self.client,
             **own,
         }
+
+    def producer_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a producer: `own`, the common ones, and small batches."""
+        return self.settings({"batch.size": self.client.get("batch.size", BATCH_BYTES), **own})
 
     def admin(self) -> AdminClient:
         """Return a client for topics and groups."""
