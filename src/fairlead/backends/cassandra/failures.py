@@ -120,6 +120,4 @@ def _cure(error: Exception) -> str:
             return f"; {level} needs {needed} replicas and {up} up: start the nodes that are down"
         if isinstance(cause, OverloadedErrorMessage):
             return "; the node has more requests than it can handle"
-        if isinstance(cause, ConnectionResetError):
-            return "; if it asks for TLS, write sslmode=verify-full in its URL"
     return ""

@@ -36,7 +36,7 @@ from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.sql.sql_file import load
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
-from fairlead.tls import PARAMETERS, Tls
+from fairlead.tls import PARAMETERS, Tls, explain, find_mismatch
 from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class CassandraSession:
 
     def _migrate(self, together: Sequence[str]) -> None:
         with self.make_cluster() as cluster:
-            session = cluster.connect()
+            session = self._connect(cluster)
             keyspace = cluster.metadata.keyspaces.get(self.url.keyspace)
             tables = {} if keyspace is None else keyspace.tables
             missing = [table for table in together if table not in tables]
@@ -386,7 +386,7 @@ class CassandraSession:
                 return
             cluster = self.make_cluster()
             try:
-                session = cluster.connect()
+                session = self._connect(cluster)
                 self._prepared = {
                     name: session.prepare(cql)
                     for name, cql in self._cql.items()
@@ -396,6 +396,18 @@ class CassandraSession:
                 cluster.shutdown()
                 raise
             self._cluster, self._session = cluster, session
+
+    def _connect(self, cluster: Any) -> Any:
+        """Return a session of the cluster. Raise ConfigurationError if it asks for TLS and the URL
+        does not: it then closes each connection, as it does while it starts."""
+        try:
+            return cluster.connect()
+        except NoHostAvailable as error:
+            mismatch = self.url.tls is None and find_mismatch(self.url.hosts, False, b"")
+            if not mismatch:
+                raise
+            refusal = f"{self.url.location} refused: {explain(mismatch)}"
+            raise ConfigurationError(refusal) from error
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""

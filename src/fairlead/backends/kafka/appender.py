@@ -15,7 +15,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
-from fairlead.backends.kafka.failures import Refusals
 from fairlead.backends.kafka.log_topics import LARGEST, LogTopics
 from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.sender import Outgoing
@@ -134,7 +133,7 @@ class Appender:
         self._log_topics = topics
         self._shortages = _Shortages(topics)
         self._counted = counted
-        self._refusals = Refusals()
+        self._refusals = endpoint.new_refusals()
         self._seconds = (
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )

@@ -190,6 +190,11 @@ class KafkaEndpoint:
         """Return the settings of a producer: `own`, the common ones, and small batches."""
         return self.settings({"batch.size": self.client.get("batch.size", BATCH_BYTES), **own})
 
+    def new_refusals(self) -> Refusals:
+        """Return a record of refusals for a new client, whose `error_cb` it is."""
+        uses_tls = self.client.get("security.protocol", "").upper() in ("SSL", "SASL_SSL")
+        return Refusals(hosts_of("the URL of Kafka", self.brokers, 9092), uses_tls)
+
     def admin(self) -> AdminClient:
         """Return a client for topics and groups."""
         return AdminClient(self.settings({"error_cb": ignore_error}))
@@ -198,7 +203,7 @@ class KafkaEndpoint:
     def asking(self) -> Iterator[AdminClient]:
         """Give a client for topics and groups. Raise StoreUnavailable or ConfigurationError in
         place of the errors of Kafka."""
-        refusals = Refusals()
+        refusals = self.new_refusals()
         admin = AdminClient(self.settings({"error_cb": refusals}))
         try:
             yield admin

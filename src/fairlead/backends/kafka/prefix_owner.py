@@ -13,7 +13,6 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
-from fairlead.backends.kafka.failures import Refusals
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
 from fairlead.ports.task_store import TaskStore
@@ -61,7 +60,8 @@ class PrefixOwner:
 
     def _read(self) -> OwnerRecord | None:
         """Return the owner; None if there is none yet."""
-        endpoint, refusals = self._endpoint, Refusals()
+        endpoint = self._endpoint
+        refusals = endpoint.new_refusals()
         if endpoint.partitions_of(endpoint.owner) is None:
             return None
         consumer = Consumer(
@@ -99,7 +99,8 @@ class PrefixOwner:
 
     def _write(self, mine: OwnerRecord) -> OwnerRecord:
         """Write our record, and return the owner, which may be an application that was first."""
-        endpoint, refusals = self._endpoint, Refusals()
+        endpoint = self._endpoint
+        refusals = endpoint.new_refusals()
         endpoint.create_topic(endpoint.owner, 1, TOPIC)
         failed: list[KafkaError] = []
         producer = Producer(
