@@ -120,8 +120,8 @@ def explain(failure: str, cures: Cures | None = None) -> str | None:
         # Cassandra reports an unknown certificate as an internal error, Redis as one of decryption.
         r"alert.(certificate|bad.certificate|unknown.ca|handshake|decrypt|internal)": "the server"
         f" refused our certificate: name one that it accepts, {cures.own_certificate}",
-        r"wrong.version.number|record.layer.failure|unknown.protocol|has no TLS": "the server has no"
-        f" TLS on this port: use its port for TLS, or {cures.no_tls}",
+        r"wrong.version.number|record.layer.failure|unknown.protocol|has.no.TLS": "the server has"
+        f" no TLS on this port: use its port for TLS, or {cures.no_tls}",
         "asks for TLS": f"the server asks for TLS on this port: write {cures.with_tls}",
     }
     return next(
