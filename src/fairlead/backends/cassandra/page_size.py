@@ -14,7 +14,7 @@ MOST_READ = 8 << 20
 """Bytes of the rows in one page, about."""
 
 _FIRST = 16
-"""Rows in the first page, whose sizes nobody knows."""
+"""Rows in the first page, whose sizes are unknown."""
 
 
 class PageSize:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -285,7 +286,7 @@ class CassandraSession:
             count = page if sizes is None else sizes.within(page)
             with self.translate_errors():
                 response = await self._response(
-                    lambda count=count: self._bind(name, params, count, consistency),
+                    partial(self._bind, name, params, count, consistency),
                     paging_state=paging_state,
                     trace=scanned is not None,
                 )

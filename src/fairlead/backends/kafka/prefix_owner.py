@@ -42,12 +42,18 @@ class PrefixOwner:
 
     def require(self) -> None:
         """Check that the prefix belongs to this application, and take a prefix without an owner.
-        Later calls return at once. Raise ConfigurationError if the prefix belongs to another task
-        store, StoreUnavailable while Kafka or the task store is unavailable."""
+        Later calls return at once. While the task store is unavailable, an owner at its location
+        will do. Raise ConfigurationError if the prefix belongs to another task store,
+        StoreUnavailable while Kafka is unavailable, or the task store and there is no such
+        owner."""
         with self._lock:
             if self._is_ours or self._store is None:
                 return
-            mine = record_of(self._store)
+            try:
+                mine = record_of(self._store)
+            except StoreUnavailable as away:
+                self._name.require_location(self._read(), self._store, away)
+                return
             if mine is not None:
                 self._name.require(self._read() or self._write(mine), mine)
             self._is_ours = True

@@ -101,7 +101,7 @@ class ServerOfClient(NamedTuple):
 
 def server_of(client: Any) -> ServerOfClient | None:
     """Return the server of a client; None if it has several, or a socket of this machine."""
-    pool = getattr(client, "connection_pool", None)
+    pool: Any = getattr(client, "connection_pool", None)
     settings = getattr(pool, "connection_kwargs", {})
     is_one = pool is not None and not hasattr(pool, "sentinel_manager") and "path" not in settings
     if not is_one or is_cluster(client):
