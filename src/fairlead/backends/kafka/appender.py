@@ -152,6 +152,8 @@ class Appender:
         self._thread: ClientThread[Producer] | None = None
         self._topics: set[str] = set()
         """Queues whose topics exist for sure."""
+        self._suspect: set[str] = set()
+        """Queues for whose topics the producer remembers a missing right, which may be back."""
         self._waiting: deque[_Waiting] = deque()
         """Messages that wait for their topic, or for room in the producer. While any waits, new
         messages go behind it."""
@@ -237,10 +239,24 @@ class Appender:
             except BufferError:
                 return False
             except KafkaException as error:
+                if self._is_remembered(error, message.queue):
+                    return False
                 self._waiting.popleft()
                 one.on_delivery(error.args[0])
             else:
+                self._suspect.discard(message.queue)
                 self._waiting.popleft()
+        return True
+
+    def _is_remembered(self, error: KafkaException, queue: str) -> bool:
+        """Return whether the producer may refuse a message by a right that was missing earlier, and
+        let the thread ask for the topic anew; False if it has just asked."""
+        is_refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        if not is_refused or queue in self._suspect:
+            self._suspect.discard(queue)
+            return False
+        self._suspect.add(queue)
+        self._topics.discard(queue)
         return True
 
     def translate(self, error: KafkaError, topic: str | None = None) -> FairleadError:
@@ -317,7 +333,7 @@ class Appender:
     def _hand_on(self, producer: Producer) -> None:
         """Hand waiting messages to the producer, and serve its reports."""
         if self._waiting:  # an idle appender leaves the lock to its callers
-            if not self._ensure_topic():
+            if not self._ensure_topic(producer):
                 producer.poll(AGAIN_SECONDS)
             is_open = True
             while is_open:
@@ -326,7 +342,7 @@ class Appender:
         self._answer_room_requests(time.monotonic())
         producer.poll(_POLL_SECONDS)
 
-    def _ensure_topic(self) -> bool:
+    def _ensure_topic(self, producer: Producer) -> bool:
         """Ensure the topic of the longest waiting message. Return False if Kafka is unavailable."""
         with self._lock:
             queue = self._waiting[0][0].queue if self._waiting else None
@@ -334,6 +350,8 @@ class Appender:
             return True
         try:
             self._log_topics.ensure(queue)
+            if queue in self._suspect:
+                producer.list_topics(self._endpoint.topic(queue), timeout=_ASK_SECONDS)
         except StoreUnavailable as error:
             self._expire(time.monotonic(), error)
             return False
