@@ -22,7 +22,7 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
 from fairlead.declare.task import Draft, Task
-from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
+from fairlead.errors import ConfigurationError, InvalidTask, StoreUnavailable, UnknownQueue
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.observer import Observer, SafeObserver, Silent
 from fairlead.ports.sql_store import SqlStore
@@ -368,15 +368,27 @@ class App:
         if identity is not None:
             settings["name"] = name_of(identity)
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-        store, connections = self.store, self.connections
+        connections = self.connections
+        store = connections.store
         declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
         # Refuse options that the coordinator or the store does not support before any task runs.
         connections.coordinator.check_limits(cluster_wide(declared, handlers))
         store.check(handlers)
-        log, schedule = None, None
-        if self.submitter.ordered.check(names, self.periodics):
-            log, schedule = connections.for_ordered()
+        ordered = [queue for queue in declared if queue.is_ordered]
+
+        def check_store() -> None:
+            _ = self.store
+            self.submitter.ordered.check(names, self.periodics)
+
+        unchecked = None
+        try:
+            check_store()
+        except StoreUnavailable:
+            if not ordered or not self.connector.serves_without_store:
+                raise
+            unchecked = check_store
+        log, schedule = connections.for_ordered() if ordered else (None, None)
         node_settings = NodeSettings(**settings)
         context = PollerContext(store=store, clock=self.clock, intervals=node_settings.intervals)
         pollers = registered(context, self._lake)
@@ -398,6 +410,7 @@ class App:
             interceptors=self.interceptors,
             pollers=pollers,
             periodic=periodic,
+            check_store=unchecked,
             on_incident=self.on_incident,
             incident_timeout=self.incident_timeout,
         )

@@ -20,7 +20,7 @@ from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.urls import shown_url
 
-_SAME_AS_STORE = ("database", "database://")
+SAME_AS_STORE = ("database", "database://")
 """URLs that mean the server of the task store itself."""
 
 
@@ -68,7 +68,7 @@ def connect(
 
     def adapter_at(kind: Kind) -> tuple[Backend, str | None]:
         url = settings.parts.get(kind)
-        return (home, None) if url is None or url in _SAME_AS_STORE else (backend(kind, url), url)
+        return (home, None) if url is None or url in SAME_AS_STORE else (backend(kind, url), url)
 
     channel_at, channel_url = adapter_at("channel")
     log_at, log_url = adapter_at("log")

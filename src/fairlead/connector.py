@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.connections import Connections, connect
+from fairlead.connections import SAME_AS_STORE, Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.queue import Queue
 from fairlead.ports.notifier import Notifier
@@ -82,6 +82,14 @@ class Connector:
                 store.prepare()
                 self._is_prepared = True
         return store
+
+    @property
+    def serves_without_store(self) -> bool:
+        """Whether ordered queues need no server of the task store while they run: their log, their
+        schedule and the leases are elsewhere."""
+        _ = self.connections
+        urls = map(self._elsewhere().get, ("log", "schedule", "coordinator"))
+        return all(url is not None and url not in SAME_AS_STORE for url in urls)
 
     @property
     def sql_store(self) -> SqlStore:

@@ -4,8 +4,11 @@ PostgreSQL gives them, and the causes of a failed handshake with their cures."""
 from __future__ import annotations
 
 import re
+import socket
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +16,18 @@ from fairlead.errors import ConfigurationError
 
 PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _MODES = ("disable", "verify-ca", "verify-full")
+_RECORDS_OF_TLS = (b"\x15", b"\x16")
+"""First bytes of an alert and of a handshake."""
+
+_PROBE_SECONDS = 0.5
+"""Longest wait for a server to show whether it has TLS."""
+
+_PROBE_EVERY = 5.0
+"""Seconds for which the result of a probe is kept."""
+
+_probed: dict[tuple[tuple[str, int], bool], tuple[float, str | None]] = {}
+"""Time of the last probe in monotonic seconds, and its result, by address and our use of TLS."""
+
 _NO_ENCRYPTION_ALONE = ("allow", "prefer", "require")
 
 
@@ -24,6 +39,7 @@ class Cures:
     own_certificate: str = "sslcert=FILE and sslkey=FILE"
     any_name: str = "sslmode=verify-ca"
     no_tls: str = "sslmode=disable"
+    with_tls: str = "sslmode=verify-full"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +120,56 @@ def explain(failure: str, cures: Cures | None = None) -> str | None:
         # Cassandra reports an unknown certificate as an internal error, Redis as one of decryption.
         r"alert.(certificate|bad.certificate|unknown.ca|handshake|decrypt|internal)": "the server"
         f" refused our certificate: name one that it accepts, {cures.own_certificate}",
-        r"wrong.version.number|record.layer.failure|unknown.protocol": "the server has no TLS on"
-        f" this port: use its port for TLS, or {cures.no_tls}",
+        r"wrong.version.number|record.layer.failure|unknown.protocol|has.no.TLS": "the server has"
+        f" no TLS on this port: use its port for TLS, or {cures.no_tls}",
+        "asks for TLS": f"the server asks for TLS on this port: write {cures.with_tls}",
     }
     return next(
         (cure for sign, cure in causes.items() if re.search(sign, failure, re.IGNORECASE)), None
     )
+
+
+def find_mismatch(
+    addresses: Iterable[tuple[str, int]], uses_tls: bool, greeting: bytes
+) -> str | None:
+    """Return a failure for `explain` if one of the servers asks for TLS and we do not use it, or
+    the other way round; None if none shows it. Block for a second per server at most, and not again
+    within _PROBE_EVERY seconds.
+
+    Most drivers only report that the connection was lost, or that no response came. `greeting`: a
+    request that a server without TLS responds to, whoever sends it.
+    """
+    for address in addresses:
+        probed_at, found = _probed.get((address, uses_tls), (float("-inf"), None))
+        if time.monotonic() - probed_at >= _PROBE_EVERY:
+            found = None
+            with suppress(OSError):
+                if uses_tls and _responds(address, greeting):
+                    found = f"{address[0]}:{address[1]} has no TLS"
+                elif not uses_tls and _has_tls(address):
+                    found = f"{address[0]}:{address[1]} asks for TLS"
+            _probed[address, uses_tls] = time.monotonic(), found
+        if found is not None:
+            return found
+    return None
+
+
+def _has_tls(address: tuple[str, int]) -> bool:
+    """Return whether a server takes part in a handshake. Raise OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent but the handshake
+    with socket.create_connection(address, _PROBE_SECONDS) as connection:
+        try:
+            context.wrap_socket(connection).close()
+        except ssl.SSLError as error:
+            return "ALERT" in (error.reason or "")
+        return True
+
+
+def _responds(address: tuple[str, int], greeting: bytes) -> bool:
+    """Return whether a server responds, and not with an alert of TLS. Raise OSError."""
+    with socket.create_connection(address, _PROBE_SECONDS) as connection:
+        connection.sendall(greeting)
+        response = connection.recv(16)
+        return bool(response) and response[:1] not in _RECORDS_OF_TLS

@@ -21,8 +21,9 @@ from fairlead.backends.cassandra import schedule as cassandra_schedule  # noqa: 
 from fairlead.backends.cassandra import schedule_writes  # noqa: E402
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id  # noqa: E402
 from fairlead.backends.cassandra.schedule import OVERLAP, CassandraScheduleStore  # noqa: E402
-from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
+from fairlead.backends.cassandra.session import CassandraSession, chunks  # noqa: E402
 from fairlead.backends.sql.migrate import migrate  # noqa: E402
+from fairlead.config import PAYLOAD_LIMIT  # noqa: E402
 from fairlead.connect import task_store  # noqa: E402
 from fairlead.core.schedule.schedule import Schedule  # noqa: E402
 from fairlead.core.schedule.throughput import Window  # noqa: E402
@@ -31,6 +32,7 @@ from fairlead.errors import BatchTooLarge, SchemaMismatch, StoreUnavailable  # n
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
 from fairlead.ordered.completion import MOST_AT_ONCE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
+from fairlead.ports.task_log import Submit, encode  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
 from tests.contract.test_schedule_store import END, NOW, PARTITION, again, ended, everything, task  # noqa: E402
 
@@ -364,6 +366,37 @@ async def test_ends_with_the_longest_errors_are_written_and_moved_though_the_soc
     await store.move_attempts(PARTITION, range_id)
     assert len(history_of(store)) == MOST_AT_ONCE
     assert await unmoved(store) == []
+
+
+async def test_a_page_of_large_tasks_is_read_in_parts_that_the_server_can_hold(
+    opened: Callable[[], CassandraScheduleStore],
+) -> None:
+    """150 tasks of 1 MB in one response ended the server, whose heap has 512 MB."""
+    writer, reader = opened(), opened()
+    range_id = (await writer.take_over(PARTITION)).range_id
+    large = [task(NOW + n, payload=b"x" * PAYLOAD_LIMIT) for n in range(150)]
+    for some in chunks(large, 25):
+        await writer.persist(PARTITION, range_id, some, low_water_mark_at(0))
+    assert len(await writer.read(PARTITION, BEFORE_ALL, END, 1000)) == 150
+    by_another_owner = await reader.read(PARTITION, BEFORE_ALL, END, 1000)
+    assert [row.task for row in by_another_owner] == large
+    assert len(await reader.read(PARTITION, BEFORE_ALL, END, 1000, "a")) == 150
+
+
+async def test_the_largest_task_of_the_log_fits_in_and_a_larger_one_is_refused_clearly(
+    store: CassandraScheduleStore,
+) -> None:
+    most = pytest.importorskip("fairlead.backends.kafka.log_topics", reason="needs Kafka").LARGEST
+    range_id = (await store.take_over(PARTITION)).range_id
+    largest = task(NOW, payload=b"x" * 11_750_000)
+    assert most - 70_000 < len(encode(Submit(largest))) < most
+    await store.persist(PARTITION, range_id, [largest], low_water_mark_at(0))
+    (row,) = await everything(store)
+    await store.finish(PARTITION, range_id, [again(row, NOW)])
+    too_large = task(NOW + 1, payload=b"x" * 13_000_000)
+    with pytest.raises(BatchTooLarge, match="native_transport_max_frame_size"):
+        await store.persist(PARTITION, range_id, [too_large], low_water_mark_at(0))
+    assert [row.task for row in await everything(store)] == [largest]
 
 
 # owners -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from cassandra.auth import PlainTextAuthProvider  # noqa: E402
 from cassandra.cluster import Cluster, NoHostAvailable  # noqa: E402
 
 from fairlead import App  # noqa: E402
-from fairlead.errors import StoreUnavailable  # noqa: E402
+from fairlead.errors import ConfigurationError  # noqa: E402
 from fairlead.testing import drain  # noqa: E402
 from fairlead.tls import Tls  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402
@@ -146,9 +146,24 @@ async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     app.close()
 
 
-def test_a_url_without_tls_is_told_how_to_ask_for_it(
+async def test_a_url_without_tls_ends_a_worker_of_a_server_that_asks_for_it(
     server: SecureCassandra, sqlite_url: str
 ) -> None:
+    App(sqlite_url).migrate()
     url = server.secure_url("refused", sslrootcert="", sslcert="", sslkey="")
-    with pytest.raises(StoreUnavailable, match="if it asks for TLS, write sslmode=verify-full"):
-        App(sqlite_url, backlog=url).migrate()
+    app = App(sqlite_url, backlog=url)
+    assert "asks for TLS on this port: write sslmode=verify-full" in await refusal_of(app)
+    with pytest.raises(ConfigurationError, match="asks for TLS on this port"):
+        app.migrate()
+    app.close()
+
+
+async def test_a_url_with_tls_ends_a_worker_of_a_server_without_it(
+    server: SecureCassandra, cassandra_server: CassandraServer, sqlite_url: str
+) -> None:
+    App(sqlite_url).migrate()
+    port = str(cassandra_server.port)
+    url = server.secure_url("refused").replace(str(server.port), port)
+    app = App(sqlite_url, backlog=url)
+    assert "has no TLS on this port" in await refusal_of(app)
+    app.close()

@@ -415,6 +415,27 @@ async def test_a_task_that_is_too_large_is_refused_and_the_next_one_is_not(
     assert (await received(log, 2))[1:] == new
 
 
+async def test_tasks_of_the_largest_size_are_taken_many_at_once(log: KafkaTaskLog) -> None:
+    largest = entries(12, payload=b"x" * (11 << 20))
+    together = [log.append([entry]) for entry in largest]
+    small = entries(3000)
+    together.append(log.append(small))
+    for future in together:
+        await asyncio.wrap_future(future)
+    assert await received(log, 3012) == [*largest, *small]
+
+
+async def test_small_tasks_fit_into_a_topic_that_takes_no_batch_of_a_megabyte(
+    log: KafkaTaskLog, kafka_url: str
+) -> None:
+    endpoint = KafkaEndpoint.of(kafka_url).log
+    config = {"retention.ms": "-1", "max.message.bytes": "100000"}
+    endpoint.create_topic(endpoint.topic("reminders"), 2, config)
+    new = entries(2000)
+    await append(log, new)
+    assert await received(log, 2000) == new
+
+
 async def test_a_topic_with_another_number_of_partitions_is_refused(kafka_url: str) -> None:
     async with opened(kafka_url) as log:
         await append(log, entries(1))

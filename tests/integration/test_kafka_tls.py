@@ -146,3 +146,23 @@ async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     line = await refusal_of(app)
     assert cause in line and "Kafka at" in line
     await app.connections.close_async()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "at", "login", "cause"),
+    [
+        ("PLAINTEXT", "SSL", "", "asks for TLS on this port: write security.protocol=SASL_SSL"),
+        ("SASL_PLAINTEXT", "SASL_SSL", LOGIN, "asks for TLS on this port"),
+        ("SSL", "PLAINTEXT", "", "has no TLS on this port"),
+        ("SASL_SSL", "PLAINTEXT", LOGIN, "has no TLS on this port"),
+    ],
+)
+async def test_a_url_with_the_wrong_choice_of_tls_ends_a_worker(
+    protocol: str, at: str, login: str, cause: str, server: SecureKafka, sqlite_url: str
+) -> None:
+    App(sqlite_url).migrate()
+    port = server.ports.get(at, server.port)
+    query = f"prefix={server.fresh_name()}.&security.protocol={protocol}"
+    app = App(sqlite_url, channel=f"kafka://{login}127.0.0.1:{port}/?{query}")
+    assert cause in await refusal_of(app)
+    await app.connections.close_async()

@@ -78,9 +78,17 @@ async def test_tasks_run_and_end_without_the_database_and_are_in_its_history_whe
 WORKER = """
 import os
 import fairlead
+from fairlead.ordered import tenure
 
+tenure.MOVE_SECONDS = 1.0
 app = fairlead.App()
 app.queue("reminders", kind="ordered", partitions=8)
+
+
+@app.task
+async def mail(name: str) -> None:
+    with open(os.environ["RUNS"], "a") as runs:
+        runs.write(f"{name} {os.getpid()}\\n")
 
 
 @app.task(queue="reminders")
@@ -141,3 +149,56 @@ async def test_a_worker_takes_over_from_a_killed_one_without_the_database(
         for worker in workers:
             worker.kill()
             worker.wait()
+
+
+@pytest.mark.full("an outage")
+async def test_a_worker_starts_without_the_database_and_serves_all_else_when_it_is_back(
+    kit: Kit, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(WORKER)
+    runs, output = tmp_path / "runs", tmp_path / "output"
+    runs.touch()
+    environment = {
+        **os.environ,
+        "FAIRLEAD_URL": kit.app.url or "",
+        "RUNS": str(runs),
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    command = [sys.executable, "-m", "fairlead", "worker", "app:app"]
+
+    async def until_run(name: str) -> None:
+        async with asyncio.timeout(SOON):
+            while f"{name} " not in runs.read_text():
+                assert worker.poll() is None, output.read_text()
+                await asyncio.sleep(0.1)
+
+    async with running(kit.app, lease_seconds=LEASE):  # the prefix and the folder get an owner
+        kit.submit("first")
+        await kit.runs.until("first")
+    mail = kit.app.task(name="mail")(_mail)
+    await mail.submit_async(name="by another queue")
+    await asyncio.to_thread(postgres.crash)
+    with output.open("w") as file:
+        worker = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    try:
+        handles = [kit.submit(f"during {n}", key) for n, key in enumerate(keys_of_partitions(8, 8))]
+        for number in range(8):
+            await until_run(f"during {number}")
+        assert "by another queue" not in runs.read_text()
+        lines = output.read_text().splitlines()
+        assert len([line for line in lines if "the task store is away" in line]) == 1, lines
+        await asyncio.to_thread(postgres.start)
+        await until_run("by another queue")
+        async with asyncio.timeout(SOON):
+            for handle in handles:
+                while not (attempts := kit.app.management.attempts(handle.id)):
+                    await asyncio.sleep(0.1)
+                assert [attempt.outcome for attempt in attempts] == ["done"]
+        assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+async def _mail(name: str) -> None:
+    """Stand for the task of the worker."""

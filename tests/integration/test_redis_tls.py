@@ -103,3 +103,19 @@ async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
         assert cause in line and f"{server.secure_port}" in line
         check_line(line)
     app.close()
+
+
+async def test_a_url_with_the_wrong_choice_of_tls_ends_a_worker(server: SecureRedis) -> None:
+    without = server.secure_url().replace("rediss", "redis").partition("?")[0]
+    app = App(without)
+    assert "asks for TLS on this port: write rediss" in await refusal_of(app)
+    app.close()
+    url = server.secure_url().replace(str(server.secure_port), str(server.port))
+    app = App(url)
+    assert "has no TLS on this port" in await refusal_of(app)
+    app.close()
+    with (
+        contextlib.closing(SyncShardedQueue(without, "shop")) as queue,
+        pytest.raises(ConfigurationError, match="asks for TLS on this port"),
+    ):
+        queue.len()

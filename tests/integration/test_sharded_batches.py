@@ -10,6 +10,7 @@ import pytest
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 from fairlead.backends.redis.sharded.message import ClaimEnd, Entry, entry  # noqa: E402
+from fairlead.backends.redis.sharded.steps import MOST_BYTES, QueueSteps, RunScript  # noqa: E402
 from fairlead.sharded import Empty, InvalidMessage, NewMessage, SyncShardedQueue, UnknownMessage  # noqa: E402
 from tests.sharded_queues import drain, pass_time  # noqa: E402
 
@@ -177,6 +178,29 @@ def test_a_claim_of_another_consumer_is_not_ended(queue) -> None:
     assert (stats.messages, stats.pending, stats.waiting, stats.dead) == (1, 1, 0, 0)
     assert finish(queue, "other", ClaimEnd(message.id, "done")) == [True]
     assert queue.len() == 0
+
+
+def test_large_messages_are_written_and_given_back_by_scripts_of_a_limited_size(
+    queue, client, monkeypatch
+) -> None:
+    """One command of 500 MB would hold the server, and take that much of its memory."""
+    sent: list[int] = []
+    run = QueueSteps.run
+
+    def measured(self: QueueSteps, script: Any, *arguments: Any) -> RunScript:
+        sent.append(sum(len(each) for each in arguments if isinstance(each, bytes)))
+        return run(self, script, *arguments)
+
+    with pytest.raises(Empty):
+        queue.read("g", "c")
+    large = NewMessage({"body": b"x" * 300_000})
+    monkeypatch.setattr(QueueSteps, "run", measured)
+    assert len(set(queue.write_many([large] * 20))) == 20
+    found = queue.read_many("g", "c", count=20)
+    ends = [ClaimEnd(each.id, "again", entry(large)) for each in found]
+    assert finish(queue, "c", *ends) == [True] * 20
+    assert queue.len() == 20
+    assert sum(sent) == 2 * 20 * 300_000 and max(sent) <= MOST_BYTES
 
 
 # marked messages -------------------------------------------------------------------------------------

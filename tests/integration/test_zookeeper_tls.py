@@ -135,3 +135,18 @@ async def test_a_refusal_ends_a_worker_with_one_line_that_names_cause_and_cure(
     line = await refusal_of(app)
     assert cause in line and "ZooKeeper at" in line
     app.close()
+
+
+@LONG
+async def test_a_url_without_tls_ends_a_worker_of_a_port_that_asks_for_it_and_the_other_way_round(
+    server: ZooKeeperTlsServer, sqlite_url: str
+) -> None:
+    App(sqlite_url).migrate()
+    without = f"zookeeper://127.0.0.1:{server.secure_port}/{server.fresh_name()}"
+    app = App(sqlite_url, coordinator=without)
+    assert "asks for TLS on this port: write sslmode=verify-full" in await refusal_of(app)
+    app.close()
+    url = server.secure_url(server.fresh_name())
+    app = App(sqlite_url, coordinator=url.replace(str(server.secure_port), str(server.port)))
+    assert "has no TLS on this port" in await refusal_of(app)
+    app.close()

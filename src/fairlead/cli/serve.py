@@ -130,7 +130,7 @@ def _log_start(app: App, node: Node, options: WorkerOptions) -> None:
         "worker starts",
         extra={
             "node": node.settings.name,
-            "store": app.store.database.location,
+            "store": app.connections.store.database.location,
             "tasks": len(app.handlers),
             "concurrency": options.concurrency,
         },

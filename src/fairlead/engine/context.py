@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,9 @@ class Served:
     """Pollers in addition to the engine's own."""
     periodic: Sequence[Part] = ()
     """Parts that submit the slots of the application's periodic tasks."""
+    check_store: Callable[[], None] | None = None
+    """Checks of the task store that the start has left out, because it was away: called in a thread
+    when it responds. Raises FairleadError."""
     on_incident: OnIncident | None = None
     """Called with each incident, in a thread."""
     incident_timeout: float = INCIDENT_TIMEOUT

@@ -76,6 +76,8 @@ class Membership(SimplePart):
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
+        self._has_begun = False
+        """Whether this node has registered."""
         self._known: dict[str, QueueSettings] = {}
         """Settings read last, with the version of the weights and limits read last, by queue."""
         self._settings: dict[str, QueueSettings] = {}
@@ -105,7 +107,20 @@ class Membership(SimplePart):
         self._is_leaving = True
         await self._send_heartbeat()
 
-    async def drop_earlier_starts(self) -> None:
+    async def begin(self) -> None:
+        """Register this node, and drop its earlier starts. Raise StoreUnavailable, and what the
+        checks raise that its start has left out."""
+        if (check_store := self._context.served.check_store) is not None:
+            await asyncio.to_thread(check_store)
+        await self.beat()
+        await self._drop_earlier_starts()
+        self._has_begun = True
+
+    def begin_later(self) -> None:
+        """Begin in `run`, when the store responds."""
+        self.is_store_reachable = False
+
+    async def _drop_earlier_starts(self) -> None:
         """Drop earlier starts of this node that hold no task. Raise StoreUnavailable."""
         if _MARK not in self._node:
             return
@@ -135,7 +150,7 @@ class Membership(SimplePart):
             self._poked.clear()
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
-                    await self.beat()
+                    await (self.beat() if self._has_begun else self.begin())
                 if not self.is_store_reachable:
                     self._reached_at = self._context.clock.monotonic()
                 self.is_store_reachable = True

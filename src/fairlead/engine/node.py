@@ -81,8 +81,16 @@ class Node:
         parts, channel = self.parts, self._context.channel
         await parts.ordered.prepare()
         await parts.deaths.hold_lock(parts.membership.poke)
-        await parts.membership.beat()
-        await parts.membership.drop_earlier_starts()
+        try:
+            await parts.membership.begin()
+        except StoreUnavailable as error:
+            if self._context.served.check_store is None:
+                raise
+            log.warning(
+                "the task store is away: ordered queues are served, all else waits for it",
+                extra={"store": self._context.store.database.location, "error": str(error)},
+            )
+            parts.begin_without_store()
         await channel.open(parts.on_notification, self._context.name)
         try:
             await parts.ownership.renew()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from fairlead.clock import Clock
 from fairlead.core.limits.limits import ConcurrencyPolicy
 from fairlead.core.limits.slot_ledger import SlotLedger
+from fairlead.core.sharding.shares import Members
 from fairlead.core.triggers.aging import Aging
 from fairlead.core.triggers.table import TriggerTable
 from fairlead.declare.handler import ExecutorKind
@@ -37,7 +38,7 @@ from fairlead.engine.intake import Intake
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Liveness
 from fairlead.engine.look_ahead import Lane, LookAhead, Rebalances
-from fairlead.engine.membership import Membership
+from fairlead.engine.membership import Membership, identity_of
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.partitions import Partitions
@@ -189,6 +190,16 @@ class NodeParts:
     def backlogs(self) -> Backlogs:
         """The fair partitions of this node."""
         return self.partitions.backlogs
+
+    def begin_without_store(self) -> None:
+        """Serve the ordered queues as if this node were the only one that shares them, until the
+        membership has begun. Leases still give each partition one owner."""
+        queues = self.context.served.queues
+        ordered = {queue.name: queue.partitions for queue in queues if queue.is_ordered}
+        alone = frozenset([identity_of(self.context.name)])
+        self.membership.begin_later()
+        self.partitions.resize(ordered)
+        self.ownership.shares.set_members(Members(dict.fromkeys(ordered, alone)))
 
     # events from part to part ---------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.errors import ConfigurationError, NotSupported
+from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model.reading import json_reader
 from fairlead.ports.task_store import TaskStore
 
@@ -44,6 +44,14 @@ class OwnedName(NamedTuple):
             f" {mine.store_id}): give one of the two another {self.option}; if the first one is"
             f" gone for good, delete {self.record}"
         )
+
+    def require_location(
+        self, owner: OwnerRecord | None, store: TaskStore, away: StoreUnavailable
+    ) -> None:
+        """Check by the location of our task store, while it is away, that the name belongs to it.
+        Raise `away` if the name has no owner, or one in another place."""
+        if owner is None or owner.location != store.as_sql().database.location:
+            raise away
 
 
 encode = msgspec.json.Encoder().encode

@@ -46,23 +46,20 @@ class OrderedSubmission:
             )
         return kinds.pop()
 
-    def check(self, queues: Collection[str], periodics: Iterable[Periodic]) -> bool:
-        """Check the ordered queues before a node serves them, or submits periodic tasks to them;
-        return whether it serves any. Raise ConfigurationError as `_settle` does."""
+    def check(self, queues: Collection[str], periodics: Iterable[Periodic]) -> None:
+        """Check the ordered queues before a node serves them, or submits periodic tasks to them.
+        Raise ConfigurationError as `_settle` does."""
         submitted = {periodic.handler.queue for periodic in periodics}
         carry_out(self._settle({*queues, *submitted}, None))
         ordered = [name for name in queues if self._is_ordered(name)]
-        if not ordered:
-            return False
-        store = self._context.connector.sql_store
         for name in ordered:
+            store = self._context.connector.sql_store
             if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):
                 raise ConfigurationError(
                     f"queue {name!r} holds tasks from before it was ordered, which would never run:"
                     " cancel them, or finish them with a worker that declares the queue as before;"
                     " or give the ordered queue another name"
                 )
-        return True
 
     def groups(self, periodics: Iterable[Periodic]) -> list[tuple[list[Periodic], float]]:
         """Return the periodic tasks in groups, each with its patience in seconds (see

@@ -2,9 +2,8 @@
 
 A failure that passes becomes StoreUnavailable, and the caller tries again: too few replicas, late
 responses, an overloaded or starting node, a schema that the nodes do not agree on, the network. A
-batch that is too large becomes BatchTooLarge, a
-missing table SchemaMismatch, a refused login or right ConfigurationError. Any other refused
-request is a bug and keeps its type.
+statement above the limits of the server becomes BatchTooLarge, a missing table SchemaMismatch, a
+refused login or right ConfigurationError. Any other refused request is a bug and keeps its type.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ _OUTAGES = (
     TraceUnavailable,
     OSError,
 )
-_TOO_LARGE = re.compile(
-    r"batch too large|oversized mutation|too large for the maximum size", re.IGNORECASE
-)
-"""Texts of the errors about a batch beyond batch_size_fail_threshold or max_mutation_size."""
+_TOO_LARGE = re.compile(r"too large|oversized mutation|exceeds allowed maximum", re.IGNORECASE)
+"""Texts of the errors about a request beyond a limit of the servers."""
 _MISSING = re.compile(r"unconfigured table|does(n't| not) exist", re.IGNORECASE)
 
 
@@ -60,8 +57,10 @@ def translate(error: Exception, location: str, keyspace: str) -> FairleadError |
     """Return Fairlead's error for an error of the driver; None for a bug. `location`: the
     servers."""
     if _TOO_LARGE.search(str(error)) is not None:
-        cure = "raise max_mutation_size or batch_size_fail_threshold of the servers"
-        return BatchTooLarge(f"{location}: {error}; {cure}")
+        return BatchTooLarge(
+            f"{location}: {error}; native_transport_max_frame_size, max_mutation_size and"
+            " batch_size_fail_threshold in cassandra.yaml are the limits"
+        )
     if isinstance(error, InvalidRequest):
         if _MISSING.search(str(error)) is None:
             return None
@@ -122,6 +121,4 @@ def _cure(error: Exception) -> str:
             return f"; {level} needs {needed} replicas and {up} up: start the nodes that are down"
         if isinstance(cause, OverloadedErrorMessage):
             return "; the node has more requests than it can handle"
-        if isinstance(cause, ConnectionResetError):
-            return "; if it asks for TLS, write sslmode=verify-full in its URL"
     return ""

@@ -52,6 +52,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TypeVar
 
@@ -60,6 +61,7 @@ import msgspec
 from fairlead.backends.cassandra.datacentres import DatacentreReading, Datacentres
 from fairlead.backends.cassandra.history import HistoryInSql
 from fairlead.backends.cassandra.owner import ScheduleOwner, next_range_id
+from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.cassandra.schedule_writes import (
     MOST_LEFT,
     Write,
@@ -133,6 +135,8 @@ class CassandraScheduleStore:
         self._datacentres = Datacentres(self.session)
         self._history = HistoryInSql(tasks)
         self._owners: dict[PartitionKey, ScheduleOwner] = {}
+        self._sizes: defaultdict[str, PageSize] = defaultdict(PageSize)
+        """Sizes of the pages of tasks, by queue."""
 
     @property
     def location(self) -> str:
@@ -183,6 +187,7 @@ class CassandraScheduleStore:
         owner = self._owner(partition, range_id)
         stamp, record = owner.stamp(), owner.safe_record(record, tasks)
         rows = [(ScheduledTask.of(task).key, task.id, _encode(task).decode()) for task in tasks]
+        self._sizes[partition.queue].on_rows(rows)
         completed, _ = await asyncio.gather(
             self._completed(owner, [row[0] for row in rows]), self._check_fence(owner)
         )
@@ -489,7 +494,11 @@ class CassandraScheduleStore:
                 break
             rows = (
                 reading.rows(
-                    "read", *partition, hour, *after, *through, page=limit, scanned=scanned
+                    "read",
+                    *(*partition, hour, *after, *through),
+                    page=limit,
+                    sizes=self._sizes[partition.queue],
+                    scanned=scanned,
                 )
                 if ordering_key is None
                 else self._rows_of(
@@ -554,7 +563,10 @@ class CassandraScheduleStore:
                 found = [
                     row
                     async for row in reading.rows(
-                        "read_keys", *partition, hour, some, scanned=scanned
+                        "read_keys",
+                        *(*partition, hour, some),
+                        sizes=self._sizes[partition.queue],
+                        scanned=scanned,
                     )
                 ]
                 for row in found:

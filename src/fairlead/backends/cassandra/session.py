@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -32,10 +33,11 @@ from cassandra.pool import NoConnectionsAvailable
 from cassandra.query import BatchStatement, BatchType, tuple_factory
 
 from fairlead.backends.cassandra.failures import translated
+from fairlead.backends.cassandra.page_size import PageSize
 from fairlead.backends.sql.sql_file import load
 from fairlead.errors import ConfigurationError, SchemaMismatch
 from fairlead.ports.statements import Row
-from fairlead.tls import PARAMETERS, Tls
+from fairlead.tls import PARAMETERS, Tls, explain, find_mismatch
 from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
 T = TypeVar("T")
@@ -223,7 +225,7 @@ class CassandraSession:
 
     def _migrate(self, together: Sequence[str]) -> None:
         with self.make_cluster() as cluster:
-            session = cluster.connect()
+            session = self._connect(cluster)
             keyspace = cluster.metadata.keyspaces.get(self.url.keyspace)
             tables = {} if keyspace is None else keyspace.tables
             missing = [table for table in together if table not in tables]
@@ -268,21 +270,23 @@ class CassandraSession:
         name: str,
         *params: Any,
         page: int = _SCAN_PAGE,
+        sizes: PageSize | None = None,
         consistency: int | None = None,
         scanned: list[Scan] | None = None,
         check: Callable[[str], None] = lambda datacentre: None,
     ) -> AsyncGenerator[Row, None]:
-        """Yield the rows of a statement, `page` of them in one request. `check` may refuse, by an
-        error, the datacentre that has returned them.
+        """Yield the rows of a statement, `page` of them in one request, or fewer by their `sizes`.
+        `check` may refuse, by an error, the datacentre that has returned them.
 
         `scanned` receives, for each request, what the replica scanned that scanned the most. With
         `scanned`, also raise StoreUnavailable if a trace is late.
         """
         paging_state = None
         while True:
+            count = page if sizes is None else sizes.within(page)
             with self.translate_errors():
                 response = await self._response(
-                    lambda: self._bind(name, params, page, consistency),
+                    partial(self._bind, name, params, count, consistency),
                     paging_state=paging_state,
                     trace=scanned is not None,
                 )
@@ -297,6 +301,8 @@ class CassandraSession:
                     ]
                     scanned.append(Scan(*map(max, zip((0, 0), *met, strict=True))))
             self.received += len(found.current_rows)
+            if sizes is not None:
+                sizes.on_rows(found.current_rows)
             for row in found.current_rows:
                 yield row
             paging_state = found.paging_state
@@ -381,7 +387,7 @@ class CassandraSession:
                 return
             cluster = self.make_cluster()
             try:
-                session = cluster.connect()
+                session = self._connect(cluster)
                 self._prepared = {
                     name: session.prepare(cql)
                     for name, cql in self._cql.items()
@@ -391,6 +397,18 @@ class CassandraSession:
                 cluster.shutdown()
                 raise
             self._cluster, self._session = cluster, session
+
+    def _connect(self, cluster: Any) -> Any:
+        """Return a session of the cluster. Raise ConfigurationError if it asks for TLS and the URL
+        does not: it then closes each connection, as it does while it starts."""
+        try:
+            return cluster.connect()
+        except NoHostAvailable as error:
+            mismatch = self.url.tls is None and find_mismatch(self.url.hosts, False, b"")
+            if not mismatch:
+                raise
+            refusal = f"{self.url.location} refused: {explain(mismatch)}"
+            raise ConfigurationError(refusal) from error
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""

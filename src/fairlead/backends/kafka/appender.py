@@ -15,7 +15,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
-from fairlead.backends.kafka.failures import Refusals
 from fairlead.backends.kafka.log_topics import LARGEST, LogTopics
 from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.sender import Outgoing
@@ -134,7 +133,7 @@ class Appender:
         self._log_topics = topics
         self._shortages = _Shortages(topics)
         self._counted = counted
-        self._refusals = Refusals()
+        self._refusals = endpoint.new_refusals()
         self._seconds = (
             float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000
         )
@@ -153,6 +152,8 @@ class Appender:
         self._thread: ClientThread[Producer] | None = None
         self._topics: set[str] = set()
         """Queues whose topics exist for sure."""
+        self._suspect: set[str] = set()
+        """Queues for whose topics the producer remembers a missing right, which may be back."""
         self._waiting: deque[_Waiting] = deque()
         """Messages that wait for their topic, or for room in the producer. While any waits, new
         messages go behind it."""
@@ -213,7 +214,7 @@ class Appender:
             "error_cb": self._refusals,
             "throttle_cb": ThrottleLog({"log": self._endpoint.location}),
         }
-        producer = Producer(self._endpoint.settings(settings))
+        producer = Producer(self._endpoint.producer_settings(settings))
         self._thread = ClientThread("appender", producer, self, self._outages)
         return self._thread
 
@@ -238,10 +239,24 @@ class Appender:
             except BufferError:
                 return False
             except KafkaException as error:
+                if self._is_remembered(error, message.queue):
+                    return False
                 self._waiting.popleft()
                 one.on_delivery(error.args[0])
             else:
+                self._suspect.discard(message.queue)
                 self._waiting.popleft()
+        return True
+
+    def _is_remembered(self, error: KafkaException, queue: str) -> bool:
+        """Return whether the producer may refuse a message by a right that was missing earlier, and
+        let the thread ask for the topic anew; False if it has just asked."""
+        is_refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        if not is_refused or queue in self._suspect:
+            self._suspect.discard(queue)
+            return False
+        self._suspect.add(queue)
+        self._topics.discard(queue)
         return True
 
     def translate(self, error: KafkaError, topic: str | None = None) -> FairleadError:
@@ -255,7 +270,8 @@ class Appender:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             refusal = InvalidTask(
                 f"{location}: a task is too large for its topic ({error.str()}):"
-                " submit a smaller one, or raise the topic's max.message.bytes"
+                f" submit a smaller one (at most {LARGEST >> 20} MiB), or raise the topic's"
+                " max.message.bytes"
             )
         elif isinstance(refusal := self._refusals.translate(error, location), StoreUnavailable):
             if error.code() == KafkaError._MSG_TIMED_OUT and topic is not None:
@@ -317,7 +333,7 @@ class Appender:
     def _hand_on(self, producer: Producer) -> None:
         """Hand waiting messages to the producer, and serve its reports."""
         if self._waiting:  # an idle appender leaves the lock to its callers
-            if not self._ensure_topic():
+            if not self._ensure_topic(producer):
                 producer.poll(AGAIN_SECONDS)
             is_open = True
             while is_open:
@@ -326,7 +342,7 @@ class Appender:
         self._answer_room_requests(time.monotonic())
         producer.poll(_POLL_SECONDS)
 
-    def _ensure_topic(self) -> bool:
+    def _ensure_topic(self, producer: Producer) -> bool:
         """Ensure the topic of the longest waiting message. Return False if Kafka is unavailable."""
         with self._lock:
             queue = self._waiting[0][0].queue if self._waiting else None
@@ -334,6 +350,8 @@ class Appender:
             return True
         try:
             self._log_topics.ensure(queue)
+            if queue in self._suspect:
+                producer.list_topics(self._endpoint.topic(queue), timeout=_ASK_SECONDS)
         except StoreUnavailable as error:
             self._expire(time.monotonic(), error)
             return False

@@ -44,6 +44,11 @@ ADMIN_SECONDS = 5.0
 CLOSE_SECONDS = 15.0
 """Seconds that a consumer has to leave its group."""
 
+BATCH_BYTES = 64 << 10
+"""Bytes of a batch of several messages; `batch.size` in the URL sets another number. A broker
+measures a batch by the greatest size of a message: one of 1 MB, the default of librdkafka, does not
+fit into every topic."""
+
 PartitionId = tuple[str, int]
 """Topic and partition."""
 
@@ -181,6 +186,15 @@ class KafkaEndpoint:
             **own,
         }
 
+    def producer_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a producer: `own`, the common ones, and small batches."""
+        return self.settings({"batch.size": self.client.get("batch.size", BATCH_BYTES), **own})
+
+    def new_refusals(self) -> Refusals:
+        """Return a record of refusals for a new client, whose `error_cb` it is."""
+        uses_tls = self.client.get("security.protocol", "").upper() in ("SSL", "SASL_SSL")
+        return Refusals(hosts_of("the URL of Kafka", self.brokers, 9092), uses_tls)
+
     def admin(self) -> AdminClient:
         """Return a client for topics and groups."""
         return AdminClient(self.settings({"error_cb": ignore_error}))
@@ -189,7 +203,7 @@ class KafkaEndpoint:
     def asking(self) -> Iterator[AdminClient]:
         """Give a client for topics and groups. Raise StoreUnavailable or ConfigurationError in
         place of the errors of Kafka."""
-        refusals = Refusals()
+        refusals = self.new_refusals()
         admin = AdminClient(self.settings({"error_cb": refusals}))
         try:
             yield admin
@@ -361,24 +375,37 @@ def extents(consumer: Consumer, partitions: Iterable[PartitionId]) -> dict[Parti
     """
     asked = list(partitions)
     committed = consumer.committed([TopicPartition(*at) for at in asked], timeout=ADMIN_SECONDS)
-    # One request to each broker: a request waits behind the consumer's fetch, up to half a second.
+    kept = kept_offsets(consumer, asked, ADMIN_SECONDS)
+    found = {}
+    for at in committed:
+        if at.error is not None:
+            raise KafkaException(at.error)
+        first, end = kept[at.topic, at.partition]
+        found[at.topic, at.partition] = Extent(max(first, at.offset), end)
+    return found
+
+
+def kept_offsets(
+    consumer: Consumer, partitions: Iterable[PartitionId], seconds: float
+) -> dict[PartitionId, tuple[int, int]]:
+    """Return (first kept offset, offset of the next message) of each partition, by two requests to
+    each broker. Raise KafkaException, also if Kafka does not respond within `seconds`."""
+    asked = list(partitions)
+    # Not one request for each partition, because each waits behind the consumer's fetch, up to half
+    # a second, and takes a round trip of its own.
     first, end = (
         {
             (at.topic, at.partition): at
             for at in consumer.offsets_for_times(
-                [TopicPartition(*at, instant) for at in asked], timeout=ADMIN_SECONDS
+                [TopicPartition(*at, instant) for at in asked], timeout=seconds
             )
         }
         for instant in (OFFSET_BEGINNING, OFFSET_END)
     )
-    found = {}
-    for at in committed:
-        key = (at.topic, at.partition)
-        for answered in (at, first[key], end[key]):
-            if answered.error is not None:
-                raise KafkaException(answered.error)
-        found[key] = Extent(max(first[key].offset, at.offset), end[key].offset)
-    return found
+    for answered in (*first.values(), *end.values()):
+        if answered.error is not None:
+            raise KafkaException(answered.error)
+    return {at: (first[at].offset, end[at].offset) for at in asked}
 
 
 # Cached, since both names are needed for every message.

@@ -8,12 +8,12 @@ here. Kafka refuses what ConfigurationError names, until a person changes someth
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
-from fairlead.tls import Cures, explain
+from fairlead.tls import Cures, explain, find_mismatch
 
 _GRANTS = "docs/how-to/kafka.md has the rights that each role needs"
 _LOGIN = "check user and password in the URL, and its options security.protocol and sasl.mechanism"
@@ -24,6 +24,7 @@ _CURES_OF_TLS = Cures(
     own_certificate="ssl.certificate.location=FILE and ssl.key.location=FILE",
     any_name="ssl.endpoint.identification.algorithm=none",
     no_tls="security.protocol=SASL_PLAINTEXT or PLAINTEXT",
+    with_tls="security.protocol=SASL_SSL or SSL, and ssl.ca.location=FILE",
 )
 
 _UNVERIFIED = (
@@ -62,6 +63,9 @@ _CURES: Mapping[int, str] = {
 
 _REFUSAL_SECONDS = 15.0
 """Seconds for which a refused login explains later failures of the same client."""
+
+_API_VERSIONS = b"\0\0\0\x0e" + b"\0\x12\0\0" + b"\0\0\0\1" + b"\0\4tls?"
+"""A request of the versions of requests, which needs no login."""
 
 _VAGUE = (
     KafkaError._TRANSPORT,
@@ -102,15 +106,22 @@ def translate(error: KafkaError, location: str) -> FairleadError:
 
 
 class Refusals:
-    """The last refused login of a client, which librdkafka reports to `error_cb` only. Later calls
-    of the client just time out."""
+    """The last refused login or handshake of a client, which librdkafka reports to `error_cb` only.
+    Later calls of the client just time out."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: Sequence[tuple[str, int]], uses_tls: bool) -> None:
+        """`brokers`: those that may be asked whether they use TLS as we do (`uses_tls`)."""
+        self._brokers = brokers
+        self._uses_tls = uses_tls
         self._error: KafkaError | None = None
         self._at = float("-inf")
 
     def __call__(self, error: KafkaError) -> None:
         """Note an error of the client, as its `error_cb`."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            mismatch = find_mismatch(self._brokers, self._uses_tls, _API_VERSIONS)
+            if mismatch is not None:
+                error = KafkaError(KafkaError._SSL, f"SSL: {mismatch}")
         if is_refused(error):
             self._error, self._at = error, time.monotonic()
 

@@ -26,7 +26,7 @@ from fairlead.backends.kafka.endpoint import (
     reason,
 )
 from fairlead.backends.kafka.extent_requests import ExtentRequests
-from fairlead.backends.kafka.failures import Refusals, is_refused, translate
+from fairlead.backends.kafka.failures import is_refused, translate
 from fairlead.backends.kafka.offset_commits import OffsetCommits
 from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
 from fairlead.backends.kafka.reading import PartitionReading, Taken
@@ -72,7 +72,7 @@ class LogReader:
         self._outages = KafkaOutageLog(
             "Kafka reports errors of the task log", {"log": endpoint.location}, _WARN_EVERY
         )
-        self._refusals = Refusals()
+        self._refusals = endpoint.new_refusals()
         self._requests = ExtentRequests(endpoint.location, clock, self._refusals)
         self._commits = OffsetCommits(self._outages, clock.monotonic())
         self.failure: BaseException | None = None

@@ -18,9 +18,10 @@ from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
 
-LARGEST = 16 << 20
+LARGEST = 15 << 20
 """Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
-third in JSON, fits in."""
+third in JSON, fits in. What fits in here also fits into a statement of Cassandra, which refuses
+16 MiB."""
 
 TOPIC = {
     "cleanup.policy": "delete",

@@ -13,7 +13,6 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
-from fairlead.backends.kafka.failures import Refusals
 from fairlead.errors import StoreUnavailable
 from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
 from fairlead.ports.task_store import TaskStore
@@ -43,12 +42,18 @@ class PrefixOwner:
 
     def require(self) -> None:
         """Check that the prefix belongs to this application, and take a prefix without an owner.
-        Later calls return at once. Raise ConfigurationError if the prefix belongs to another task
-        store, StoreUnavailable while Kafka or the task store is unavailable."""
+        Later calls return at once. While the task store is unavailable, an owner at its location
+        will do. Raise ConfigurationError if the prefix belongs to another task store,
+        StoreUnavailable while Kafka is unavailable, or the task store and there is no such
+        owner."""
         with self._lock:
             if self._is_ours or self._store is None:
                 return
-            mine = record_of(self._store)
+            try:
+                mine = record_of(self._store)
+            except StoreUnavailable as away:
+                self._name.require_location(self._read(), self._store, away)
+                return
             if mine is not None:
                 self._name.require(self._read() or self._write(mine), mine)
             self._is_ours = True
@@ -61,7 +66,8 @@ class PrefixOwner:
 
     def _read(self) -> OwnerRecord | None:
         """Return the owner; None if there is none yet."""
-        endpoint, refusals = self._endpoint, Refusals()
+        endpoint = self._endpoint
+        refusals = endpoint.new_refusals()
         if endpoint.partitions_of(endpoint.owner) is None:
             return None
         consumer = Consumer(
@@ -99,7 +105,8 @@ class PrefixOwner:
 
     def _write(self, mine: OwnerRecord) -> OwnerRecord:
         """Write our record, and return the owner, which may be an application that was first."""
-        endpoint, refusals = self._endpoint, Refusals()
+        endpoint = self._endpoint
+        refusals = endpoint.new_refusals()
         endpoint.create_topic(endpoint.owner, 1, TOPIC)
         failed: list[KafkaError] = []
         producer = Producer(

@@ -107,7 +107,7 @@ class KafkaSender:
                     "error_cb": ignore_error,
                     "throttle_cb": ThrottleLog({"channel": self._endpoint.location}),
                 }
-                producer = Producer(self._endpoint.settings(settings))
+                producer = Producer(self._endpoint.producer_settings(settings))
                 self._thread = ClientThread("sender", producer, self, self._outages)
             return self._thread
 

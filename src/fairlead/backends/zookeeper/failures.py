@@ -28,6 +28,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.tls import explain, find_mismatch
 
 _ASK_SECONDS = 0.5
 """Longest wait for a server to say in which mode it is."""
@@ -65,7 +66,7 @@ def translated(
 ) -> Iterator[None]:
     """Raise StoreUnavailable or ConfigurationError in place of kazoo's errors. `location`: the
     servers. `folder`: the path of the znodes in use. `hosts`: the servers again, which may be asked
-    why they serve no client, unless they use TLS."""
+    why they serve no client. `has_tls`: whether we use TLS."""
     try:
         yield
     except tuple(REFUSED) as error:
@@ -75,6 +76,8 @@ def translated(
     except (KazooException, KazooTimeoutError) as error:
         cure = _find(_CURES, error)
         if isinstance(error, KazooTimeoutError | ConnectionLoss):
+            if mismatch := find_mismatch(hosts, has_tls, b"srvr"):
+                raise ConfigurationError(f"{location} refused: {explain(mismatch)}") from error
             cure = (None if has_tls else _no_quorum(hosts)) or cure
         why = f": {cure}" if cure else ""
         raise StoreUnavailable(f"{location} does not respond ({_name(error)}{why})") from error

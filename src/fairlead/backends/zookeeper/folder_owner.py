@@ -12,7 +12,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.owner_record import OwnedName, decode, encode, record_of
+from fairlead.ports.owner_record import OwnedName, OwnerRecord, decode, encode, record_of
 from fairlead.ports.task_store import TaskStore
 
 log = logging.getLogger("fairlead.zookeeper")
@@ -37,19 +37,24 @@ class FolderOwner:
 
     def require(self, session: Session) -> None:
         """Check that the folder belongs to this application, and take a folder without an owner.
-        Later calls return at once. Raise ConfigurationError if the folder belongs to another task
-        store, StoreUnavailable while ZooKeeper or the task store is unavailable."""
+        Later calls return at once. While the task store is unavailable, an owner at its location
+        will do. Raise ConfigurationError if the folder belongs to another task store,
+        StoreUnavailable while ZooKeeper is unavailable, or the task store and there is no such
+        owner."""
         with self._lock:
             if self._is_ours or self._store is None:
                 return
-            mine = record_of(self._store)
+            try:
+                mine = record_of(self._store)
+            except StoreUnavailable as away:
+                self._name.require_location(self._read(session)[0], self._store, away)
+                return
             if mine is None:
                 self._is_ours = True
                 return
             client, data = session.client, encode(mine)
             for _ in range(_TRIES):
-                [found] = session.send([partial(client.get_async, self._path)], NoNodeError)
-                owner = None if isinstance(found, NoNodeError) else decode(found[0])
+                owner, found = self._read(session)
                 if owner is not None:
                     self._name.require(owner, mine)
                     self._is_ours = True
@@ -62,3 +67,9 @@ class FolderOwner:
                 # another application may be faster: read again
                 session.send([write], NodeExistsError, BadVersionError, NoNodeError)
             raise StoreUnavailable(f"the znode {self._path} changes all the time")
+
+    def _read(self, session: Session) -> tuple[OwnerRecord | None, Any]:
+        """Return the owner, or None if there is none or it cannot be read; and the response."""
+        client = session.client
+        [found] = session.send([partial(client.get_async, self._path)], NoNodeError)
+        return (None if isinstance(found, NoNodeError) else decode(found[0])), found

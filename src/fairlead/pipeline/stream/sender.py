@@ -70,7 +70,7 @@ class Sender:
         if self._producer is None:
             self._error = None
             self._producer = Producer(
-                self._endpoint.settings(
+                self._endpoint.producer_settings(
                     {
                         # Retries neither repeat nor reorder messages.
                         "enable.idempotence": True,

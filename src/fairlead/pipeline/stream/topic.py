@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error, reason
+from fairlead.backends.kafka.endpoint import KafkaEndpoint, ignore_error, kept_offsets, reason
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.stream.messages import Message, read
@@ -75,20 +75,13 @@ class Topic:
         """Return (first offset, offset of the next message) of each partition. `partitions`: number
         of partitions; None to ask Kafka. Raise ConfigurationError if the topic does not exist, and
         StoreUnavailable."""
-        count = partitions or self.partitions()
+        asked = [(self.name, n) for n in range(partitions or self.partitions())]
         until = time.monotonic() + RESPONSE_SECONDS
         with self._consumer() as consumer:
             while True:
                 try:
-                    return {
-                        n: (
-                            consumer.get_watermark_offsets(
-                                TopicPartition(self.name, n), timeout=RESPONSE_SECONDS
-                            )
-                            or (0, 0)
-                        )
-                        for n in range(count)
-                    }
+                    found = kept_offsets(consumer, asked, RESPONSE_SECONDS)
+                    return {n: extent for (_, n), extent in found.items()}
                 except KafkaException as error:
                     if error.args[0].code() not in _TRANSIENT_ERRORS or time.monotonic() > until:
                         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import redis
 from redis import asyncio, sentinel
@@ -89,6 +89,26 @@ def address_of(client: Any) -> str:
     if (path := settings.get("path")) is not None:
         return str(path)
     return _addresses([(settings.get("host", "localhost"), settings.get("port", 6379))])
+
+
+class ServerOfClient(NamedTuple):
+    """The only server of a client."""
+
+    address: tuple[str, int]
+    has_tls: bool
+    """Whether the client uses TLS."""
+
+
+def server_of(client: Any) -> ServerOfClient | None:
+    """Return the server of a client; None if it has several, or a socket of this machine."""
+    pool: Any = getattr(client, "connection_pool", None)
+    settings = getattr(pool, "connection_kwargs", {})
+    is_one = pool is not None and not hasattr(pool, "sentinel_manager") and "path" not in settings
+    if not is_one or is_cluster(client):
+        return None
+    address = (settings.get("host", "localhost"), int(settings.get("port", 6379)))
+    ssl = (redis.SSLConnection, asyncio.SSLConnection)
+    return ServerOfClient(address, issubclass(pool.connection_class, ssl))
 
 
 def _addresses(hosts: Sequence[tuple[Any, Any]]) -> str:

@@ -92,6 +92,11 @@ class Entry(NamedTuple):
     name: str = ""
     """The name that a later write with the same unique key gets back."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the fields and values, about: texts count by their characters."""
+        return sum(len(each) for each in self.fields if isinstance(each, bytes | str))
+
 
 class ClaimEnd(NamedTuple):
     """The end of a claim. `how`: "done" uses no `entry`; "again", "later" and "dead" use it."""

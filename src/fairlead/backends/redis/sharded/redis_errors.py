@@ -3,6 +3,7 @@ master, the refusals that a person must cure, and damaged keys."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,10 @@ from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.sentinel import MasterNotFoundError
 
-from fairlead.backends.redis.sharded.clients import address_of
+from fairlead.backends.redis.sharded.clients import address_of, server_of
 from fairlead.backends.redis.sharded.errors import InvalidMessage, QueueDamaged
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable, WriteRefused
-from fairlead.tls import Cures, explain
+from fairlead.tls import Cures, explain, find_mismatch
 
 _TRANSIENT: Mapping[str, str] = {
     "NOREPLICAS": "Redis has too few replicas to accept writes; start its replicas, or lower"
@@ -81,7 +82,11 @@ _CURES_OF_TLS = Cures(
     own_certificate="ssl_certfile=FILE and ssl_keyfile=FILE",
     any_name="ssl_check_hostname=false",
     no_tls="begin the URL with redis instead of rediss",
+    with_tls="rediss instead of redis at the beginning of the URL",
 )
+_NO_HANDSHAKE = re.compile("closed|reset|EOF|timeout connecting|timed out", re.IGNORECASE)
+"""Texts of errors of a server that uses TLS and whose client does not, or the other way round."""
+
 _CLOSED = (
     f"trying again may work; if it asks for our certificate, write {_CURES_OF_TLS.own_certificate}"
 )
@@ -108,10 +113,22 @@ def translated_errors(redis: Any, queue: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
-        found = translated(error, queue)
+        found = _mismatch_of(redis, error) or translated(error, queue)
         if isinstance(found, ConfigurationError | StoreUnavailable):
             found = type(found)(f"{address_of(redis)}: {found}")
         raise found from error
+
+
+def _mismatch_of(redis: Any, error: Exception) -> FairleadError | None:
+    """Return the refusal if the server asks for TLS and the client does not use it, or the other
+    way round; None for any other error, and for a client of several servers."""
+    if not isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
+        return None
+    server = server_of(redis)
+    if server is None or _NO_HANDSHAKE.search(str(error)) is None:
+        return None
+    failure = find_mismatch([server.address], server.has_tls, b"PING\r\n")
+    return None if failure is None else ConfigurationError(str(explain(failure, _CURES_OF_TLS)))
 
 
 def translated(error: Exception, queue: str) -> FairleadError:

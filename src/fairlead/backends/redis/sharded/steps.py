@@ -8,7 +8,7 @@ anything in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -43,7 +43,8 @@ MOST_AT_ONCE = 500
 long."""
 
 MOST_BYTES = 1_000_000
-"""Bytes of the messages that one run of a script lists or moves, about."""
+"""Bytes of the messages that one run of a script writes, lists or moves, about, so that it neither
+holds the server for long nor takes much of its memory."""
 
 KEYS = (
     "deadlines",
@@ -153,11 +154,9 @@ class QueueSteps:
         if streams is not None and streams > self._declared:
             self._declare(streams)
         replies: list[tuple[bytes | None, bytes]] = []
-        for start in range(0, len(entries), MOST_AT_ONCE):
+        for piece in _pieces(zip(entries, shards, strict=True), lambda pair: pair[0]):
             arguments: list[Field] = []
-            piece = range(start, min(start + MOST_AT_ONCE, len(entries)))
-            for i in piece:
-                each, (_, candidates) = entries[i], shards[i]
+            for each, (_, candidates) in piece:
                 arguments += (
                     each.at,
                     each.ticket,
@@ -171,7 +170,7 @@ class QueueSteps:
                 arguments.append(len(each.fields))
                 arguments += each.fields
             shrink_after = round(self.settings.shrink_after * 1000)
-            count = shards[start][0]
+            count = piece[0][1][0]
             replies += yield self.run(
                 script.WRITE, count, self._ttl, shrink_after, len(piece), *arguments
             )
@@ -295,8 +294,7 @@ class QueueSteps:
         """End claims, and return for each whether it still belonged to this consumer; other claims
         stay as they are."""
         replies: list[bool] = []
-        for start in range(0, len(finishes), MOST_AT_ONCE):
-            piece = finishes[start : start + MOST_AT_ONCE]
+        for piece in _pieces(finishes, lambda end: end.entry):
             arguments: list[Field] = []
             for id, how, each in piece:
                 arguments += (*position(id), how)
@@ -480,6 +478,22 @@ def taken(now: bytes, found: Sequence[Any]) -> Message:
 def waiting(wait: WaitForEntry) -> Steps[bool]:
     """Run one wait, and return whether an entry came."""
     return bool((yield wait))
+
+
+def _pieces(values: Iterable[T], entry_of: Callable[[T], Entry]) -> Iterator[list[T]]:
+    """Yield all values in lists, each for one run of a script: of at most MOST_AT_ONCE values, and
+    of entries of at most MOST_BYTES unless there is only one."""
+    piece: list[T] = []
+    size = 0
+    for value in values:
+        bytes_of_it = entry_of(value).size
+        if piece and (len(piece) == MOST_AT_ONCE or size + bytes_of_it > MOST_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(value)
+        size += bytes_of_it
+    if piece:
+        yield piece
 
 
 def _check_names(group: str, consumer: str) -> None:
