@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
@@ -23,6 +24,7 @@ from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import Built, last_build, note
 from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.erase.pages import CUT, LEAST_PART, normal, shows
 from fairlead.pipeline.erase.verify import verify
 from fairlead.pipeline.erase.wanted import ERASED, Wanted
 from fairlead.pipeline.export import Exporter
@@ -31,6 +33,7 @@ from fairlead.pipeline.gold.fairness import FAIRNESS
 from fairlead.pipeline.gold.incidents import INCIDENTS
 from fairlead.pipeline.gold.latency import LATENCY
 from fairlead.pipeline.gold.tenant_share import TENANT_SHARE
+from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.jobs.erase import ErasureOptions, erase, readmit_key
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.compact import SORTED, compact
@@ -38,7 +41,9 @@ from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.parts import states_of
 from fairlead.pipeline.lake.table import DAY, LakeTable
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.pipeline.report.data import hashed_key
+from fairlead.pipeline.report.grids import LONGEST_TEXT
+from fairlead.pipeline.report.numbers import LONGEST_NAME, shortened
+from fairlead.pipeline.report.pictures.canvas import LONGEST_LABEL
 from fairlead.pipeline.runs import RUNS, last_runs
 from tests.pipeline.erase_until import KILLED, STEPS
 from tests.pipeline.filling import add_attempts, connected, migrated
@@ -333,6 +338,48 @@ def test_a_key_with_special_characters_is_found_in_json_and_html(tmp_path: Path,
     assert [json.loads(r["raw"]) for r in rows_of(lake, QUARANTINE)] == [
         {"fairness_key": "b", "error": f"({ERASED})"}
     ]
+
+
+_KEYS = st.text(
+    st.sampled_from("ab1/ \"'<&>\t\n\\\x1b\u202e\u200f\u200bñ租😀…·$_-"), min_size=1, max_size=120
+).filter(lambda key: len(normal(key)) > 1)
+
+
+@given(key=_KEYS, before=st.sampled_from(["", "no account: ", "x " * 60]), after=st.booleans())
+@example(key="k" * 40, before="", after=False)
+@example(key="tenant\t7", before="no account: ", after=True)
+@example(key="\u202eevil", before="", after=False)
+def test_a_page_is_found_in_whatever_form_it_shows_a_key_in_a_text(
+    tmp_path_factory: pytest.TempPathFactory, key: str, before: str, after: bool
+) -> None:
+    wanted, text = Wanted(frozenset({key})), f"{before}{key}{' is unknown' if after else ''}"
+    page = tmp_path_factory.mktemp("pages") / "page.html"
+    for longest in (LONGEST_TEXT, LONGEST_NAME, LONGEST_LABEL, 20):
+        for written in (shortened(" ".join(text.split()), longest), shortened(text, longest)):
+            page.write_text(f"<td>{escape(written)}</td>")
+            is_cut = written[longest - longest // 3 - 1 :].startswith(CUT) and len(text) > longest
+            head = normal(written[: longest - longest // 3 - 1]) if is_cut else ""
+            part = head.removeprefix(normal(before)).strip()
+            if not is_cut or (len(part) >= LEAST_PART and normal(key).startswith(part)):
+                assert shows(page, wanted), written
+
+
+@pytest.mark.parametrize("other", ["acme-corp2", "acme", "corp…", "no…", "a b c"])
+def test_pages_of_other_keys_stay(tmp_path: Path, other: str) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(f"<td>{other}</td><td>{hashed_key(other)}</td>")
+    assert not shows(page, Wanted(frozenset({"acme-corp"})))
+
+
+def test_a_page_that_cannot_be_read_makes_the_erasure_incomplete(
+    lake: Lake, tmp_path: Path
+) -> None:
+    page = tmp_path / "folder.html"
+    page.mkdir()
+    done = erased(lake, pages=[page])
+    assert not done.is_clean and done.verified.unreadable == [str(page)]
+    page.rmdir()
+    assert erased(lake, pages=[page]).is_clean
 
 
 @given(text=st.text("ab1_- ,", max_size=12), key=st.sampled_from(["a", "ab", "a1", "b-a"]))

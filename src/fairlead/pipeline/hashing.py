@@ -148,3 +148,9 @@ def _secret(environment: Mapping[str, str]) -> Hashing | None:
             f"the secret is shorter than {SHORTEST_SECRET} bytes: openssl rand -hex 32 makes one"
         )
     return Hashing(text.encode())
+
+
+def hashed_key(key: str) -> str:
+    """Return the first ten hexadecimal digits of the key's SHA-256, which are the same in every
+    report. A person who guesses a key can verify the guess."""
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
@@ -15,6 +16,7 @@ from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import build_again
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.erase.files import Erased, erase_from, purge
+from fairlead.pipeline.erase.pages import shows
 from fairlead.pipeline.erase.trace import trace
 from fairlead.pipeline.erase.verify import Verified, verify
 from fairlead.pipeline.erase.wanted import Wanted
@@ -22,7 +24,6 @@ from fairlead.pipeline.hashing import hashing_of
 from fairlead.pipeline.lake.alone import alone
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.lake.tombstones import bury, readmit, tombstone
-from fairlead.pipeline.report.data import hashed_key
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, OnRows, recorded
 
 if TYPE_CHECKING:
@@ -149,7 +150,15 @@ def _erase(
     # Erase the catalog before bronze of the lake: this bronze shows the affected days and errors,
     # and the catalog's bronze is a copy of it.
     in_catalog = {} if catalog is None else catalog.erase(found, on_rows)
-    known = [page for page in (*_pages_of(lake), *pages) if _shows(page, wanted)]
+    known, unread = [], []
+    for page in (*_pages_of(lake), *pages):
+        try:
+            if shows(page, wanted):
+                known.append(page)
+        except FileNotFoundError:
+            continue  # deleted, or moved: then `pages` names it
+        except OSError:
+            unread.append(str(page))
     done: dict[str, Erased] = {}
     for table in (*(table for table in TABLES if table not in _LAST), *_LAST):
         each = erase_from(lake.table(table), wanted, found, clock.now, dry_run)
@@ -166,6 +175,7 @@ def _erase(
             page.unlink(missing_ok=True)
     waiting = [] if dry_run or not grace_us else list(_waiting(lake))
     verified = verify(lake.root, wanted, except_for=waiting)
+    verified = replace(verified, unreadable=[*verified.unreadable, *unread])
     held = {} if catalog is None else catalog.held()
     deleted_pages, days = sorted(map(str, known)), sorted(found.dates)
     return Erasure(done, removed, deleted_pages, days, verified, dry_run, in_catalog, held)
@@ -185,13 +195,3 @@ def _pages_of(lake: Lake) -> list[Path]:
         msgspec.json.decode(run["params"]).get("out") for run in reports if run["job"] == "report"
     }
     return sorted(Path(out) for out in outs if out)
-
-
-def _shows(page: Path, wanted: Wanted) -> bool:
-    """Return whether a page shows the key, or its digest (see `report --hash-keys`)."""
-    try:
-        text = page.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    digests = (hashed_key(name) for name in wanted.names)
-    return wanted.mention.search(text) is not None or any(digest in text for digest in digests)

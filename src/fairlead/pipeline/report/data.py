@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.pipeline.build_plan import last_build
 from fairlead.pipeline.gold import ALL
+from fairlead.pipeline.hashing import hashed_key
 from fairlead.pipeline.lake.lake import Lake
 from fairlead.pipeline.report.facts import cost, fairness, quality, reliability, service, waits
 from fairlead.pipeline.report.period import Period, period
@@ -84,6 +84,20 @@ class ReportData:
         """Queues that have their own charts."""
         return list(self.queues["queue"][: service.QUEUES_DRAWN])
 
+    @property
+    def digests(self) -> list[str]:
+        """Digests of the keys that the page may show, by which `erase` finds it."""
+        frames = [getattr(self, field.name) for field in fields(self)]
+        shown = {
+            key
+            for frame in frames
+            if hasattr(frame, "columns")
+            for name in KEY_COLUMNS
+            if name in frame
+            for key in frame[name].dropna()
+        }
+        return sorted(key if self.hashed else hashed_key(key) for key in shown - {ALL})
+
 
 def gather(
     tables: Tables,
@@ -136,12 +150,6 @@ def gather(
         cost=counted("cost", cost.by_key(tables, when, top)),
     )
     return with_hashed_keys(data) if selection.hash_keys else data
-
-
-def hashed_key(key: str) -> str:
-    """Return the first ten hexadecimal digits of the key's SHA-256, which are the same in every
-    report. A person who guesses a key can verify the guess."""
-    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def with_hashed_keys(data: ReportData) -> ReportData:

@@ -24,6 +24,7 @@ def render(data: ReportData) -> str:
         made_at=numbers.instant(to_datetime(data.made_at)),
         step=numbers.duration(data.period.step_s * MICROS),
         hashed=data.hashed,
+        digests=data.digests,
         trust=trust.trust(data),
         standing_out=findings.standing_out(data),
         sections=_sections(data),
