@@ -260,7 +260,7 @@ def measured(
 
 @pytest.mark.parametrize("reads", ["streams", "tenants"])
 @pytest.mark.parametrize(
-    "sizes", [(3000, 9000), pytest.param((10_000, 30_000), marks=tiers.FULL("a long run"))]
+    "sizes", [(1500, 4500), pytest.param((10_000, 30_000), marks=tiers.FULL("a long run"))]
 )
 def test_no_run_of_a_script_does_more_for_a_larger_queue(measured, reads, sizes) -> None:
     small, large = (measured(reads, size) for size in sizes)
