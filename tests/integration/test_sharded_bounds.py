@@ -467,3 +467,30 @@ def test_a_full_server_leaves_the_queue_as_it_was_or_does_the_whole(redis_url, c
         finally:
             client.config_set("maxmemory", 0)
     assert refused >= 5
+
+
+def test_the_count_of_retries_is_right_after_every_way_in_and_out(queue, client) -> None:
+    steps = queue._steps
+
+    def retry(ticket: str, at: int) -> None:
+        queue.write({"n": 1})
+        message = queue.read("g", "c")
+        end = ClaimEnd(message.id, "later", Entry(["n", 1], "", at, ticket))
+        assert queue._do(steps.finish("g", "c", [end])) == [True]
+
+    def count() -> int:
+        return queue._do(steps.unfinished("retry/"))[0]
+
+    hour = int(client.time()[0]) * 1000 + 3_600_000
+    queue.write({"n": 0}, at=ago(hours=-1))
+    assert count() == 0, "a message for later is no retry"
+    for ticket in ("retry/a", "retry/b", "retry/a"):
+        retry(ticket, hour)
+    assert count() == 2
+    client.zadd("{q}:later", {"retry/a": 1})
+    queue.ack("g", queue.read("g", "c").id)
+    assert count() == 1
+    client.delete("{q}:later", "{q}:later:messages")
+    assert count() == 0
+    retry("retry/c", hour)
+    assert count() == 1
